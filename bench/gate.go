@@ -22,9 +22,9 @@ const (
 	treeOwner   = 1000    // User and group of the files: an ordinary user's.
 )
 
-// change is a shell script that changes every hundredth file of the tree below the current directory: it removes one
+// changeScript is a shell script that changes every hundredth file of the tree below the current directory: it removes one
 // tenth of these files, renames another tenth and appends to the rest.
-const change = `for i in $(seq 0 100 99999); do
+const changeScript = `for i in $(seq 0 100 99999); do
 	f=d$((i / 1000))/f$i
 	case $((i / 100 % 10)) in 0) rm $f;; 1) mv $f $f.moved;; *) echo more >> $f;; esac
 done`
@@ -78,10 +78,10 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 		return err
 	}
 	id := string(sb.ID)
-	if err := s.execute(ctx, id, "sh", "-c", "cd /workspace && "+change); err != nil {
+	if err := s.execute(ctx, id, "sh", "-c", "cd /workspace && "+changeScript); err != nil {
 		return err
 	}
-	script := exec.CommandContext(ctx, "sh", "-c", change)
+	script := exec.CommandContext(ctx, "sh", "-c", changeScript)
 	script.Dir = repo
 	if out, err := script.CombinedOutput(); err != nil {
 		return fmt.Errorf("change the tree: %w: %.400s", err, out)

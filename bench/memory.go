@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// settle is the idle time before memory is measured.
-const settle = 3 * time.Second
+// settleTime is the idle time before memory is measured.
+const settleTime = 3 * time.Second
 
 // waitSettled waits for the time settle.
 func waitSettled(ctx context.Context) error {
 	select {
-	case <-time.After(settle):
+	case <-time.After(settleTime):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -106,7 +106,7 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	engine, wire, err := d.anonymous(ctx)
+	engine, wire, err := d.anonymousMemory(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	engine50, wire50, err := d.anonymous(ctx)
+	engine50, wire50, err := d.anonymousMemory(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 	return d.removeAll(ctx, ids[:])
 }
 
-// anonymous waits for the time settle and returns the anonymous memory of the daemon and its wire process, in MB.
-func (d *daemon) anonymous(ctx context.Context) (engine, wire float64, err error) {
+// anonymousMemory waits for the time settle and returns the anonymous memory of the daemon and its wire process, in MB.
+func (d *daemon) anonymousMemory(ctx context.Context) (engine, wire float64, err error) {
 	if err := waitSettled(ctx); err != nil {
 		return 0, 0, err
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// throughputs is the number of measured transfers, each of one second.
-const throughputs = 5
+// throughputSamples is the number of measured transfers, each of one second.
+const throughputSamples = 5
 
 // wireOut compares the speed at which a sandbox sends to a program on the host with that over a veth pair.
 func (s traffic) wireOut(ctx context.Context) error {
@@ -20,7 +20,7 @@ func (s traffic) wireIn(ctx context.Context) error {
 
 // throughput adds the row of a client of the load program, "send" or "receive".
 func (s traffic) throughput(ctx context.Context, row, client string) error {
-	all, err := s.overWires(ctx, throughputs, "-for=1s", client)
+	all, err := s.overWires(ctx, throughputSamples, "-for=1s", client)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // agents implements [caisson.Agents] by requests to a daemon.
-type agents struct{ c *conn }
+type agents struct{ c *requester }
 
 // ListAgents implements [caisson.Agents].
 func (a agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
@@ -23,7 +23,7 @@ func (a agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
 // PutAgent implements [caisson.Agents].
 func (a agents) PutAgent(ctx context.Context, agent caisson.Agent) (*caisson.Agent, error) {
 	agent.Status = caisson.AgentStatus{} // only the daemon sets it
-	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", agent.ID}, in: agent})
+	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", agent.ID}, jsonBody: agent})
 }
 
 // RemoveAgent implements [caisson.Agents].

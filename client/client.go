@@ -39,12 +39,12 @@ type Config struct {
 // A Client sends requests to a daemon. It is safe for concurrent use.
 type Client struct {
 	caisson.API
-	c *conn
+	c *requester
 }
 
 // New returns a client. It does not connect yet.
 func New(cfg Config) (*Client, error) {
-	c, err := newConn(cfg)
+	c, err := newRequester(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +62,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// conn sends requests to one daemon and decodes the responses. All parts of a [Client] share one conn, whose fields do not
+// requester sends requests to one daemon and decodes the responses. All parts of a [Client] share one conn, whose fields do not
 // change.
-type conn struct {
+type requester struct {
 	http    *http.Client
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
 	socket  string                      // as in Config
@@ -76,8 +76,8 @@ type conn struct {
 // dialTimeout is the time limit for establishing a connection.
 const dialTimeout = 10 * time.Second
 
-func newConn(cfg Config) (*conn, error) {
-	c := &conn{socket: cfg.Socket, start: cfg.Start, account: cfg.Account, token: cfg.Token}
+func newRequester(cfg Config) (*requester, error) {
+	c := &requester{socket: cfg.Socket, start: cfg.Start, account: cfg.Account, token: cfg.Token}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
 		DialContext:           dialer.DialContext,
@@ -124,18 +124,18 @@ func newConn(cfg Config) (*conn, error) {
 
 // request describes one request. At most one of in and body is set.
 type request struct {
-	method string
-	path   []string // segments below the API's prefix, not escaped yet
-	query  url.Values
-	header http.Header
-	in     any       // encoded as the JSON body
-	body   io.Reader // sent unchanged as the body
-	mime   string    // content type of body
+	method      string
+	path        []string // segments below the API's prefix, not escaped yet
+	query       url.Values
+	header      http.Header
+	jsonBody    any       // encoded as the JSON body
+	body        io.Reader // sent unchanged as the body
+	contentType string    // content type of body
 }
 
 // requestURL returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
 // server does not accept.
-func (c *conn) requestURL(segments []string, query url.Values) (string, error) {
+func (c *requester) requestURL(segments []string, query url.Values) (string, error) {
 	path := protocol.Prefix
 	for _, s := range segments {
 		if s == "" || s == "." || s == ".." {
@@ -150,7 +150,7 @@ func (c *conn) requestURL(segments []string, query url.Values) (string, error) {
 }
 
 // authorize adds the headers that identify the caller.
-func (c *conn) authorize(h http.Header) {
+func (c *requester) authorize(h http.Header) {
 	if c.account != "" {
 		h.Set(protocol.AccountHeader, c.account)
 	}
@@ -160,18 +160,18 @@ func (c *conn) authorize(h http.Header) {
 }
 
 // send sends a request and returns the response if it is a success; the caller must close its body.
-func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
+func (c *requester) send(ctx context.Context, req request) (*http.Response, error) {
 	target, err := c.requestURL(req.path, req.query)
 	if err != nil {
 		return nil, err
 	}
 	body := req.body
-	if req.in != nil {
-		b, err := json.Marshal(req.in)
+	if req.jsonBody != nil {
+		b, err := json.Marshal(req.jsonBody)
 		if err != nil {
 			return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
 		}
-		body, req.mime = bytes.NewReader(b), "application/json"
+		body, req.contentType = bytes.NewReader(b), "application/json"
 	}
 	hr, err := http.NewRequestWithContext(ctx, req.method, target, body)
 	if err != nil {
@@ -180,8 +180,8 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 	for k, v := range req.header {
 		hr.Header[k] = v
 	}
-	if req.mime != "" {
-		hr.Header.Set("Content-Type", req.mime)
+	if req.contentType != "" {
+		hr.Header.Set("Content-Type", req.contentType)
 	}
 	if req.body != nil {
 		// The body is sent only when the server asks for it: if the server refuses the request, the client receives the refusal
@@ -195,13 +195,13 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()
-		return nil, problem(resp)
+		return nil, responseError(resp)
 	}
 	return resp, nil
 }
 
 // dial connects to the socket, and starts a daemon if no process listens on it.
-func (c *conn) dial(ctx context.Context) (net.Conn, error) {
+func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	nc, err := dialer.DialContext(ctx, "unix", c.socket)
 	if c.start == nil || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func (c *conn) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
-func (c *conn) doWithRetry(r *http.Request) (*http.Response, error) {
+func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		resp, err := c.http.Do(r)
 		if err == nil || r.Method != http.MethodGet || !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
@@ -229,7 +229,7 @@ func (c *conn) doWithRetry(r *http.Request) (*http.Response, error) {
 }
 
 // unreachable returns the error for a request without a response.
-func (c *conn) unreachable(ctx context.Context, err error) error {
+func (c *requester) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -248,8 +248,8 @@ const (
 	maxProblem = 64 << 10 // an error response, or the response to an upload of descriptors
 )
 
-// problem returns the error that a response contains.
-func problem(resp *http.Response) error {
+// responseError returns the error that a response contains.
+func responseError(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {
 		b = nil
@@ -258,7 +258,7 @@ func problem(resp *http.Response) error {
 }
 
 // call sends a request and decodes its response.
-func call[T any](ctx context.Context, c *conn, req request) (T, error) {
+func call[T any](ctx context.Context, c *requester, req request) (T, error) {
 	var v T
 	resp, err := c.send(ctx, req)
 	if err != nil {
@@ -281,7 +281,7 @@ func decode[T any](ctx context.Context, r io.Reader) (T, error) {
 }
 
 // do sends a request whose response has no body.
-func (c *conn) do(ctx context.Context, req request) error {
+func (c *requester) do(ctx context.Context, req request) error {
 	resp, err := c.send(ctx, req)
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (c *conn) do(ctx context.Context, req request) error {
 }
 
 // openStream sends a request whose response is a stream, which the caller must close. The stream ends when ctx does.
-func (c *conn) openStream(ctx context.Context, req request) (io.ReadCloser, error) {
+func (c *requester) openStream(ctx context.Context, req request) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, req)
 	if err != nil {
 		return nil, err

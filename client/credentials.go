@@ -11,7 +11,7 @@ import (
 )
 
 // credentials implements [caisson.Credentials] by requests to a daemon.
-type credentials struct{ c *conn }
+type credentials struct{ c *requester }
 
 // SetCredential implements [caisson.Credentials].
 func (c credentials) SetCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {
@@ -29,7 +29,7 @@ func (c credentials) send(ctx context.Context, r request, value caisson.Secret) 
 	if !utf8.ValidString(v.Value) { // encoding/json would replace invalid bytes
 		return nil, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
 	}
-	r.in = v
+	r.jsonBody = v
 	return call[*caisson.Credential](ctx, c.c, r)
 }
 
@@ -44,7 +44,7 @@ func (c credentials) RemoveCredential(ctx context.Context, name string) error {
 }
 
 // audit implements [caisson.Audit] by requests to a daemon.
-type audit struct{ c *conn }
+type audit struct{ c *requester }
 
 // VerifyAudit implements [caisson.Audit].
 func (a audit) VerifyAudit(ctx context.Context, head string) (*caisson.AuditReport, error) {

@@ -15,7 +15,7 @@ import (
 )
 
 // events implements [caisson.Events] by requests to a daemon.
-type events struct{ c *conn }
+type events struct{ c *requester }
 
 // maxReconnects is the number of consecutive attempts to restore a lost connection.
 const maxReconnects = 5
@@ -110,7 +110,7 @@ func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out cha
 }
 
 // callWithProgress sends a request for a long operation, reports its progress and returns its result.
-func callWithProgress[T any](ctx context.Context, c *conn, req request, progress func(caisson.Progress)) (T, error) {
+func callWithProgress[T any](ctx context.Context, c *requester, req request, progress func(caisson.Progress)) (T, error) {
 	var zero T
 	body, err := c.openStream(ctx, req)
 	if err != nil {
@@ -145,7 +145,7 @@ func callWithProgress[T any](ctx context.Context, c *conn, req request, progress
 }
 
 // incompleteResponse returns the error for an incomplete or malformed response.
-func (c *conn) incompleteResponse(ctx context.Context, err error) error {
+func (c *requester) incompleteResponse(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -26,12 +26,12 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: p.c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
-			return nil, problem(resp) // websocket.Dial keeps the first bytes of the body readable
+			return nil, responseError(resp) // websocket.Dial keeps the first bytes of the body readable
 		}
 		return nil, p.c.unreachable(ctx, err)
 	}
 	ws.SetReadLimit(protocol.MaxFrame)
-	s := newSession(ws, req)
+	s := newExecSession(ws, req)
 	if err := s.start(ctx, req); err != nil {
 		ws.CloseNow()
 		s.cancel()
@@ -44,15 +44,15 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	return s, nil
 }
 
-// session is the client's end of an exec session.
-type session struct {
-	ws     *websocket.Conn
-	ctx    context.Context // context of the session and of everything it sends; it outlives the call of Exec
-	cancel context.CancelFunc
-	pid    int
-	tty    bool
-	stdin  *input             // nil if the request has no standard input
-	out    [2]*protocol.Queue // received data of stdout and stderr that was not read yet
+// execSession is the client's end of an exec session.
+type execSession struct {
+	ws      *websocket.Conn
+	ctx     context.Context // context of the session and of everything it sends; it outlives the call of Exec
+	cancel  context.CancelFunc
+	pid     int
+	tty     bool
+	stdin   *stdinWriter       // nil if the request has no standard input
+	outputs [2]*protocol.Queue // received data of stdout and stderr that was not read yet
 
 	receiver sync.WaitGroup // the goroutine of receive
 	done     chan struct{}  // closed when status and err are final
@@ -60,24 +60,24 @@ type session struct {
 	err      error
 }
 
-var _ caisson.Process = (*session)(nil)
+var _ caisson.Process = (*execSession)(nil)
 
-func newSession(ws *websocket.Conn, req caisson.ExecRequest) *session {
-	s := &session{ws: ws, tty: req.TTY, done: make(chan struct{})}
+func newExecSession(ws *websocket.Conn, req caisson.ExecRequest) *execSession {
+	s := &execSession{ws: ws, tty: req.TTY, done: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for i := range s.out {
-		s.out[i] = protocol.NewQueue(func(n int) {
+	for i := range s.outputs {
+		s.outputs[i] = protocol.NewQueue(func(n int) {
 			s.sendControl(protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdout + protocol.Channel(i), Bytes: n})
 		})
 	}
 	if req.Stdin {
-		s.stdin = &input{s: s, credit: protocol.NewCredit(), closed: make(chan struct{})}
+		s.stdin = &stdinWriter{s: s, credit: protocol.NewCredit(), closed: make(chan struct{})}
 	}
 	return s
 }
 
 // start sends the request and waits until the process has started.
-func (s *session) start(ctx context.Context, req caisson.ExecRequest) error {
+func (s *execSession) start(ctx context.Context, req caisson.ExecRequest) error {
 	b, err := json.Marshal(req)
 	if err != nil {
 		return err
@@ -107,12 +107,12 @@ func (s *session) start(ctx context.Context, req caisson.ExecRequest) error {
 }
 
 // sendControl sends a control message.
-func (s *session) sendControl(m protocol.Message) error {
+func (s *execSession) sendControl(m protocol.Message) error {
 	return s.write(m.Frame())
 }
 
 // write sends a frame. Every error is returned as io.ErrClosedPipe.
-func (s *session) write(frame []byte) error {
+func (s *execSession) write(frame []byte) error {
 	if err := s.ws.Write(s.ctx, websocket.MessageBinary, frame); err != nil {
 		return io.ErrClosedPipe // the connection is closed: the process has exited or is being killed
 	}
@@ -120,7 +120,7 @@ func (s *session) write(frame []byte) error {
 }
 
 // receive handles the server's frames until the session is over.
-func (s *session) receive() {
+func (s *execSession) receive() {
 	err := s.readFrames()
 	if s.ctx.Err() != nil {
 		err = caisson.Errorf(caisson.Conflict, "the session was closed")
@@ -133,7 +133,7 @@ func (s *session) receive() {
 		s.status = caisson.ExitStatus{Code: -1, Unknown: true}
 	}
 	close(s.done)
-	for _, q := range s.out {
+	for _, q := range s.outputs {
 		q.Close(err) // no effect on a queue that has been closed already
 	}
 	s.ws.CloseNow()
@@ -141,7 +141,7 @@ func (s *session) receive() {
 }
 
 // readFrames handles frames until the exit status has arrived, and then returns nil.
-func (s *session) readFrames() error {
+func (s *execSession) readFrames() error {
 	for {
 		_, b, err := s.ws.Read(s.ctx)
 		if err != nil {
@@ -153,7 +153,7 @@ func (s *session) readFrames() error {
 		}
 		switch channel {
 		case protocol.Stdout, protocol.Stderr:
-			q := s.out[channel-protocol.Stdout]
+			q := s.outputs[channel-protocol.Stdout]
 			if len(data) == 0 {
 				q.Close(nil)
 			} else if err := q.Push(data); err != nil {
@@ -178,7 +178,7 @@ func (s *session) readFrames() error {
 }
 
 // handleControl handles a control message other than exit.
-func (s *session) handleControl(m protocol.Message) error {
+func (s *execSession) handleControl(m protocol.Message) error {
 	switch {
 	case m.Type == protocol.MsgError:
 		return m.Problem.Err()
@@ -193,10 +193,10 @@ func (s *session) handleControl(m protocol.Message) error {
 }
 
 // PID implements [caisson.Process].
-func (s *session) PID() int { return s.pid }
+func (s *execSession) PID() int { return s.pid }
 
 // Stdin implements [caisson.Process].
-func (s *session) Stdin() io.WriteCloser {
+func (s *execSession) Stdin() io.WriteCloser {
 	if s.stdin == nil {
 		return nil // avoids a non-nil interface that contains a nil pointer
 	}
@@ -204,13 +204,13 @@ func (s *session) Stdin() io.WriteCloser {
 }
 
 // Stdout implements [caisson.Process].
-func (s *session) Stdout() io.Reader { return s.out[0] }
+func (s *execSession) Stdout() io.Reader { return s.outputs[0] }
 
 // Stderr implements [caisson.Process].
-func (s *session) Stderr() io.Reader { return s.out[1] }
+func (s *execSession) Stderr() io.Reader { return s.outputs[1] }
 
 // Resize implements [caisson.Process].
-func (s *session) Resize(rows, cols uint16) error {
+func (s *execSession) Resize(rows, cols uint16) error {
 	if !s.tty {
 		return caisson.Errorf(caisson.Conflict, "the process has no terminal")
 	}
@@ -218,7 +218,7 @@ func (s *session) Resize(rows, cols uint16) error {
 }
 
 // Signal implements [caisson.Process]. It returns when the signal has been sent, not when it is delivered.
-func (s *session) Signal(_ context.Context, signal int) error {
+func (s *execSession) Signal(_ context.Context, signal int) error {
 	if signal < 1 || signal > 64 {
 		return caisson.Invalidf("signal", "%d is not a signal", signal)
 	}
@@ -226,7 +226,7 @@ func (s *session) Signal(_ context.Context, signal int) error {
 }
 
 // sendIfRunning sends a control message; returns NotFound if the process has exited.
-func (s *session) sendIfRunning(m protocol.Message) error {
+func (s *execSession) sendIfRunning(m protocol.Message) error {
 	select {
 	case <-s.done: // checked first, because a write may still succeed after the process has exited
 		return caisson.Errorf(caisson.NotFound, "the process has ended")
@@ -240,7 +240,7 @@ func (s *session) sendIfRunning(m protocol.Message) error {
 
 // Wait implements [caisson.Process]. The status arrives after all output: while more than 256 KiB of output are unread, Wait
 // blocks until they are read, as the process itself would.
-func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+func (s *execSession) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-s.done:
 		return s.status, s.err
@@ -250,26 +250,26 @@ func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 }
 
 // Close implements [caisson.Process].
-func (s *session) Close() error {
+func (s *execSession) Close() error {
 	s.cancel()
 	s.ws.CloseNow()
 	s.receiver.Wait()
 	return nil
 }
 
-// input is the standard input of a session.
-type input struct {
-	s      *session
+// stdinWriter is the standard input of a session.
+type stdinWriter struct {
+	s      *execSession
 	credit *protocol.Credit // how many bytes the server is ready to receive
 	once   sync.Once        // closes closed
 	closed chan struct{}    // closed when the process has closed its input, or Close was called
 }
 
 // markClosed makes the current and later calls of Write fail.
-func (in *input) markClosed() { in.once.Do(func() { close(in.closed) }) }
+func (in *stdinWriter) markClosed() { in.once.Do(func() { close(in.closed) }) }
 
 // Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.
-func (in *input) Write(b []byte) (int, error) {
+func (in *stdinWriter) Write(b []byte) (int, error) {
 	ctx, cancel := context.WithCancel(in.s.ctx)
 	defer cancel()
 	go func() {
@@ -295,7 +295,7 @@ func (in *input) Write(b []byte) (int, error) {
 }
 
 // Close implements [io.Closer]. The process then reads end of file. Closing after the process has exited is not an error.
-func (in *input) Close() error {
+func (in *stdinWriter) Close() error {
 	select {
 	case <-in.closed:
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // files implements [caisson.Files] by requests to a daemon.
-type files struct{ c *conn }
+type files struct{ c *requester }
 
 // fileRequest returns a request for a path in a sandbox.
 func fileRequest(method, ref, path string, rest ...string) request {
@@ -21,8 +21,8 @@ func fileRequest(method, ref, path string, rest ...string) request {
 	}
 }
 
-// flag adds the query parameter name with the value true if set is true, and returns r.
-func (r request) flag(name string, set bool) request {
+// withFlag adds the query parameter name with the value true if set is true, and returns r.
+func (r request) withFlag(name string, set bool) request {
 	if set {
 		r.query.Set(name, "true")
 	}
@@ -51,7 +51,7 @@ func (f files) WriteFile(ctx context.Context, ref, path string, mode uint32, r i
 	if mode != 0 {
 		req.query.Set("mode", strconv.FormatUint(uint64(mode), 8))
 	}
-	req.body, req.mime = opaqueReader{r}, protocol.BinaryType
+	req.body, req.contentType = opaqueReader{r}, protocol.BinaryType
 	return call[*caisson.FileInfo](ctx, f.c, req)
 }
 
@@ -69,7 +69,7 @@ func (f files) StatFile(ctx context.Context, ref, path string) (*caisson.FileInf
 func (f files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
 	return f.c.do(ctx, request{
 		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "mkdir"},
-		in: protocol.MakeDirRequest{Path: path, Parents: parents},
+		jsonBody: protocol.MakeDirRequest{Path: path, Parents: parents},
 	})
 }
 
@@ -77,18 +77,18 @@ func (f files) MakeDir(ctx context.Context, ref, path string, parents bool) erro
 func (f files) MoveFile(ctx context.Context, ref, from, to string) error {
 	return f.c.do(ctx, request{
 		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "move"},
-		in: protocol.MoveRequest{From: from, To: to},
+		jsonBody: protocol.MoveRequest{From: from, To: to},
 	})
 }
 
 // RemoveFile implements [caisson.Files].
 func (f files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return f.c.do(ctx, fileRequest(http.MethodDelete, ref, path).flag("recursive", recursive))
+	return f.c.do(ctx, fileRequest(http.MethodDelete, ref, path).withFlag("recursive", recursive))
 }
 
 // WatchFiles implements [caisson.Files]. The channel is also closed if the connection is lost.
 func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	body, err := f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path, "watch").flag("recursive", recursive))
+	body, err := f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path, "watch").withFlag("recursive", recursive))
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +109,6 @@ func (f files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, e
 // WriteTree implements [caisson.Files].
 func (f files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
 	req := fileRequest(http.MethodPut, ref, path, "tree")
-	req.body, req.mime = opaqueReader{r}, protocol.TarType
+	req.body, req.contentType = opaqueReader{r}, protocol.TarType
 	return f.c.do(ctx, req)
 }

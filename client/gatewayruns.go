@@ -9,7 +9,7 @@ import (
 )
 
 // gatewayRuns implements [caisson.GatewayRuns] by requests to a daemon.
-type gatewayRuns struct{ c *conn }
+type gatewayRuns struct{ c *requester }
 
 // PutGatewayRun implements [caisson.GatewayRuns].
 func (g gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*caisson.GatewayRun, error) {
@@ -19,7 +19,7 @@ func (g gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*
 	if !r.ExpiresAt.IsZero() {
 		in.ExpiresAt = &r.ExpiresAt
 	}
-	return call[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodPut, path: []string{"gateway", "runs", r.Run}, in: in})
+	return call[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodPut, path: []string{"gateway", "runs", r.Run}, jsonBody: in})
 }
 
 // ListGatewayRuns implements [caisson.GatewayRuns].

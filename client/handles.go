@@ -22,7 +22,7 @@ func errHostPath() error {
 }
 
 // openMounts opens the source directories of mounts with the rights of this process. The caller must close the handles.
-func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
+func (c *requester) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	if len(mounts) > 0 && c.socket == "" {
 		return nil, errHostPath()
 	}
@@ -40,7 +40,7 @@ func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 
 // passHandles sends descriptors to the daemon and adds their ids to h, the headers of the request that uses them. It closes
 // handles, also if it fails.
-func (c *conn) passHandles(ctx context.Context, handles []caisson.Handle, h http.Header) error {
+func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h http.Header) error {
 	defer closeHandles(handles)
 	if len(handles) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (c *conn) passHandles(ctx context.Context, handles []caisson.Handle, h http
 }
 
 // sendHandles sends descriptors to the daemon over a connection of its own, and returns the ids that the daemon has given them.
-func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
+func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -92,7 +92,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, problem(resp)
+		return nil, responseError(resp)
 	}
 	// The descriptors are sent only after the response has arrived: from then on the server reads with recvmsg. Its HTTP parser,
 	// which reads with read(2), would discard them.

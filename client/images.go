@@ -12,7 +12,7 @@ import (
 )
 
 // images implements [caisson.Images] by requests to a daemon.
-type images struct{ c *conn }
+type images struct{ c *requester }
 
 // Pull implements [caisson.Images]. Over the unix socket it opens the directory or archive of a dir: or tar: reference itself,
 // with the rights of this process, unless req.Source is already set.
@@ -36,7 +36,7 @@ func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func
 	}
 	return callWithProgress[*caisson.Image](ctx, i.c, request{
 		method: http.MethodPost, path: []string{"images", "pull"}, header: header,
-		in: protocol.PullRequest{
+		jsonBody: protocol.PullRequest{
 			Reference: req.Reference, Platform: req.Platform, Auth: protocol.LoginOf(req.Auth), Offline: req.Offline,
 		},
 	}, progress)

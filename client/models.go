@@ -11,7 +11,7 @@ import (
 )
 
 // models implements [caisson.Models] by requests to a daemon.
-type models struct{ c *conn }
+type models struct{ c *requester }
 
 // ListModels implements [caisson.Models].
 func (m models) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
@@ -25,7 +25,7 @@ func (m models) ImportPrices(ctx context.Context, source string, data []byte) (i
 	}
 	done, err := call[protocol.Imported](ctx, m.c, request{
 		method: http.MethodPost, path: []string{"models", "prices"}, query: url.Values{"source": {source}},
-		body: bytes.NewReader(data), mime: protocol.BinaryType,
+		body: bytes.NewReader(data), contentType: protocol.BinaryType,
 	})
 	return done.Models, err
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // policies implements [caisson.Policies] by requests to a daemon.
-type policies struct{ c *conn }
+type policies struct{ c *requester }
 
 // GetPolicy implements [caisson.Policies].
 func (p policies) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, error) {
@@ -19,7 +19,7 @@ func (p policies) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, e
 
 // SetPolicy implements [caisson.Policies].
 func (p policies) SetPolicy(ctx context.Context, ref string, policy caisson.Policy) (*caisson.Policy, error) {
-	return call[*caisson.Policy](ctx, p.c, request{method: http.MethodPut, path: []string{"sandboxes", ref, "policy"}, in: policy})
+	return call[*caisson.Policy](ctx, p.c, request{method: http.MethodPut, path: []string{"sandboxes", ref, "policy"}, jsonBody: policy})
 }
 
 // ExplainPolicy implements [caisson.Policies].
@@ -34,7 +34,7 @@ func (p policies) ExplainPolicy(ctx context.Context, ref, target string) (*caiss
 // TestPolicy implements [caisson.Policies].
 func (p policies) TestPolicy(ctx context.Context, policy caisson.Policy, targets []string) ([]caisson.Explanation, error) {
 	page, err := call[protocol.Page[caisson.Explanation]](ctx, p.c, request{
-		method: http.MethodPost, path: []string{"policy", "test"}, in: protocol.PolicyTest{Policy: policy, Targets: targets},
+		method: http.MethodPost, path: []string{"policy", "test"}, jsonBody: protocol.PolicyTest{Policy: policy, Targets: targets},
 	})
 	return page.Items, err
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // processes implements [caisson.Processes] by requests to a daemon.
-type processes struct{ c *conn }
+type processes struct{ c *requester }
 
 // Run runs a process in one request and returns its output when it has exited. If ctx ends, the process is killed.
 func (c *Client) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
-	return call[*protocol.ProcessResult](ctx, c.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
+	return call[*protocol.ProcessResult](ctx, c.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, jsonBody: req})
 }
 
 // ListProcesses implements [caisson.Processes].
@@ -26,7 +26,7 @@ func (p processes) ListProcesses(ctx context.Context, ref string) ([]caisson.Pro
 // Kill implements [caisson.Processes].
 func (p processes) Kill(ctx context.Context, ref string, pid, signal int) error {
 	return p.c.do(ctx, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "kill"}, in: protocol.KillRequest{PID: pid, Signal: signal},
+		method: http.MethodPost, path: []string{"sandboxes", ref, "kill"}, jsonBody: protocol.KillRequest{PID: pid, Signal: signal},
 	})
 }
 

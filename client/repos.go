@@ -12,13 +12,13 @@ import (
 )
 
 // repos implements [caisson.Repos] by requests to a daemon.
-type repos struct{ c *conn }
+type repos struct{ c *requester }
 
 // AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
 func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
 	// Only the daemon sets these fields.
 	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{}
-	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos"}, header: createHeader(ctx), in: repo})
+	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos"}, header: createHeader(ctx), jsonBody: repo})
 }
 
 // GetRepo implements [caisson.Repos].
@@ -49,14 +49,14 @@ func (r repos) RemoveRepo(ctx context.Context, name string) error {
 // GrantRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
 func (r repos) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
 	return call[*caisson.RepoGrant](ctx, r.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", sandbox, "repos"}, header: createHeader(ctx), in: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
+		method: http.MethodPost, path: []string{"sandboxes", sandbox, "repos"}, header: createHeader(ctx), jsonBody: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
 	})
 }
 
 // DeliverRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
 func (r repos) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
 	return call[*caisson.Delivery](ctx, r.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", sandbox, "deliveries"}, header: createHeader(ctx), in: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
+		method: http.MethodPost, path: []string{"sandboxes", sandbox, "deliveries"}, header: createHeader(ctx), jsonBody: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
 	})
 }
 

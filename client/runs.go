@@ -16,7 +16,7 @@ import (
 )
 
 // runs implements [caisson.Runs] by requests to a daemon.
-type runs struct{ c *conn }
+type runs struct{ c *requester }
 
 // StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key
 // of [WithIdempotencyKey] it may be repeated.
@@ -33,7 +33,7 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 			return nil, err
 		}
 	}
-	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, in: req})
+	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, jsonBody: req})
 }
 
 // upload starts a run with a form that contains the request and the archive req.Workspace.
@@ -63,7 +63,7 @@ func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunReq
 	after := bytes.NewReader([]byte("\r\n--" + form.Boundary() + "--\r\n"))
 	return call[*caisson.Run](ctx, r.c, request{
 		method: http.MethodPost, path: []string{"runs", "upload"}, header: header,
-		body: opaqueReader{io.MultiReader(&before, req.Workspace, after)}, mime: form.FormDataContentType(),
+		body: opaqueReader{io.MultiReader(&before, req.Workspace, after)}, contentType: form.FormDataContentType(),
 	})
 }
 

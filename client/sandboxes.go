@@ -12,26 +12,26 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// idempotencyKey is the key of the context's value that [WithIdempotencyKey] sets.
-type idempotencyKey struct{}
+// idempotencyContextKey is the key of the context's value that [WithIdempotencyKey] sets.
+type idempotencyContextKey struct{}
 
 // WithIdempotencyKey returns a context in which a request that creates something may be repeated: for the same key the daemon
 // returns the answer to the first request.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
-	return context.WithValue(ctx, idempotencyKey{}, key)
+	return context.WithValue(ctx, idempotencyContextKey{}, key)
 }
 
 // createHeader returns the headers of a request that creates something: the idempotency key of ctx, if it has one.
 func createHeader(ctx context.Context) http.Header {
 	h := http.Header{}
-	if key, ok := ctx.Value(idempotencyKey{}).(string); ok {
+	if key, ok := ctx.Value(idempotencyContextKey{}).(string); ok {
 		h.Set(protocol.IdempotencyHeader, key)
 	}
 	return h
 }
 
 // sandboxes implements [caisson.Sandboxes] by requests to a daemon.
-type sandboxes struct{ c *conn }
+type sandboxes struct{ c *requester }
 
 // Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts and the directory of the workspace
 // itself, with the rights of this process, unless the request already contains them.
@@ -60,7 +60,7 @@ func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*cais
 	if err := s.c.passHandles(ctx, dirs, header); err != nil {
 		return nil, err
 	}
-	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes"}, header: header, in: req})
+	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes"}, header: header, jsonBody: req})
 }
 
 // Get implements [caisson.Sandboxes].
@@ -74,7 +74,7 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 }
 
 // callPage requests the page of the listing /what that f selects. more reports whether further pages follow.
-func callPage[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
+func callPage[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, state := range f.States {
 		q.Add("state", string(state))
@@ -96,14 +96,14 @@ func callPage[T any](ctx context.Context, c *conn, what string, f caisson.Filter
 }
 
 // callList requests a listing that has no pages.
-func callList[T any](ctx context.Context, c *conn, req request) ([]T, error) {
+func callList[T any](ctx context.Context, c *requester, req request) ([]T, error) {
 	p, err := call[protocol.Page[T]](ctx, c, req)
 	return p.Items, err
 }
 
 // changeState sends a request that changes the state or the time limits of a sandbox; verb is the last segment of its path.
 func (s sandboxes) changeState(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
-	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, in: in})
+	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, jsonBody: in})
 }
 
 // Start implements [caisson.Sandboxes].
@@ -148,19 +148,19 @@ func (s sandboxes) Remove(ctx context.Context, ref string) error {
 }
 
 // snapshots implements [caisson.Snapshots] by requests to a daemon.
-type snapshots struct{ c *conn }
+type snapshots struct{ c *requester }
 
 // Snapshot implements [caisson.Snapshots].
 func (s snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
 	return call[*caisson.Snapshot](ctx, s.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "snapshot"}, header: createHeader(ctx), in: req,
+		method: http.MethodPost, path: []string{"sandboxes", ref, "snapshot"}, header: createHeader(ctx), jsonBody: req,
 	})
 }
 
 // Fork implements [caisson.Snapshots].
 func (s snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	return callList[*caisson.Sandbox](ctx, s.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "fork"}, header: createHeader(ctx), in: req,
+		method: http.MethodPost, path: []string{"sandboxes", ref, "fork"}, header: createHeader(ctx), jsonBody: req,
 	})
 }
 

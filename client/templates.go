@@ -9,12 +9,12 @@ import (
 )
 
 // templates implements [caisson.Templates] by requests to a daemon.
-type templates struct{ c *conn }
+type templates struct{ c *requester }
 
 // PutTemplate implements [caisson.Templates].
 func (t templates) PutTemplate(ctx context.Context, tmpl caisson.Template) (*caisson.Template, error) {
 	tmpl.Built = nil // only the daemon sets it
-	return call[*caisson.Template](ctx, t.c, request{method: http.MethodPut, path: []string{"templates", tmpl.Name}, in: tmpl})
+	return call[*caisson.Template](ctx, t.c, request{method: http.MethodPut, path: []string{"templates", tmpl.Name}, jsonBody: tmpl})
 }
 
 // GetTemplate implements [caisson.Templates].
@@ -35,6 +35,6 @@ func (t templates) RemoveTemplate(ctx context.Context, name string) error {
 // BuildTemplate implements [caisson.Templates].
 func (t templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
 	return callWithProgress[*caisson.Template](ctx, t.c, request{
-		method: http.MethodPost, path: []string{"templates", name, "build"}, in: protocol.LoginOf(auth),
+		method: http.MethodPost, path: []string{"templates", name, "build"}, jsonBody: protocol.LoginOf(auth),
 	}, progress)
 }

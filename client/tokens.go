@@ -10,13 +10,13 @@ import (
 )
 
 // tokens implements [caisson.Tokens] by requests to a daemon.
-type tokens struct{ c *conn }
+type tokens struct{ c *requester }
 
 // CreateToken implements [caisson.Tokens].
 func (t tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
 	v, err := call[protocol.NewToken](ctx, t.c, request{
 		method: http.MethodPost, path: []string{"tokens"},
-		in: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl)},
+		jsonBody: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl)},
 	})
 	return v.Token, caisson.NewSecret(v.Secret), err
 }
@@ -32,7 +32,7 @@ func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 }
 
 // daemon implements [caisson.Daemon] by requests to a daemon.
-type daemon struct{ c *conn }
+type daemon struct{ c *requester }
 
 // Info implements [caisson.Daemon].
 func (d daemon) Info(ctx context.Context) (*caisson.Info, error) {
@@ -66,7 +66,7 @@ func (c *Client) Healthy(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return problem(resp)
+		return responseError(resp)
 	}
 	return nil
 }

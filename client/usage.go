@@ -13,7 +13,7 @@ import (
 )
 
 // ledger implements [caisson.Ledger] by requests to a daemon.
-type ledger struct{ c *conn }
+type ledger struct{ c *requester }
 
 // usageQuery returns the query parameters for q.
 func usageQuery(q caisson.UsageQuery) url.Values {
@@ -50,7 +50,7 @@ func (l ledger) Receipts(ctx context.Context, q caisson.UsageQuery, after string
 }
 
 // usagePage requests one page of the listing /usage/what. The second result reports whether further pages follow.
-func usagePage[T any](ctx context.Context, c *conn, what string, q caisson.UsageQuery, after string, limit int) ([]T, bool, error) {
+func usagePage[T any](ctx context.Context, c *requester, what string, q caisson.UsageQuery, after string, limit int) ([]T, bool, error) {
 	q.By = ""
 	v := usageQuery(q)
 	if after != "" {
@@ -67,7 +67,7 @@ func usagePage[T any](ctx context.Context, c *conn, what string, q caisson.Usage
 func (l ledger) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
 	return call[*caisson.Budget](ctx, l.c, request{
 		method: http.MethodPut, path: []string{"budgets"},
-		in: protocol.BudgetRequest{Key: b.Key, Account: b.Account, Limits: b.Limits, Period: b.Period},
+		jsonBody: protocol.BudgetRequest{Key: b.Key, Account: b.Account, Limits: b.Limits, Period: b.Period},
 	})
 }
 
@@ -88,6 +88,6 @@ func (l ledger) RemoveBudget(ctx context.Context, key string) error {
 // Reconcile implements [caisson.Ledger].
 func (l ledger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	return callList[caisson.Discrepancy](ctx, l.c, request{
-		method: http.MethodPost, path: []string{"usage", "reconcile"}, in: protocol.ReconcileRequest{Provider: provider, Since: since},
+		method: http.MethodPost, path: []string{"usage", "reconcile"}, jsonBody: protocol.ReconcileRequest{Provider: provider, Since: since},
 	})
 }

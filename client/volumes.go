@@ -8,11 +8,11 @@ import (
 )
 
 // volumes implements [caisson.Volumes] by requests to a daemon.
-type volumes struct{ c *conn }
+type volumes struct{ c *requester }
 
 // CreateVolume implements [caisson.Volumes]. With a key of [WithIdempotencyKey] it may be repeated.
 func (v volumes) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodPost, path: []string{"volumes"}, header: createHeader(ctx), in: req})
+	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodPost, path: []string{"volumes"}, header: createHeader(ctx), jsonBody: req})
 }
 
 // GetVolume implements [caisson.Volumes].

@@ -13,7 +13,7 @@ import (
 )
 
 // workspaces implements [caisson.Workspaces] by requests to a daemon.
-type workspaces struct{ c *conn }
+type workspaces struct{ c *requester }
 
 // GetWorkspace implements [caisson.Workspaces].
 func (w workspaces) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
@@ -27,7 +27,7 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 
 // workspaceList requests one page of the listing /what, which is workspaces or receipts. more reports whether further pages
 // follow.
-func workspaceList[T any](ctx context.Context, c *conn, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
+func workspaceList[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, s := range f.States {
 		q.Add("state", string(s))
@@ -46,7 +46,7 @@ func workspaceList[T any](ctx context.Context, c *conn, what string, f caisson.W
 
 // Diff implements [caisson.Workspaces].
 func (w workspaces) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
-	return call[*caisson.Diff](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "diff"}, in: req})
+	return call[*caisson.Diff](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "diff"}, jsonBody: req})
 }
 
 // withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir, also if it fails.
@@ -66,7 +66,7 @@ func (w workspaces) Sync(ctx context.Context, ref string, req caisson.SyncReques
 		return nil, err
 	}
 	return call[*caisson.SyncReceipt](ctx, w.c, request{
-		method: http.MethodPost, path: []string{"workspaces", ref, "sync"}, header: header, in: req,
+		method: http.MethodPost, path: []string{"workspaces", ref, "sync"}, header: header, jsonBody: req,
 	})
 }
 
@@ -104,7 +104,7 @@ func (w workspaces) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle)
 
 // openWorkspace opens the directory of a workspace with the rights of this process, unless the request already contains it. It
 // returns nil for a volume.
-func (c *conn) openWorkspace(req *caisson.WorkspaceRequest) (caisson.Handle, error) {
+func (c *requester) openWorkspace(req *caisson.WorkspaceRequest) (caisson.Handle, error) {
 	switch {
 	case req.Kind == caisson.WorkspaceVolume:
 		if req.Directory != nil {

@@ -25,14 +25,14 @@ type agentBody = body[*caisson.Agent]
 func (h agentRoutes) register(rt *router) {
 	const tag = "agents"
 	const progress = "Events named progress (Progress), then one named result (Agent) or error (Problem)"
-	handle(rt, op(http.MethodGet, "/agents", "list-agents", tag, "List the agents that there are, by id"), h.list)
-	handle(rt, op(http.MethodGet, "/agents/{id}", "get-agent", tag, "Get an agent"), h.get)
-	handle(rt, op(http.MethodPut, "/agents/{id}", "put-agent", tag, "Create or replace an agent"), h.put)
-	handle(rt, op(http.MethodDelete, "/agents/{id}", "remove-agent", tag, "Delete an agent"), h.remove)
-	handle(rt, op(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "Check the requirements of an agent and its skills"), h.check)
-	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Build the root file system of an agent"),
+	registerRoute(rt, newOperation(http.MethodGet, "/agents", "list-agents", tag, "List the agents that there are, by id"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/agents/{id}", "get-agent", tag, "Get an agent"), h.get)
+	registerRoute(rt, newOperation(http.MethodPut, "/agents/{id}", "put-agent", tag, "Create or replace an agent"), h.put)
+	registerRoute(rt, newOperation(http.MethodDelete, "/agents/{id}", "remove-agent", tag, "Delete an agent"), h.remove)
+	registerRoute(rt, newOperation(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "Check the requirements of an agent and its skills"), h.check)
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Build the root file system of an agent"),
 		progress), serveAgent(rt, h.core.BuildAgent))
-	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Rebuild an agent's warm snapshot"),
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Rebuild an agent's warm snapshot"),
 		progress), serveAgent(rt, h.core.WarmAgent))
 }
 
@@ -41,7 +41,7 @@ func (h agentRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 // answerAgent returns the response for the result of a core, or its error.
@@ -79,7 +79,7 @@ func (h agentRoutes) check(ctx context.Context, in *AgentParam) (*body[protocol.
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 // serveAgent returns the handler of a long operation on an agent, which work executes. The response is that of [serveProgress].

@@ -48,8 +48,8 @@ func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	return p
 }
 
-// answers applies one of the functions above to each element of a list.
-func answers[T any](list []*T, answer func(*T) *T) []*T {
+// mapAnswers applies one of the functions above to each element of a list.
+func mapAnswers[T any](list []*T, answer func(*T) *T) []*T {
 	out := make([]*T, 0, len(list))
 	for _, v := range list {
 		out = append(out, answer(v))
@@ -60,15 +60,15 @@ func answers[T any](list []*T, answer func(*T) *T) []*T {
 // pageOf returns the answer to a request for one page of a listing. answer, one of the functions above for example, is applied
 // to each object. If more pages follow, the field next is set to the id of the last object.
 func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson.ID) *body[protocol.Page[*T]] {
-	p := protocol.Page[*T]{Items: answers(list, answer)}
+	p := protocol.Page[*T]{Items: mapAnswers(list, answer)}
 	if more && len(list) > 0 {
 		p.Next = id(list[len(list)-1])
 	}
 	return &body[protocol.Page[*T]]{p}
 }
 
-// allOf returns the answer to a request for a listing that has no pages: all of its objects.
-func allOf[T any](list []T) *body[protocol.Page[T]] {
+// wholeList returns the answer to a request for a listing that has no pages: all of its objects.
+func wholeList[T any](list []T) *body[protocol.Page[T]] {
 	if list == nil {
 		list = []T{} // encoded as [] in JSON, not as null
 	}

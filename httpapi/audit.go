@@ -11,7 +11,7 @@ import (
 type auditRoutes struct{ core caisson.Audit }
 
 func (h auditRoutes) register(rt *router) {
-	handle(rt, op(http.MethodGet, "/audit/verify", "verify-audit", "events",
+	registerRoute(rt, newOperation(http.MethodGet, "/audit/verify", "verify-audit", "events",
 		"Verify that the event log of all accounts has not been changed (unix socket only)"), h.verify)
 }
 

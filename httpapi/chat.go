@@ -48,12 +48,12 @@ another), 429, 503 if there is no capacity. A later failure is an event.`
 
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
-	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
-	o := withEventStream(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+	registerRoute(rt, newOperation(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
+	o := withEventStream(newOperation(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
 		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {}}}
-	handleStream(rt, o, h.chat(rt))
+	registerStreamRoute(rt, o, h.chat(rt))
 	setBodySchema(o, &huma.Schema{Ref: "#/components/schemas/ChatRequest"})
 	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
 		protocol.ProblemType: {Schema: &huma.Schema{Ref: "#/components/schemas/ChatProblem"}},
@@ -135,7 +135,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 		}
 	}
 	if err := context.Cause(r.Context()); err != nil {
-		return err // handleStream then closes the connection, so that the client does not take the answer for complete
+		return err // registerStreamRoute then closes the connection, so that the client does not take the answer for complete
 	}
 	return say.end(s)
 }
@@ -243,8 +243,8 @@ type chatError struct {
 func (e chatError) Error() string { return e.err.Error() }
 func (e chatError) Unwrap() error { return e.err }
 
-// runStatuses maps the error code of a run that failed before the response began to the HTTP status of the response.
-var runStatuses = map[string]int{
+// runErrorStatuses maps the error code of a run that failed before the response began to the HTTP status of the response.
+var runErrorStatuses = map[string]int{
 	caisson.RunInvalid:    http.StatusBadRequest,
 	caisson.RunNotFound:   http.StatusNotFound,
 	caisson.RunTimeout:    http.StatusRequestTimeout,
@@ -259,8 +259,8 @@ var runStatuses = map[string]int{
 // problem returns the response for err.
 func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protocol.ChatProblem {
 	p := protocol.ChatProblemOf(err)
-	if failed, ok := errors.AsType[*caisson.RunError](err); ok && runStatuses[failed.Code] != 0 {
-		p.Status, p.Code, p.Detail = runStatuses[failed.Code], failed.Code, failed.Message
+	if failed, ok := errors.AsType[*caisson.RunError](err); ok && runErrorStatuses[failed.Code] != 0 {
+		p.Status, p.Code, p.Detail = runErrorStatuses[failed.Code], failed.Code, failed.Message
 	} else if p.Status >= http.StatusInternalServerError {
 		p = protocol.ChatProblemOf(rt.problem(ctx, err).Err()) // rt.problem logs err
 	}

@@ -89,8 +89,8 @@ func parseChat(data []byte) (*chatRequest, error) {
 		return nil, c.errs
 	}
 	req := &chatRequest{agent: strings.TrimPrefix(deref(b.Graph), protocol.GraphPrefix), stateKey: deref(b.StateKey)}
-	c.model(req, &b)
-	c.conversation(req, &b)
+	c.parseModel(req, &b)
+	c.parseConversation(req, &b)
 	if msg := checkStateKey(req.stateKey); msg != "" {
 		c.addError("stateKey", "%s", msg)
 	}
@@ -153,8 +153,8 @@ func checkStateKey(key string) string {
 	return ""
 }
 
-// model reads the fields model and modelRef.
-func (c *chatParser) model(req *chatRequest, b *chatBody) {
+// parseModel reads the fields model and modelRef.
+func (c *chatParser) parseModel(req *chatRequest, b *chatBody) {
 	req.model = deref(b.Model)
 	if isEmptyJSON(b.ModelRef) {
 		return
@@ -176,8 +176,8 @@ func (c *chatParser) model(req *chatRequest, b *chatBody) {
 	req.model = name
 }
 
-// conversation reads the fields message and messages.
-func (c *chatParser) conversation(req *chatRequest, b *chatBody) {
+// parseConversation reads the fields message and messages.
+func (c *chatParser) parseConversation(req *chatRequest, b *chatBody) {
 	switch {
 	case b.Message != nil && !isEmptyJSON(b.Messages):
 		c.addError("messages", "give either message or messages")
@@ -187,7 +187,7 @@ func (c *chatParser) conversation(req *chatRequest, b *chatBody) {
 	case isEmptyJSON(b.Messages):
 		c.addError("message", "is required")
 	default:
-		c.messages(req, b.Messages)
+		c.parseMessages(req, b.Messages)
 	}
 }
 
@@ -208,8 +208,8 @@ type chatMessage struct {
 	Parts   json.RawMessage `json:"parts"`   // used if Content is empty
 }
 
-// messages parses the field messages: the last message is the prompt, those before it are the history.
-func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
+// parseMessages parses the field messages: the last message is the prompt, those before it are the history.
+func (c *chatParser) parseMessages(req *chatRequest, raw json.RawMessage) {
 	var list []chatMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
 		c.addError("messages", "must be a list of objects with role and content")
@@ -230,7 +230,7 @@ func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 			c.addError(path+".role", "must be user or assistant")
 			continue
 		}
-		text, ok := c.text(path, m)
+		text, ok := c.messageText(path, m)
 		if !ok {
 			continue
 		}
@@ -250,9 +250,9 @@ func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 	}
 }
 
-// text returns the text of a message, or adds an error and returns false. Parts of an answer other than text, such as tool
+// messageText returns the text of a message, or adds an error and returns false. Parts of an answer other than text, such as tool
 // calls, are skipped: they are not passed to the agent. In a message of the user they are an error.
-func (c *chatParser) text(path string, m chatMessage) (text string, ok bool) {
+func (c *chatParser) messageText(path string, m chatMessage) (text string, ok bool) {
 	content, path := m.Content, path+".content"
 	if isEmptyJSON(content) && !isEmptyJSON(m.Parts) {
 		content, path = m.Parts, strings.TrimSuffix(path, ".content")+".parts"

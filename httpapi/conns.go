@@ -201,17 +201,17 @@ func limitedConn(c net.Conn) *conn {
 	return l
 }
 
-// connKey is the key of the context's value that [withConn] sets.
-type connKey struct{}
+// connContextKey is the key of the context's value that [withConn] sets.
+type connContextKey struct{}
 
 // withConn returns a context in which [admitConn] finds the connection c. It is the ConnContext callback of the server.
 func withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, limitedConn(c))
+	return context.WithValue(ctx, connContextKey{}, limitedConn(c))
 }
 
 // admitConn marks the connection of the request with ctx as authenticated, as [listener.admit] does.
 func admitConn(ctx context.Context) error {
-	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
+	if c, _ := ctx.Value(connContextKey{}).(*conn); c != nil {
 		return c.listener.admit(c)
 	}
 	return nil

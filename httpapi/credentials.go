@@ -16,10 +16,10 @@ type credentialRoutes struct{ core caisson.Credentials }
 
 func (h credentialRoutes) register(rt *router) {
 	const tag = "credentials"
-	handle(rt, op(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
-	handle(rt, withCreated(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
-	handle(rt, op(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
-	handle(rt, op(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Delete a credential"), h.remove)
+	registerRoute(rt, newOperation(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
+	registerRoute(rt, withCreated(newOperation(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
+	registerRoute(rt, newOperation(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
+	registerRoute(rt, newOperation(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Delete a credential"), h.remove)
 }
 
 // CredentialParam is the name of a credential in a path.
@@ -53,7 +53,7 @@ func (h credentialRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h credentialRoutes) set(ctx context.Context, in *credentialInput) (*body[*caisson.Credential], error) {

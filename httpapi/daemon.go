@@ -13,10 +13,10 @@ type daemonRoutes struct{ core caisson.Daemon }
 
 func (h daemonRoutes) register(rt *router) {
 	const tag = "daemon"
-	handle(rt, op(http.MethodGet, "/info", "get-info", tag, "Get the version and the properties of the daemon"), h.info)
-	handle(rt, op(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
-	handle(rt, op(http.MethodPost, "/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"), h.gc)
-	handle(rt, op(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host meets Caisson's requirements (unix socket only)"), h.doctor)
+	registerRoute(rt, newOperation(http.MethodGet, "/info", "get-info", tag, "Get the version and the properties of the daemon"), h.info)
+	registerRoute(rt, newOperation(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
+	registerRoute(rt, newOperation(http.MethodPost, "/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"), h.gc)
+	registerRoute(rt, newOperation(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host meets Caisson's requirements (unix socket only)"), h.doctor)
 }
 
 func (h daemonRoutes) info(ctx context.Context, _ *struct{}) (*body[*caisson.Info], error) {
@@ -48,7 +48,7 @@ func (h daemonRoutes) gc(ctx context.Context, _ *struct{}) (*body[protocol.Page[
 	if err != nil {
 		return nil, err
 	}
-	return allOf(v), nil
+	return wholeList(v), nil
 }
 
 // doctor checks the host.
@@ -60,5 +60,5 @@ func (h daemonRoutes) doctor(ctx context.Context, _ *struct{}) (*body[protocol.P
 	if err != nil {
 		return nil, err
 	}
-	return allOf(v), nil
+	return wholeList(v), nil
 }

@@ -26,13 +26,13 @@ type DeliveryParam struct {
 
 func (h deliveryRoutes) register(rt *router) {
 	const tag = "deliveries"
-	list := op(http.MethodGet, "/deliveries", "list-deliveries", tag, "List deliveries, newest first")
+	list := newOperation(http.MethodGet, "/deliveries", "list-deliveries", tag, "List deliveries, newest first")
 	list.Description = "Findings are omitted, and long bodies are truncated."
-	handle(rt, list, h.list)
-	handle(rt, op(http.MethodGet, "/deliveries/{ref}", "get-delivery", tag, "Get a delivery"), h.get)
-	handle(rt, op(http.MethodPost, "/deliveries/{id}/retry", "retry-delivery", tag,
+	registerRoute(rt, list, h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/deliveries/{ref}", "get-delivery", tag, "Get a delivery"), h.get)
+	registerRoute(rt, newOperation(http.MethodPost, "/deliveries/{id}/retry", "retry-delivery", tag,
 		"Send a delivery now that is held, has failed, or waits for its next try"), h.retry)
-	handle(rt, op(http.MethodPost, "/deliveries/{id}/drop", "drop-delivery", tag, "Drop a delivery that has not been delivered"), h.drop)
+	registerRoute(rt, newOperation(http.MethodPost, "/deliveries/{id}/drop", "drop-delivery", tag, "Drop a delivery that has not been delivered"), h.drop)
 }
 
 func (h deliveryRoutes) list(ctx context.Context, in *struct {
@@ -83,8 +83,8 @@ func (h deliveryRoutes) get(ctx context.Context, in *DeliveryRef) (*deliveryBody
 	return answerDelivery(h.core.GetDelivery(ctx, in.Ref))
 }
 
-// delivery calls do with the id in the path. Returns NotFound if it is not a valid id.
-func (in *DeliveryParam) delivery(ctx context.Context, do func(context.Context, caisson.ID) (*caisson.Delivery, error)) (*deliveryBody, error) {
+// callWithID calls do with the id in the path. Returns NotFound if it is not a valid id.
+func (in *DeliveryParam) callWithID(ctx context.Context, do func(context.Context, caisson.ID) (*caisson.Delivery, error)) (*deliveryBody, error) {
 	id, err := caisson.ParseID(caisson.DeliveryPrefix, in.ID)
 	if err != nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is no delivery %.40q", in.ID)
@@ -93,9 +93,9 @@ func (in *DeliveryParam) delivery(ctx context.Context, do func(context.Context, 
 }
 
 func (h deliveryRoutes) retry(ctx context.Context, in *DeliveryParam) (*deliveryBody, error) {
-	return in.delivery(ctx, h.core.RetryDelivery)
+	return in.callWithID(ctx, h.core.RetryDelivery)
 }
 
 func (h deliveryRoutes) drop(ctx context.Context, in *DeliveryParam) (*deliveryBody, error) {
-	return in.delivery(ctx, h.core.DropDelivery)
+	return in.callWithID(ctx, h.core.DropDelivery)
 }

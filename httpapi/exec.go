@@ -31,14 +31,14 @@ type execRoutes struct {
 }
 
 func (h execRoutes) register(rt *router) {
-	o := op(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start an interactive process (WebSocket)")
+	o := newOperation(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start an interactive process (WebSocket)")
 	o.Description = "The first message is text: an ExecRequest. All further ones are binary frames: one byte says the channel " +
 		"(0 stdin, 1 stdout, 2 stderr, 3 control), the rest is its data, on channel 3 a JSON message. Client to server: resize " +
 		"{rows, cols}, signal {signal}, closeStdin, window. Server to client: started {pid}, window, closeStdin, exit {exit}, " +
 		"error {problem}. On channels 0 to 2 a sender may have 256 KiB in flight, and more as window {channel, bytes} messages " +
 		"grant it; a frame has at most 32 KiB. An empty frame ends an output. exit comes once, after all output. If " +
 		"the connection is lost, the process is killed."
-	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
+	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
 }
 
 // serve upgrades the connection to a WebSocket, starts the process and serves its session.
@@ -57,7 +57,7 @@ func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) 
 	if err == nil {
 		var p caisson.Process
 		if p, err = h.core.Exec(ctx, in.Ref, req); err == nil {
-			s := newSession(conn, p, h.log)
+			s := newExecSession(conn, p, h.log)
 			err = s.run(ctx)
 		}
 	}
@@ -91,8 +91,8 @@ func writeFrame(ctx context.Context, conn *websocket.Conn, frame []byte) error {
 	return conn.Write(ctx, websocket.MessageBinary, frame)
 }
 
-// A session is the server's end of an exec session: it connects a process with a client.
-type session struct {
+// An execSession is the server's end of an exec session: it connects a process with a client.
+type execSession struct {
 	conn   *websocket.Conn
 	proc   caisson.Process
 	log    *slog.Logger
@@ -100,13 +100,13 @@ type session struct {
 	credit [2]*protocol.Credit // how many bytes of stdout and of stderr the client is ready to receive
 }
 
-func newSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *session {
-	return &session{conn: conn, proc: p, log: log, credit: [2]*protocol.Credit{protocol.NewCredit(), protocol.NewCredit()}}
+func newExecSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *execSession {
+	return &execSession{conn: conn, proc: p, log: log, credit: [2]*protocol.Credit{protocol.NewCredit(), protocol.NewCredit()}}
 }
 
 // run transfers data until the process has exited and all output was sent, or until the client has disconnected and the process
 // was killed. The caller must send an error to the client.
-func (s *session) run(request context.Context) error {
+func (s *execSession) run(request context.Context) error {
 	ctx, cancel := context.WithCancel(request)
 	var pumps, others sync.WaitGroup
 	defer others.Wait()
@@ -150,7 +150,7 @@ func (s *session) run(request context.Context) error {
 }
 
 // output sends b on output i, as far as the client's flow-control window allows.
-func (s *session) output(ctx context.Context, i int, b []byte) error {
+func (s *execSession) output(ctx context.Context, i int, b []byte) error {
 	for len(b) > 0 {
 		n, err := s.credit[i].Take(ctx, min(len(b), protocol.MaxData))
 		if err != nil {
@@ -167,7 +167,7 @@ func (s *session) output(ctx context.Context, i int, b []byte) error {
 
 // copyInput copies the client's input to the process. If the process closes its input, copyInput sends closeStdin to the client
 // and discards further input.
-func (s *session) copyInput(ctx context.Context) {
+func (s *execSession) copyInput(ctx context.Context) {
 	in := s.proc.Stdin()
 	if in == nil {
 		return
@@ -181,7 +181,7 @@ func (s *session) copyInput(ctx context.Context) {
 
 // ping sends pings until ctx ends or the client does not answer one in time: a client may disappear without closing the
 // connection.
-func (s *session) ping(ctx context.Context) {
+func (s *execSession) ping(ctx context.Context) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
 	for {
@@ -201,7 +201,7 @@ func (s *session) ping(ctx context.Context) {
 
 // receive handles the client's frames until the connection ends or the client violates the protocol. It never blocks on the
 // process, so pending input does not delay signals.
-func (s *session) receive(ctx context.Context) {
+func (s *execSession) receive(ctx context.Context) {
 	for {
 		kind, b, err := s.conn.Read(ctx)
 		if err == nil && kind != websocket.MessageBinary {
@@ -218,7 +218,7 @@ func (s *session) receive(ctx context.Context) {
 }
 
 // handleFrame handles one frame of the client. An error means that the client violates the protocol.
-func (s *session) handleFrame(ctx context.Context, frame []byte) error {
+func (s *execSession) handleFrame(ctx context.Context, frame []byte) error {
 	channel, data, err := protocol.ParseFrame(frame)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (s *session) handleFrame(ctx context.Context, frame []byte) error {
 
 // handleControl executes a control message. An error of the process is only logged and does not end the session, because the
 // process may have exited in the meantime. The returned error means that the client violates the protocol.
-func (s *session) handleControl(ctx context.Context, m protocol.Message) error {
+func (s *execSession) handleControl(ctx context.Context, m protocol.Message) error {
 	var err error
 	switch m.Type {
 	case protocol.MsgResize:

@@ -164,7 +164,7 @@ func (s *server) dial(t *testing.T, sb string) *websocket.Conn {
 	return ws
 }
 
-func send(t *testing.T, ws *websocket.Conn, kind websocket.MessageType, s string) {
+func streamBody(t *testing.T, ws *websocket.Conn, kind websocket.MessageType, s string) {
 	t.Helper()
 	if err := ws.Write(t.Context(), kind, []byte(s)); err != nil {
 		t.Fatal(err)
@@ -179,18 +179,18 @@ func TestRudeClients(t *testing.T) {
 	for name, do := range map[string]func(*testing.T, *websocket.Conn){
 		"leaves":          func(t *testing.T, ws *websocket.Conn) { ws.CloseNow() },
 		"closes":          func(t *testing.T, ws *websocket.Conn) { ws.Close(websocket.StatusNormalClosure, "") },
-		"sends text":      func(t *testing.T, ws *websocket.Conn) { send(t, ws, websocket.MessageText, "x") },
-		"unknown channel": func(t *testing.T, ws *websocket.Conn) { send(t, ws, websocket.MessageBinary, "\x09x") },
-		"sends output":    func(t *testing.T, ws *websocket.Conn) { send(t, ws, websocket.MessageBinary, "\x01x") },
-		"bad control":     func(t *testing.T, ws *websocket.Conn) { send(t, ws, websocket.MessageBinary, "\x03{") },
+		"sends text":      func(t *testing.T, ws *websocket.Conn) { streamBody(t, ws, websocket.MessageText, "x") },
+		"unknown channel": func(t *testing.T, ws *websocket.Conn) { streamBody(t, ws, websocket.MessageBinary, "\x09x") },
+		"sends output":    func(t *testing.T, ws *websocket.Conn) { streamBody(t, ws, websocket.MessageBinary, "\x01x") },
+		"bad control":     func(t *testing.T, ws *websocket.Conn) { streamBody(t, ws, websocket.MessageBinary, "\x03{") },
 		"server's message": func(t *testing.T, ws *websocket.Conn) {
-			send(t, ws, websocket.MessageBinary, "\x03{\"type\":\"started\"}")
+			streamBody(t, ws, websocket.MessageBinary, "\x03{\"type\":\"started\"}")
 		},
 		"grants too much": func(t *testing.T, ws *websocket.Conn) {
-			send(t, ws, websocket.MessageBinary, "\x03{\"type\":\"window\",\"channel\":1,\"bytes\":9}")
+			streamBody(t, ws, websocket.MessageBinary, "\x03{\"type\":\"window\",\"channel\":1,\"bytes\":9}")
 		},
 		"grants itself": func(t *testing.T, ws *websocket.Conn) {
-			send(t, ws, websocket.MessageBinary, "\x03{\"type\":\"window\",\"bytes\":9}")
+			streamBody(t, ws, websocket.MessageBinary, "\x03{\"type\":\"window\",\"bytes\":9}")
 		},
 		"message too large": func(t *testing.T, ws *websocket.Conn) {
 			ws.Write(t.Context(), websocket.MessageBinary, make([]byte, 2<<20))
@@ -205,7 +205,7 @@ func TestRudeClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := s.dial(t, sb)
-			send(t, ws, websocket.MessageText, `{"command":["sleep"],"stdin":true}`)
+			streamBody(t, ws, websocket.MessageText, `{"command":["sleep"],"stdin":true}`)
 			if _, b, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(b), "started") {
 				t.Fatalf("%q, %v", b, err)
 			}
@@ -218,7 +218,7 @@ func TestRudeClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := s.dial(t, sb)
-			send(t, ws, websocket.MessageText, first)
+			streamBody(t, ws, websocket.MessageText, first)
 			if _, b, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(b), `"invalid"`) {
 				t.Errorf("%q, %v", b, err)
 			}
@@ -234,7 +234,7 @@ func TestExitComesLastAndOnce(t *testing.T) {
 	s := serve(t)
 	_, sb := sandbox(t, s)
 	ws := s.dial(t, sb)
-	send(t, ws, websocket.MessageText, `{"command":["flood","100000"]}`)
+	streamBody(t, ws, websocket.MessageText, `{"command":["flood","100000"]}`)
 	var bytes, ends, exits int
 	for {
 		_, b, err := ws.Read(t.Context())

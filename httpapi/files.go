@@ -16,15 +16,15 @@ type fileRoutes struct{ core caisson.Files }
 
 func (h fileRoutes) register(rt *router) {
 	const tag = "files"
-	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
+	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
 		http.StatusOK, protocol.BinaryType, "The file's bytes"), h.read)
-	handleStream(rt, withJSONResponse[caisson.FileInfo](rt, withUpload(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
+	registerStreamRoute(rt, withJSONResponse[caisson.FileInfo](rt, withUpload(newOperation(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
 		"Replace a file atomically"), protocol.BinaryType)), h.write(rt))
-	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/files/mkdir", "make-directory", tag, "Make a directory"), h.mkdir)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
+	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/files/mkdir", "make-directory", tag, "Make a directory"), h.mkdir)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
 }
 
 // PathParam is the reference of a sandbox and a path in it.
@@ -46,7 +46,7 @@ func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return send(w, f, protocol.BinaryType)
+	return streamBody(w, f, protocol.BinaryType)
 }
 
 // writeInput is a request to write a file.
@@ -92,7 +92,7 @@ func (h fileRoutes) list(ctx context.Context, in *PathParam) (*body[protocol.Pag
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h fileRoutes) stat(ctx context.Context, in *PathParam) (*body[*caisson.FileInfo], error) {

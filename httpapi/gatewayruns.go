@@ -13,10 +13,10 @@ type gatewayRoutes struct{ core caisson.GatewayRuns }
 
 func (h gatewayRoutes) register(rt *router) {
 	const tag = "gateway"
-	handle(rt, op(http.MethodGet, "/gateway/runs", "list-gateway-runs", tag, "List the runs on other machines that may use this model gateway, sorted by id"), h.list)
-	handle(rt, op(http.MethodPut, "/gateway/runs/{run}", "put-gateway-run", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/gateway/runs", "list-gateway-runs", tag, "List the runs on other machines that may use this model gateway, sorted by id"), h.list)
+	registerRoute(rt, newOperation(http.MethodPut, "/gateway/runs/{run}", "put-gateway-run", tag,
 		"Make a run on another machine known, or replace what is known of it; another attempt ends the one before"), h.put)
-	handle(rt, op(http.MethodDelete, "/gateway/runs/{run}", "remove-gateway-run", tag, "End a run on another machine, and remove its budget"), h.remove)
+	registerRoute(rt, newOperation(http.MethodDelete, "/gateway/runs/{run}", "remove-gateway-run", tag, "End a run on another machine, and remove its budget"), h.remove)
 }
 
 // RunParam is the id of a run in a path.
@@ -29,7 +29,7 @@ func (h gatewayRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Pa
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h gatewayRoutes) put(ctx context.Context, in *struct {

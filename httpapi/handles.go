@@ -40,8 +40,8 @@ type heldFile struct {
 
 func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
 
-// put adds files for account and returns their ids. The table then owns the files; if put fails, it closes them.
-func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
+// add adds files for account and returns their ids. The table then owns the files; if put fails, it closes them.
+func (t *handleTable) add(account string, files []*os.File) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || len(t.files)+len(files) > handleLimit {
@@ -52,7 +52,7 @@ func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
 	for i, f := range files {
 		id := rand.Text()
 		ids[i] = id
-		t.files[id] = &heldFile{f, account, time.AfterFunc(handleLifetime, func() { t.drop(id) })}
+		t.files[id] = &heldFile{f, account, time.AfterFunc(handleLifetime, func() { t.closeFile(id) })}
 	}
 	return ids, nil
 }
@@ -77,21 +77,21 @@ func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, erro
 	return taken, nil
 }
 
-// release closes those of the account's files with these ids that were not taken. It is called at the end of the request that
+// closeUntaken closes those of the account's files with these ids that were not taken. It is called at the end of the request that
 // refers to them, because an id is valid for one request.
-func (t *handleTable) release(account string, ids []string) {
+func (t *handleTable) closeUntaken(account string, ids []string) {
 	for _, id := range ids {
 		t.mu.Lock()
 		h := t.files[id]
 		t.mu.Unlock()
 		if h != nil && h.account == account {
-			t.drop(id)
+			t.closeFile(id)
 		}
 	}
 }
 
-// drop closes the file with this id, if it is still in the table.
-func (t *handleTable) drop(id string) {
+// closeFile closes the file with this id, if it is still in the table.
+func (t *handleTable) closeFile(id string) {
 	t.mu.Lock()
 	h := t.files[id]
 	delete(t.files, id)
@@ -112,7 +112,7 @@ func (t *handleTable) closeAll() {
 	}
 	t.mu.Unlock()
 	for _, id := range ids {
-		t.drop(id)
+		t.closeFile(id)
 	}
 }
 
@@ -125,10 +125,10 @@ type HandleParam struct {
 type handleRoutes struct{ table *handleTable }
 
 func (h handleRoutes) register(rt *router) {
-	o := op(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
+	o := newOperation(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
 	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
 		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
-	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
+	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
 }
 
 // receive upgrades the connection, receives descriptors over it and answers with their ids.
@@ -160,14 +160,14 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	var answer protocol.Handles
 	files, err := receiveFiles(conn)
 	if err == nil {
-		answer.Handles, err = h.table.put(caller.Account, files)
+		answer.Handles, err = h.table.add(caller.Account, files)
 	}
 	if err != nil {
 		answer.Problem = protocol.ProblemOf(err)
 	}
 	if json.NewEncoder(conn).Encode(answer) != nil {
 		for _, id := range answer.Handles {
-			h.table.drop(id)
+			h.table.closeFile(id)
 		}
 	}
 	return nil

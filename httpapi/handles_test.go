@@ -17,7 +17,7 @@ func TestHandlesExpire(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ids, err := table.put("a", []*os.File{f})
+			ids, err := table.add("a", []*os.File{f})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -31,7 +31,7 @@ func TestHandlesExpire(t *testing.T) {
 		time.Sleep(handleLifetime / 2) // of the bubble's clock
 		soon, soonID := put()
 		other, otherID := put()
-		table.release("b", []string{otherID})
+		table.closeUntaken("b", []string{otherID})
 		if closed(other) {
 			t.Error("another account closes a handle")
 		}
@@ -55,7 +55,7 @@ func TestHandlesExpire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := table.put("a", []*os.File{f}); err == nil || !closed(f) {
+		if _, err := table.add("a", []*os.File{f}); err == nil || !closed(f) {
 			t.Error("a closed table takes handles")
 		}
 	})

@@ -39,11 +39,11 @@ type Config struct {
 
 // An API serves requests. It is safe for concurrent use.
 type API struct {
-	cfg     Config
-	router  *router
-	handles *handleTable
-	done    chan struct{} // closed by Close, which ends streams
-	close   sync.Once     // closes done
+	cfg       Config
+	router    *router
+	handles   *handleTable
+	done      chan struct{} // closed by Close, which ends streams
+	closeOnce sync.Once     // closes done
 }
 
 // New returns an API.
@@ -95,7 +95,7 @@ func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 // Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has taken. Call it
 // before http.Server.Shutdown, which waits for streams and does not track exec sessions. Further calls have no effect.
 func (a *API) Close() error {
-	a.close.Do(func() { close(a.done) })
+	a.closeOnce.Do(func() { close(a.done) })
 	a.handles.closeAll()
 	return nil
 }

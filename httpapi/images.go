@@ -17,11 +17,11 @@ type imageRoutes struct {
 
 func (h imageRoutes) register(rt *router) {
 	const tag = "images"
-	handle(rt, op(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
-	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Delete an image"), h.remove)
-	handleStream(rt, withEventStream(op(http.MethodPost, "/images/pull", "pull-image", tag, "Pull an image"),
+	registerRoute(rt, newOperation(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
+	registerRoute(rt, newOperation(http.MethodDelete, "/images", "remove-image", tag, "Delete an image"), h.remove)
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/images/pull", "pull-image", tag, "Pull an image"),
 		"Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
-	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove unused images and layers"), h.prune)
+	registerRoute(rt, newOperation(http.MethodPost, "/images/prune", "prune-images", tag, "Remove unused images and layers"), h.prune)
 }
 
 func (h imageRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Image]], error) {
@@ -29,7 +29,7 @@ func (h imageRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 	if err != nil {
 		return nil, err
 	}
-	return allOf(answers(list, imageAnswer)), nil
+	return wholeList(mapAnswers(list, imageAnswer)), nil
 }
 
 func (h imageRoutes) remove(ctx context.Context, in *struct {
@@ -53,7 +53,7 @@ func (h imageRoutes) pull(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
-		defer h.handles.release(caller.Account, in.Handles)
+		defer h.handles.closeUntaken(caller.Account, in.Handles)
 		hostPath := strings.HasPrefix(req.Reference, "dir:") || strings.HasPrefix(req.Reference, "tar:")
 		switch {
 		case hostPath && !req.Offline && !caller.Local:

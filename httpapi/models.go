@@ -15,9 +15,9 @@ type modelRoutes struct{ core caisson.Models }
 
 func (h modelRoutes) register(rt *router) {
 	const tag = "models"
-	handle(rt, op(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, in the order of the configuration"), h.list)
-	handle(rt, op(http.MethodGet, "/models/prices", "list-prices", tag, "List imported prices, by model"), h.prices)
-	handleStream(rt, withJSONResponse[protocol.Imported](rt, withUpload(op(http.MethodPost, "/models/prices", "import-prices", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, in the order of the configuration"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/models/prices", "list-prices", tag, "List imported prices, by model"), h.prices)
+	registerStreamRoute(rt, withJSONResponse[protocol.Imported](rt, withUpload(newOperation(http.MethodPost, "/models/prices", "import-prices", tag,
 		"Replace the imported price list of a source with LiteLLM's or a list of ListedPrice (unix socket only)"), protocol.BinaryType)), h.importPrices(rt))
 }
 
@@ -26,7 +26,7 @@ func (h modelRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h modelRoutes) prices(ctx context.Context, in *struct {
@@ -37,7 +37,7 @@ func (h modelRoutes) prices(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 // importInput is a request to import a price list.

@@ -16,13 +16,13 @@ type policyBody = body[*caisson.Policy]
 
 func (h policyRoutes) register(rt *router) {
 	const tag = "policies"
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy", "get-policy", tag, "Get the policy of a sandbox"), h.get)
-	handle(rt, op(http.MethodPut, "/sandboxes/{ref}/policy", "set-policy", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/policy", "get-policy", tag, "Get the policy of a sandbox"), h.get)
+	registerRoute(rt, newOperation(http.MethodPut, "/sandboxes/{ref}/policy", "set-policy", tag,
 		"Replace what a sandbox may reach; in force, for connections that exist too, when it is answered"), h.set)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy/explain", "explain-policy", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/policy/explain", "explain-policy", tag,
 		"Say what a sandbox's policy does with a destination, and what was refused lately"), h.explain)
-	handle(rt, op(http.MethodPost, "/policy/test", "test-policy", tag, "Evaluate a policy for destinations, without a sandbox"), h.test)
-	handle(rt, op(http.MethodGet, "/policy/presets", "list-policy-presets", tag, "List the presets that rules may use, with their destinations"), h.presets)
+	registerRoute(rt, newOperation(http.MethodPost, "/policy/test", "test-policy", tag, "Evaluate a policy for destinations, without a sandbox"), h.test)
+	registerRoute(rt, newOperation(http.MethodGet, "/policy/presets", "list-policy-presets", tag, "List the presets that rules may use, with their destinations"), h.presets)
 }
 
 func (h policyRoutes) get(ctx context.Context, in *RefParam) (*policyBody, error) {
@@ -62,7 +62,7 @@ func (h policyRoutes) test(ctx context.Context, in *body[protocol.PolicyTest]) (
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h policyRoutes) presets(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Preset]], error) {
@@ -70,5 +70,5 @@ func (h policyRoutes) presets(ctx context.Context, _ *struct{}) (*body[protocol.
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }

@@ -14,11 +14,11 @@ type processRoutes struct{ core caisson.Processes }
 
 func (h processRoutes) register(rt *router) {
 	const tag = "processes"
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List the processes of a sandbox"), h.list)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
-	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "Get the output of the sandbox's command"),
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List the processes of a sandbox"), h.list)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
+	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "Get the output of the sandbox's command"),
 		http.StatusOK, protocol.BinaryType, "Standard output and error, interleaved"), h.logs)
 }
 
@@ -58,7 +58,7 @@ func (h processRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.P
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h processRoutes) kill(ctx context.Context, in *struct {
@@ -89,11 +89,11 @@ func (h processRoutes) logs(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return send(w, log, protocol.BinaryType)
+	return streamBody(w, log, protocol.BinaryType)
 }
 
-// send writes the data of rc as the response, as it arrives, and closes rc.
-func send(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
+// streamBody writes the data of rc as the response, as it arrives, and closes rc.
+func streamBody(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
 	defer rc.Close()
 	w.Header().Set("Content-Type", contentType)
 	// The content is untrusted: browsers must not display it.

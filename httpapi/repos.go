@@ -35,20 +35,20 @@ type NewRepo struct {
 
 func (h repoRoutes) register(rt *router) {
 	const tag = "repos"
-	add := withCreated(op(http.MethodPost, "/repos", "add-repo", tag, "Add a git repository to the relay, and fetch it"))
+	add := withCreated(newOperation(http.MethodPost, "/repos", "add-repo", tag, "Add a git repository to the relay, and fetch it"))
 	add.Description = "The request returns when the repository has been fetched. A path on the host can be added only over the unix socket."
-	handle(rt, add, h.add)
-	handle(rt, op(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
-	handle(rt, op(http.MethodGet, "/repos/{name}", "get-repo", tag, "Get a repository"), h.get)
-	handle(rt, op(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
-	handle(rt, op(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), h.fetch)
-	handle(rt, op(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
+	registerRoute(rt, add, h.add)
+	registerRoute(rt, newOperation(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/repos/{name}", "get-repo", tag, "Get a repository"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
+	registerRoute(rt, newOperation(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), h.fetch)
+	registerRoute(rt, newOperation(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
 		"Grant a running sandbox without a run access to a repository, and clone it there"), h.grant)
-	deliver := withCreated(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
+	deliver := withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
 		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
 	deliver.Description = "Of the body only name, dir, pull, ready and title are used. The delivery is sent in the background: see get-delivery."
-	handle(rt, deliver, h.deliver)
+	registerRoute(rt, deliver, h.deliver)
 }
 
 func (h repoRoutes) add(ctx context.Context, in *struct {
@@ -83,7 +83,7 @@ func (h repoRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h repoRoutes) get(ctx context.Context, in *RepoParam) (*repoBody, error) {
@@ -103,7 +103,7 @@ func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 // sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.

@@ -90,8 +90,8 @@ func (rt *router) finish() {
 	})
 }
 
-// op describes an operation. id is the name that generated clients give it.
-func op(method, path, id, tag, summary string) huma.Operation {
+// newOperation describes an operation. id is the name that generated clients give it.
+func newOperation(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},
 		MaxBodyBytes: bodyLimit, BodyReadTimeout: bodyTimeout,
@@ -152,8 +152,8 @@ func withJSONResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// handle registers fn as the handler of o. An error of fn is answered with a problem.
-func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
+// registerRoute registers fn as the handler of o. An error of fn is answered with a problem.
+func registerRoute[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	if o.Responses == nil {
 		o.Responses = map[string]*huma.Response{}
 	}
@@ -171,11 +171,11 @@ func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I)
 	})
 }
 
-// handleStream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a
+// registerStreamRoute registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a
 // later error closes the connection, so that the client does not take a partial response for complete. The request's context is
 // also cancelled when the API is closed.
-func handleStream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
-	handle(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
+func registerStreamRoute[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
+	registerRoute(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
 			ctx, cancel := context.WithCancel(r.Context())

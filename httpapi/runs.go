@@ -36,21 +36,21 @@ func (p RunRef) id() (caisson.ID, error) {
 
 func (h runRoutes) register(rt *router) {
 	const tag = "runs"
-	start := withCreated(op(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
+	start := withCreated(newOperation(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
 	start.MaxBodyBytes = protocol.MaxRunRequest
 	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and its id in " +
 		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
-	handle(rt, start, h.start)
+	registerRoute(rt, start, h.start)
 	h.registerUpload(rt)
-	handle(rt, op(http.MethodGet, "/runs", "list-runs", tag, "List runs, newest first"), h.list)
-	handle(rt, op(http.MethodGet, "/runs/{id}", "get-run", tag, "Get a run"), h.get)
-	handle(rt, op(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
-	handle(rt, op(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), h.cancel)
-	handle(rt, op(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), h.retry)
-	handleStream(rt, withEventStream(op(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
+	registerRoute(rt, newOperation(http.MethodGet, "/runs", "list-runs", tag, "List runs, newest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/runs/{id}", "get-run", tag, "Get a run"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
+	registerRoute(rt, newOperation(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), h.cancel)
+	registerRoute(rt, newOperation(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), h.retry)
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
 		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that is interrupted "+
 			"before can be continued with Last-Event-ID"), h.watch)
-	handleStream(rt, withResponse(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),
+	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),
 		http.StatusOK, protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON"), h.log)
 }
 
@@ -67,7 +67,7 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request does not need them
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
@@ -245,5 +245,5 @@ func (h runRoutes) log(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return send(w, log, protocol.BinaryType)
+	return streamBody(w, log, protocol.BinaryType)
 }

@@ -18,14 +18,14 @@ const formType = "multipart/form-data"
 
 // registerUpload registers the route that starts a run with an uploaded workspace.
 func (h runRoutes) registerUpload(rt *router) {
-	o := op(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
+	o := newOperation(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
 		"symlinks with names relative to the workspace, as tar -C DIR -c . makes it. The answer comes when the archive has arrived. A request " +
 		"that is repeated with the same Idempotency-Key is compared without its archive."
 	o = withUpload(withJSONResponse[caisson.Run](rt, o), formType)
 	o.Responses = map[string]*huma.Response{"201": o.Responses["200"]}
 	o.DefaultStatus = http.StatusCreated
-	handleStream(rt, o, h.upload(rt))
+	registerStreamRoute(rt, o, h.upload(rt))
 	setBodySchema(o, &huma.Schema{
 		Type: huma.TypeObject, Required: []string{protocol.PartRequest, protocol.PartWorkspace},
 		Properties: map[string]*huma.Schema{

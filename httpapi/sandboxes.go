@@ -24,17 +24,17 @@ type sandboxBody = body[*caisson.Sandbox]
 
 func (h sandboxRoutes) register(rt *router) {
 	const tag = "sandboxes"
-	handle(rt, withCreated(op(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
-	handle(rt, op(http.MethodGet, "/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"), h.list)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
-	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), h.start)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), h.stop)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Freeze the processes of a sandbox, in memory"), h.suspend)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Continue a suspended sandbox"), h.wake)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), h.start)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), h.stop)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Freeze the processes of a sandbox, in memory"), h.suspend)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Continue a suspended sandbox"), h.wake)
+	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
 }
 
 // createInput is a request to create a sandbox.
@@ -50,7 +50,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request does not need them
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}

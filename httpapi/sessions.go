@@ -13,8 +13,8 @@ type sessionRoutes struct{ core caisson.Runs }
 
 func (h sessionRoutes) register(rt *router) {
 	const tag = "sessions"
-	handle(rt, op(http.MethodGet, "/sessions", "list-sessions", tag, "List conversations"), h.list)
-	handle(rt, op(http.MethodDelete, "/sessions/{id}", "remove-session", tag, "End a conversation and delete its sandbox; its runs are kept"), h.remove)
+	registerRoute(rt, newOperation(http.MethodGet, "/sessions", "list-sessions", tag, "List conversations"), h.list)
+	registerRoute(rt, newOperation(http.MethodDelete, "/sessions/{id}", "remove-session", tag, "End a conversation and delete its sandbox; its runs are kept"), h.remove)
 }
 
 func (h sessionRoutes) list(ctx context.Context, in *struct {
@@ -27,7 +27,7 @@ func (h sessionRoutes) list(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h sessionRoutes) remove(ctx context.Context, in *struct {

@@ -19,11 +19,11 @@ type snapshotBody = body[*caisson.Snapshot]
 
 func (h snapshotRoutes) register(rt *router) {
 	const tag = "snapshots"
-	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/snapshot", "snapshot-sandbox", tag, "Capture a sandbox, which then continues")), h.take)
-	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Create running sandboxes from a sandbox or a snapshot")), h.fork)
-	handle(rt, op(http.MethodGet, "/snapshots", "list-snapshots", tag, "List snapshots, oldest first"), h.list)
-	handle(rt, op(http.MethodGet, "/snapshots/{ref}", "get-snapshot", tag, "Get a snapshot"), h.get)
-	handle(rt, op(http.MethodDelete, "/snapshots/{ref}", "remove-snapshot", tag, "Delete a snapshot"), h.remove)
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/snapshot", "snapshot-sandbox", tag, "Capture a sandbox, which then continues")), h.take)
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Create running sandboxes from a sandbox or a snapshot")), h.fork)
+	registerRoute(rt, newOperation(http.MethodGet, "/snapshots", "list-snapshots", tag, "List snapshots, oldest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/snapshots/{ref}", "get-snapshot", tag, "Get a snapshot"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/snapshots/{ref}", "remove-snapshot", tag, "Delete a snapshot"), h.remove)
 }
 
 // take makes a snapshot of a sandbox.
@@ -68,12 +68,12 @@ func (h snapshotRoutes) fork(ctx context.Context, in *struct {
 		if err != nil {
 			return nil, err
 		}
-		return answers(forks, sandboxAnswer), nil
+		return mapAnswers(forks, sandboxAnswer), nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return allOf(forks), nil
+	return wholeList(forks), nil
 }
 
 func (h snapshotRoutes) list(ctx context.Context, in *PageParams) (*body[protocol.Page[*caisson.Snapshot]], error) {

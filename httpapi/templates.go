@@ -27,11 +27,11 @@ type templateBody = body[*caisson.Template]
 
 func (h templateRoutes) register(rt *router) {
 	const tag = "templates"
-	handle(rt, op(http.MethodGet, "/templates", "list-templates", tag, "List templates, by name"), h.list)
-	handle(rt, op(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
-	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Create or replace a template"), h.put)
-	handle(rt, op(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
-	handleStream(rt, withEventStream(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
+	registerRoute(rt, newOperation(http.MethodGet, "/templates", "list-templates", tag, "List templates, by name"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
+	registerRoute(rt, newOperation(http.MethodPut, "/templates/{name}", "put-template", tag, "Create or replace a template"), h.put)
+	registerRoute(rt, newOperation(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
 		"Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))
 }
 
@@ -40,7 +40,7 @@ func (h templateRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.P
 	if err != nil {
 		return nil, err
 	}
-	return allOf(answers(list, templateAnswer)), nil
+	return wholeList(mapAnswers(list, templateAnswer)), nil
 }
 
 func (h templateRoutes) get(ctx context.Context, in *NameParam) (*templateBody, error) {

@@ -14,9 +14,9 @@ type tokenRoutes struct{ core caisson.Tokens }
 
 func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
-	handle(rt, withCreated(op(http.MethodPost, "/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), h.create)
-	handle(rt, op(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
-	handle(rt, op(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), h.create)
+	registerRoute(rt, newOperation(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
 }
 
 func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]) (*body[protocol.NewToken], error) {
@@ -36,7 +36,7 @@ func (h tokenRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h tokenRoutes) remove(ctx context.Context, in *struct {

@@ -12,11 +12,11 @@ type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
 	const tag = "files"
-	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
+	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
 		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
-	handleStream(rt, withResponse(withUpload(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
+	registerStreamRoute(rt, withResponse(withUpload(newOperation(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
 		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
-	handleStream(rt, withEventStream(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Stream changes below a path"),
+	registerStreamRoute(rt, withEventStream(newOperation(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Stream changes below a path"),
 		"Events named file, with a FileEvent each"), h.watch)
 }
 
@@ -28,7 +28,7 @@ func (h treeRoutes) read(w http.ResponseWriter, r *http.Request, in *PathParam) 
 	if err != nil {
 		return err
 	}
-	return send(w, tree, protocol.TarType)
+	return streamBody(w, tree, protocol.TarType)
 }
 
 func (h treeRoutes) write(w http.ResponseWriter, r *http.Request, in *PathParam) error {

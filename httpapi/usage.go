@@ -18,15 +18,15 @@ type usageRoutes struct{ core caisson.Ledger }
 
 func (h usageRoutes) register(rt *router) {
 	const tag = "usage"
-	handleStream(rt, withTableResponse[caisson.UsageRow](rt, op(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
-	handleStream(rt, withTableResponse[caisson.Call](rt, op(http.MethodGet, "/usage/calls", "list-calls", tag,
+	registerStreamRoute(rt, withTableResponse[caisson.UsageRow](rt, newOperation(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
+	registerStreamRoute(rt, withTableResponse[caisson.Call](rt, newOperation(http.MethodGet, "/usage/calls", "list-calls", tag,
 		"List model calls in the order of the ledger")), h.calls(rt))
-	handleStream(rt, withTableResponse[caisson.Receipt](rt, op(http.MethodGet, "/usage/receipts", "list-receipts", tag,
+	registerStreamRoute(rt, withTableResponse[caisson.Receipt](rt, newOperation(http.MethodGet, "/usage/receipts", "list-receipts", tag,
 		"List the charges for calls; source and reference are unique")), h.receipts(rt))
-	handle(rt, op(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
-	handle(rt, op(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
-	handle(rt, op(http.MethodPut, "/budgets", "set-budget", tag, "Create a budget, or change its limits and period"), h.setBudget)
-	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
+	registerRoute(rt, newOperation(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
+	registerRoute(rt, newOperation(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
+	registerRoute(rt, newOperation(http.MethodPut, "/budgets", "set-budget", tag, "Create a budget, or change its limits and period"), h.setBudget)
+	registerRoute(rt, newOperation(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
 // UsageParams select calls of models, and the format of the response.
@@ -140,7 +140,7 @@ func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileR
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h usageRoutes) listBudgets(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Budget]], error) {
@@ -148,7 +148,7 @@ func (h usageRoutes) listBudgets(ctx context.Context, _ *struct{}) (*body[protoc
 	if err != nil {
 		return nil, err
 	}
-	return allOf(list), nil
+	return wholeList(list), nil
 }
 
 func (h usageRoutes) setBudget(ctx context.Context, in *body[protocol.BudgetRequest]) (*body[*caisson.Budget], error) {

@@ -24,10 +24,10 @@ type VolumeRef struct {
 
 func (h volumeRoutes) register(rt *router) {
 	const tag = "volumes"
-	handle(rt, withCreated(op(http.MethodPost, "/volumes", "create-volume", tag, "Create an empty volume")), h.create)
-	handle(rt, op(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"), h.list)
-	handle(rt, op(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
-	handle(rt, op(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/volumes", "create-volume", tag, "Create an empty volume")), h.create)
+	registerRoute(rt, newOperation(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
 }
 
 func (h volumeRoutes) create(ctx context.Context, in *struct {

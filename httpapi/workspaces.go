@@ -45,25 +45,25 @@ func (p ReceiptRef) id() (caisson.ID, error) {
 
 func (h workspaceRoutes) register(rt *router) {
 	const tag = "workspaces"
-	handle(rt, op(http.MethodGet, "/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
-	handle(rt, op(http.MethodGet, "/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), h.get)
-	handle(rt, op(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodGet, "/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), h.get)
+	registerRoute(rt, newOperation(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
 		"Delete a workspace whose sandbox is gone, with all changes in it"), h.remove)
-	handle(rt, op(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
-	sync := withCreated(op(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
+	registerRoute(rt, newOperation(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
+	sync := withCreated(newOperation(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
 		"Apply changes of a workspace to the host's directory: all of those in the request, or none (unix socket only)"))
 	sync.MaxBodyBytes = syncLimit
 	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and its id in " + protocol.HandlesHeader +
 		". The changes are applied as they were recorded in the review whose id is in the body."
-	handle(rt, sync, h.sync)
-	handle(rt, op(http.MethodPost, "/workspaces/{ref}/reset", "reset-workspace", tag,
+	registerRoute(rt, sync, h.sync)
+	registerRoute(rt, newOperation(http.MethodPost, "/workspaces/{ref}/reset", "reset-workspace", tag,
 		"Drop all changes of a workspace whose sandbox is not running"), h.reset)
-	handle(rt, op(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List receipts of syncs to the host's directories, newest first"), h.receipts)
-	handle(rt, op(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get the receipt of a sync"), h.receipt)
-	undo := op(http.MethodPost, "/receipts/{id}/undo", "undo-sync", tag,
+	registerRoute(rt, newOperation(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List receipts of syncs to the host's directories, newest first"), h.receipts)
+	registerRoute(rt, newOperation(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get the receipt of a sync"), h.receipt)
+	undo := newOperation(http.MethodPost, "/receipts/{id}/undo", "undo-sync", tag,
 		"Undo a sync, if the host's files have not changed since (unix socket only)")
 	undo.Description = "Needs the descriptor of the workspace's directory, as a sync does."
-	handle(rt, undo, h.undo)
+	registerRoute(rt, undo, h.undo)
 }
 
 // WorkspaceParams select a page of workspaces or receipts.
@@ -184,10 +184,10 @@ func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string)
 	case !caller.Local:
 		return nil, caisson.Errorf(caisson.Denied, "host directories are changed only over the unix socket, by who can open them")
 	case len(ids) != 1:
-		h.handles.release(caller.Account, ids)
+		h.handles.closeUntaken(caller.Account, ids)
 		return nil, caisson.Invalidf("directory", "needs the descriptor of the workspace's directory, and no other; %d were passed", len(ids))
 	}
-	return func() { h.handles.release(caller.Account, ids) }, nil
+	return func() { h.handles.closeUntaken(caller.Account, ids) }, nil
 }
 
 func (h workspaceRoutes) sync(ctx context.Context, in *struct {

@@ -71,9 +71,9 @@ const maxFeed = maxBody
 type feed struct {
 	conn *net.UnixConn
 
-	mu      sync.Mutex
-	n       uint64                     // number of the latest request; guarded by mu
-	waiting map[uint64]chan feedAnswer // by number of the request; guarded by mu; nil once the connection has ended
+	mu         sync.Mutex
+	lastNumber uint64                     // number of the latest request; guarded by mu
+	waiting    map[uint64]chan feedAnswer // by number of the request; guarded by mu; nil once the connection has ended
 }
 
 func newFeed(conn *net.UnixConn) *feed {
@@ -134,8 +134,8 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 		f.mu.Unlock()
 		return feedAnswer{}, net.ErrClosed
 	}
-	f.n++
-	m.N = f.n
+	f.lastNumber++
+	m.N = f.lastNumber
 	f.waiting[m.N] = c
 	f.mu.Unlock()
 	defer func() {
@@ -183,9 +183,9 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 
 // Limits on the lines that the wire process can write to the engine's log: the process may be compromised, and disks are finite.
 const (
-	maxLine       = 2000             // bytes of a line
-	linesPerBurst = 100              // lines in an interval; further ones are discarded
-	burst         = 10 * time.Second // length of the interval
+	maxLine          = 2000             // bytes of a line
+	linesPerInterval = 100              // lines in an interval; further ones are discarded
+	logInterval      = 10 * time.Second // length of the interval
 )
 
 // Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
@@ -197,8 +197,8 @@ const (
 	droppedInterval = 10 * time.Second // between warnings
 )
 
-// A quota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
-type quota struct {
+// A decisionQuota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
+type decisionQuota struct {
 	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
 	last    time.Time // of the last take
 	dropped int64     // decisions dropped since take returned their number
@@ -207,7 +207,7 @@ type quota struct {
 
 // take reports whether n decisions may pass now. At most once per droppedInterval it also returns the number of decisions dropped
 // since the last time, otherwise 0.
-func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
+func (q *decisionQuota) take(now time.Time, n int64) (ok bool, dropped int64) {
 	q.used = max(0, q.used-now.Sub(q.last).Seconds()*decisionsRate)
 	q.last = now
 	if ok = q.used+float64(n) <= decisionsBurst; ok {
@@ -226,9 +226,9 @@ func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 type session struct {
 	m              *Manager
 	link           *link
-	decisions      quota    // rate of decisions; used by listen only
-	tools          *limiter // tool calls in progress
-	pendingStreams *limiter // requests for streams that are not answered yet
+	decisions      decisionQuota // rate of decisions; used by listen only
+	tools          *limiter      // tool calls in progress
+	pendingStreams *limiter      // requests for streams that are not answered yet
 }
 
 // listen serves the engine's end of the feed of one wire process. It returns when the connection ends, or with an error on a
@@ -253,7 +253,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		if err := unmarshal(buf[:n], &msg); err != nil {
 			return err
 		}
-		if time.Since(since) > burst {
+		if time.Since(since) > logInterval {
 			lines, since = 0, time.Now()
 		}
 		switch {
@@ -297,10 +297,10 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 				s.m.log.WarnContext(ctx, "decisions of wires are not recorded: there are too many", "dropped", dropped)
 			}
 			if ok {
-				s.decided(msg.Sandbox, msg.Trace, msg.Decisions)
+				s.passDecisions(msg.Sandbox, msg.Trace, msg.Decisions)
 			}
 		case msg.Log != "":
-			if lines++; lines <= linesPerBurst {
+			if lines++; lines <= linesPerInterval {
 				s.m.log.WarnContext(ctx, "log of the wire process", "line", msg.Log[:min(len(msg.Log), maxLine)])
 			}
 		}
@@ -348,9 +348,9 @@ func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) er
 	return err
 }
 
-// decided passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive after it
+// passDecisions passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive after it
 // was detached.
-func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) {
+func (s *session) passDecisions(id caisson.ID, trace string, list []caisson.Decision) {
 	guest, known := s.guest(id, trace)
 	if known && s.m.handlers.Decided != nil {
 		s.m.handlers.Decided(guest, list)

@@ -136,7 +136,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 
 func TestQuota(t *testing.T) {
 	t.Parallel()
-	var q quota
+	var q decisionQuota
 	now := time.Unix(1000, 0)
 	take := func(n int64, ok bool, dropped int64) {
 		t.Helper()

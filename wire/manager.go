@@ -152,7 +152,7 @@ func New(cfg Config) (*Manager, error) {
 // Attach implements [caisson.Wires]. It returns Conflict if the sandbox has a wire already, Exhausted if there are too many
 // wires, and Unavailable while there is no wire process. The caller closes the namespace once the sandbox runs in it.
 func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
-	if err := validate(id); err != nil {
+	if err := validateSandboxID(id); err != nil {
 		return nil, err
 	}
 	l, err := m.awaitLink(ctx)
@@ -182,7 +182,7 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 // Reattach implements [caisson.Wires]. It returns Invalid if netns is not the namespace that Attach of this or an earlier Manager
 // returned for id. netns is not needed after the call.
 func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
-	if err := validate(id); err != nil {
+	if err := validateSandboxID(id); err != nil {
 		return err
 	}
 	if netns == nil {
@@ -506,8 +506,8 @@ func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// validate returns an error unless id is the id of a sandbox.
-func validate(id caisson.ID) error {
+// validateSandboxID returns an error unless id is the id of a sandbox.
+func validateSandboxID(id caisson.ID) error {
 	_, err := caisson.ParseID(caisson.SandboxPrefix, string(id))
 	return err
 }

@@ -36,7 +36,7 @@ func newNamespace(id string) (ns, tap *os.File, err error) {
 		if err := unix.IoctlSetInt(int(tap.Fd()), unix.TUNSETPERSIST, 1); err != nil {
 			return fmt.Errorf("make tap persistent: %w", err)
 		}
-		return configure(id)
+		return configureNamespace(id)
 	})
 	return ns, tap, err
 }
@@ -50,9 +50,9 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP checks, and
+// configureNamespace prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP checks, and
 // configures the addresses and routes that gVisor, or another stack in the sandbox, takes over.
-func configure(id string) error {
+func configureNamespace(id string) error {
 	nl, err := newHandle()
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func openTAP() (*os.File, error) {
 	ifr, err := unix.NewIfreq(Interface)
 	if err == nil {
 		ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
-		err = attach(fd, ifr)
+		err = attachTAP(fd, ifr)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -176,9 +176,9 @@ func openTAP() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tap"), nil
 }
 
-// attach retries for up to a second while the TAP is busy: the kernel closes the descriptors of a dead process, and those in
+// attachTAP retries for up to a second while the TAP is busy: the kernel closes the descriptors of a dead process, and those in
 // flight in a socket, with a delay.
-func attach(fd int, ifr *unix.Ifreq) error {
+func attachTAP(fd int, ifr *unix.Ifreq) error {
 	const patience, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {
 		err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)

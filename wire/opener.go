@@ -116,7 +116,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	s.m.mu.Lock()
 	g := a.guest // it may have changed during acquire
 	s.m.mu.Unlock()
-	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
+	file, done, err := s.callStreamHandler(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {
 		release()
 		s.m.streams.release(msg.Sandbox)
@@ -130,8 +130,8 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	return file, cancel, nil
 }
 
-// open calls Handlers.Stream and checks that its result is complete.
-func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+// callStreamHandler calls Handlers.Stream and checks that its result is complete.
+func (s *session) callStreamHandler(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 	file, done, err := s.m.handlers.Stream(ctx, in)
 	if err == nil && (file == nil || done == nil) {
 		err = errors.New("a stream without a file or a done channel")

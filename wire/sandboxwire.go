@@ -21,15 +21,15 @@ import (
 
 // A sandboxWire is one sandbox's TAP with its stack, resolver, flows and report.
 type sandboxWire struct {
-	tap      *tap
-	stack    *stack.Stack
-	flows    *flow.Forwarder
-	resolver *dns.Resolver
-	report   *report.Recorder
-	why      http.Handler    // serves http://caisson.internal
-	whySlot  chan struct{}   // holds a token while a page of why is rendered or sent
-	ctx      context.Context // ends when the wire is removed
-	cancel   context.CancelFunc
+	tap        *tap
+	stack      *stack.Stack
+	flows      *flow.Forwarder
+	resolver   *dns.Resolver
+	report     *report.Recorder
+	whyHandler http.Handler    // serves http://caisson.internal
+	whySlot    chan struct{}   // holds a token while a page of why is rendered or sent
+	ctx        context.Context // ends when the wire is removed
+	cancel     context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
 	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
@@ -59,7 +59,7 @@ func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *cais
 	}}); err != nil {
 		return nil, err
 	}
-	w.why = report.WhyHandler(string(id), w.report.Recent, w.explain)
+	w.whyHandler = report.WhyHandler(string(id), w.report.Recent, w.explain)
 	if w.resolver, err = dns.New(dns.Config{
 		Sandbox: string(id), Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
 		Hosts:   func(host string) bool { return s.isHost(w, host) },
@@ -239,9 +239,9 @@ const maxRecording = 64 << 20
 
 // A recording is a file for prompts and answers. A write that does not fit is discarded as a whole.
 type recording struct {
-	mu   sync.Mutex
-	file *os.File // guarded by mu; nil once closed
-	left int      // bytes that the file may still grow; guarded by mu
+	mu        sync.Mutex
+	file      *os.File // guarded by mu; nil once closed
+	remaining int      // bytes that the file may still grow; guarded by mu
 }
 
 // newRecording returns a recording that appends to f. The size of f counts against maxRecording, because the engine opens the
@@ -249,7 +249,7 @@ type recording struct {
 func newRecording(f *os.File) *recording {
 	r := &recording{file: f}
 	if info, err := f.Stat(); err == nil {
-		r.left = int(max(0, maxRecording-info.Size()))
+		r.remaining = int(max(0, maxRecording-info.Size()))
 	}
 	return r
 }
@@ -257,10 +257,10 @@ func newRecording(f *os.File) *recording {
 func (r *recording) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.file == nil || len(p) > r.left {
+	if r.file == nil || len(p) > r.remaining {
 		return 0, io.ErrShortWrite
 	}
-	r.left -= len(p)
+	r.remaining -= len(p)
 	return r.file.Write(p)
 }
 

@@ -24,13 +24,13 @@ func allowedSyscalls() []uint32 {
 	}
 }
 
-// An option is a socket option.
-type option struct{ level, name uint32 }
+// An socketOption is a socket option.
+type socketOption struct{ level, name uint32 }
 
 // allowedOptions returns the options that package net and this package set. There must be fewer than 50, because of the range of
 // the filter's jumps.
-func allowedOptions() []option {
-	return []option{
+func allowedOptions() []socketOption {
+	return []socketOption{
 		{unix.SOL_SOCKET, unix.SO_BROADCAST}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.SOL_SOCKET, unix.SO_LINGER},
 		{unix.SOL_SOCKET, unix.SO_RCVBUF}, {unix.SOL_SOCKET, unix.SO_SNDBUF},
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},

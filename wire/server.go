@@ -55,7 +55,7 @@ type server struct {
 
 	roots        *x509.CertPool
 	rootsLoaded  bool                          // roots include those of the settings; used by serve only
-	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by settings
+	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by applySettings
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
@@ -230,9 +230,9 @@ func (s *server) handle(req request, files []*os.File) reply {
 	case opRecent:
 		return dataReply(w.report.Recent())
 	case opSettings:
-		return errorReply(s.settings(files[0]))
+		return errorReply(s.applySettings(files[0]))
 	case opJournal:
-		return errorReply(s.journal(req.body, files[0]))
+		return errorReply(s.addJournal(req.body, files[0]))
 	case opRuns:
 		return errorReply(s.runs(files[0]))
 	case opListen:
@@ -268,14 +268,14 @@ func (s *server) attach(req request, files []*os.File) reply {
 	switch {
 	case s.wire(req.id) != nil:
 		st = statusExists
-	case s.count() >= maxWires:
+	case s.countWires() >= maxWires:
 		st = statusFull
 	}
 	if st != statusOK {
 		closeAll(files...)
 		return reply{status: st}
 	}
-	spec, decider, err := s.spec(req.body)
+	spec, decider, err := s.decodeSpec(req.body)
 	if err != nil {
 		closeAll(files...)
 		return errorReply(err)
@@ -310,8 +310,8 @@ func (s *server) setWire(id caisson.ID, w *sandboxWire) {
 	s.wires[id] = w
 }
 
-// count returns the number of wires.
-func (s *server) count() int {
+// countWires returns the number of wires.
+func (s *server) countWires() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.wires)
@@ -325,8 +325,8 @@ func secondFile(files []*os.File) *os.File {
 	return nil
 }
 
-// spec decodes a wire's spec and compiles its policy.
-func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
+// decodeSpec decodes a wire's spec and compiles its policy.
+func (s *server) decodeSpec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
 	spec := &caisson.WireSpec{}
 	if err := unmarshal(body, spec); err != nil {
 		return nil, nil, err
@@ -336,7 +336,7 @@ func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
 }
 
 func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply {
-	spec, decider, err := s.spec(body)
+	spec, decider, err := s.decodeSpec(body)
 	if err != nil {
 		closeAll(files...)
 		return errorReply(err)
@@ -349,8 +349,8 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 	return reply{}
 }
 
-// settings applies the settings in f, a file of memoryFile.
-func (s *server) settings(f *os.File) error {
+// applySettings applies the settings in f, a file of memoryFile.
+func (s *server) applySettings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := readMemoryFile(f, cfg); err != nil {
 		return err
@@ -406,8 +406,8 @@ func (s *server) listen(f *os.File) error {
 	return s.gateway.Listen(f)
 }
 
-// journal passes a new journal to the gateway.
-func (s *server) journal(body []byte, f *os.File) error {
+// addJournal passes a new journal to the gateway.
+func (s *server) addJournal(body []byte, f *os.File) error {
 	var b journalBody
 	err := unmarshal(body, &b)
 	if err == nil && s.gateway == nil {

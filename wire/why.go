@@ -66,5 +66,5 @@ func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sand
 func (h *virtualHosts) render(p *bufferedResponse, r *http.Request, w *sandboxWire) {
 	h.renderings <- struct{}{}
 	defer func() { <-h.renderings }()
-	w.why.ServeHTTP(p, r)
+	w.whyHandler.ServeHTTP(p, r)
 }

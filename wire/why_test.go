@@ -18,12 +18,12 @@ func TestUnreadPages(t *testing.T) {
 	served1, served2 := &sandboxWire{whySlot: make(chan struct{}, 1)}, &sandboxWire{whySlot: make(chan struct{}, 1)}
 	var made atomic.Int32
 	begun := make(chan struct{}, 100)
-	served1.why = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	served1.whyHandler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		made.Add(1)
 		io.WriteString(rw, strings.Repeat("x", 1<<20))
 		begun <- struct{}{}
 	})
-	served2.why = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "hello") })
+	served2.whyHandler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "hello") })
 	done := make(chan error)
 	go func() { done <- h.run() }()
 	defer func() {

@@ -84,9 +84,9 @@ func agentRows(g *caisson.Agent) [][2]string {
 		{"Template", g.Template}, {"Image", g.Image}, {"Driver", g.Driver}, {"Command", quoteCommand(g.Command)}, {"Service", quoteCommand(g.Service)},
 		{"Workspace", g.Workdir}, {"User", g.User}, {"Models", list(g.Models)}, {"APIs", list(g.APIs)}, {"Tools", list(g.Tools.Allow)}, {"Denied tools", list(g.Tools.Deny)},
 		{"Skills", list(g.Skills)}, {"Starts", list(g.SubAgents)},
-		{"Time", limit(l.Time, l.Time.String())}, {"Memory", limit(l.Memory, l.Memory.String())},
-		{"CPUs", limit(l.CPUs, strconv.FormatFloat(l.CPUs, 'g', -1, 64))}, {"Disk", limit(l.Disk, l.Disk.String())},
-		{"Tokens", count(l.Tokens)}, {"Calls", count(l.Calls)},
+		{"Time", unlessZero(l.Time, l.Time.String())}, {"Memory", unlessZero(l.Memory, l.Memory.String())},
+		{"CPUs", unlessZero(l.CPUs, strconv.FormatFloat(l.CPUs, 'g', -1, 64))}, {"Disk", unlessZero(l.Disk, l.Disk.String())},
+		{"Tokens", formatCount(l.Tokens)}, {"Calls", formatCount(l.Calls)},
 	}
 	if l.Cost != nil {
 		rows = append(rows, [2]string{"Cost", "$" + l.Cost.String()})
@@ -101,7 +101,7 @@ func agentRows(g *caisson.Agent) [][2]string {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
 	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
-		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", limit(g.Status.Size, g.Status.Size.String())})
+		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())})
 	return rows
 }
 

@@ -44,11 +44,11 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 	if c.Per != "ever" {
 		b.Period = c.Per
 	}
-	return asDone(a, keyOf)(api.SetBudget(ctx, b))
+	return asDone(a, keyOfBudget)(api.SetBudget(ctx, b))
 }
 
-// keyOf returns the key of a budget, such as account/NAME.
-func keyOf(b *caisson.Budget) string { return b.Key }
+// keyOfBudget returns the key of a budget, such as account/NAME.
+func keyOfBudget(b *caisson.Budget) string { return b.Key }
 
 // budgetKey returns the key of a budget; a name without a slash is that of an account.
 func budgetKey(s string) string {
@@ -99,8 +99,8 @@ func parseCount(s string) (int64, error) {
 	return int64(n) * unit, nil
 }
 
-// count formats a limit, "" for none.
-func count(n *int64) string {
+// formatCount formats a limit, "" for none.
+func formatCount(n *int64) string {
 	if n == nil {
 		return ""
 	}
@@ -116,7 +116,7 @@ func (c *budgetLsCmd) Help() string {
 
 func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[*caisson.Budget]{
-		{name: "BUDGET", value: keyOf},
+		{name: "BUDGET", value: keyOfBudget},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
 		{name: "USD", value: func(b *caisson.Budget) string {
 			if b.Limits.USD == nil {
@@ -126,10 +126,10 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 		}},
 		{name: "USED", value: func(b *caisson.Budget) string { return b.Used.USD.String() }},
 		{name: "HELD", value: func(b *caisson.Budget) string { return b.Held.USD.String() }},
-		{name: "TOKENS", value: func(b *caisson.Budget) string { return count(b.Limits.Tokens) }},
-		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Tokens) }},
-		{name: "CALLS", value: func(b *caisson.Budget) string { return count(b.Limits.Calls) }},
-		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Calls) }},
+		{name: "TOKENS", value: func(b *caisson.Budget) string { return formatCount(b.Limits.Tokens) }},
+		{name: "USED", value: func(b *caisson.Budget) string { return formatCount(&b.Used.Tokens) }},
+		{name: "CALLS", value: func(b *caisson.Budget) string { return formatCount(b.Limits.Calls) }},
+		{name: "USED", value: func(b *caisson.Budget) string { return formatCount(&b.Used.Calls) }},
 	})(api.ListBudgets(ctx))
 }
 

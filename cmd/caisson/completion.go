@@ -248,13 +248,13 @@ func (k *completer) values(v *kong.Value) []string {
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
-		return strings.Split(joined(caisson.States(), " "), " ")
+		return strings.Split(joinStates(caisson.States(), " "), " ")
 	case "runstate":
-		return strings.Split(joined(runStates, " "), " ")
+		return strings.Split(joinStates(runStates, " "), " ")
 	case "workspacestate":
-		return strings.Split(joined(workspaceStates, " "), " ")
+		return strings.Split(joinStates(workspaceStates, " "), " ")
 	case "deliverystate":
-		return strings.Split(joined(deliveryStates, " "), " ")
+		return strings.Split(joinStates(deliveryStates, " "), " ")
 	case "logged":
 		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}

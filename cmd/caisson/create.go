@@ -221,7 +221,7 @@ func (m *sandboxCreator) prepareTemplate(ctx context.Context, req *caisson.Creat
 	}
 	_, err = m.api.Pull(ctx, caisson.PullRequest{Reference: t.Image, Offline: true}, nil)
 	if caisson.KindOf(err) == caisson.NotFound {
-		_, err = pull(ctx, m.app, m.api, caisson.PullRequest{Reference: t.Image}, m.login)
+		_, err = pullImage(ctx, m.app, m.api, caisson.PullRequest{Reference: t.Image}, m.login)
 	}
 	return err
 }

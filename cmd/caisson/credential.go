@@ -112,7 +112,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	return tampered(r)
+	return tamperError(r)
 }
 
 // auditHeadCmd prints the head of the event log.
@@ -127,14 +127,14 @@ func (c *auditHeadCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	if err := tampered(r); err != nil {
+	if err := tamperError(r); err != nil {
 		return err
 	}
 	return printDone(a, r, r.Head)
 }
 
-// tampered returns a Conflict error if r reports that the event log was changed.
-func tampered(r *caisson.AuditReport) error {
+// tamperError returns a Conflict error if r reports that the event log was changed.
+func tamperError(r *caisson.AuditReport) error {
 	if r.Problem == "" {
 		return nil
 	}

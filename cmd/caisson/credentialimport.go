@@ -31,8 +31,8 @@ values in single quotes. A name that is set twice is not taken. The file itself 
 		"sops -d secrets.env | caisson credential import --all -")
 }
 
-// imported is the result for one variable of an import.
-type imported struct {
+// importResult is the result for one variable of an import.
+type importResult struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind,omitempty"`
 	Result string `json:"result"` // taken (stored as a new credential), replaced, exists, skipped or failed
@@ -48,10 +48,10 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	for _, v := range vars {
 		twice[v.Name] = twice[v.Name] || v.PreviousLine > 0
 	}
-	var report []imported
+	var report []importResult
 	var errs []error
 	for _, v := range vars {
-		r := imported{Name: v.Name, Kind: credential.Kind(v.Name)}
+		r := importResult{Name: v.Name, Kind: credential.Kind(v.Name)}
 		exists := slices.ContainsFunc(there, func(c *caisson.Credential) bool { return c.Name == v.Name })
 		if r.Result, r.Reason = c.skipReason(v, twice[v.Name], exists); r.Result == "" {
 			if exists {
@@ -120,18 +120,18 @@ func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, e
 }
 
 // printImported prints the results of an import; with --quiet only of the variables that were imported.
-func printImported(a *app, report []imported) error {
+func printImported(a *app, report []importResult) error {
 	if len(report) == 0 {
 		a.infof("nothing to import was found")
 	}
-	taken := slices.DeleteFunc(slices.Clone(report), func(r imported) bool { return r.Result != "taken" && r.Result != "replaced" })
+	taken := slices.DeleteFunc(slices.Clone(report), func(r importResult) bool { return r.Result != "taken" && r.Result != "replaced" })
 	if a.globals.Quiet {
 		report = taken
 	}
-	return printList(a, report, []column[imported]{
-		{name: "VARIABLE", value: func(r imported) string { return r.Name }},
-		{name: "RESULT", value: func(r imported) string { return r.Result }},
-		{name: "KIND", value: func(r imported) string { return r.Kind }},
-		{name: "REASON", value: func(r imported) string { return r.Reason }},
+	return printList(a, report, []column[importResult]{
+		{name: "VARIABLE", value: func(r importResult) string { return r.Name }},
+		{name: "RESULT", value: func(r importResult) string { return r.Result }},
+		{name: "KIND", value: func(r importResult) string { return r.Kind }},
+		{name: "REASON", value: func(r importResult) string { return r.Reason }},
 	})
 }

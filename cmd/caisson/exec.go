@@ -140,7 +140,7 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 	if err != nil {
 		return err
 	}
-	return console{a}.ended(status)
+	return console{a}.exitError(status)
 }
 
 // started is the output of exec -d with -o json.
@@ -148,9 +148,9 @@ type started struct {
 	PID int `json:"pid"`
 }
 
-// ended returns the error of this command for the exit status of a process: nil if the process succeeded, a [processExit] if it
+// exitError returns the error of this command for the exit status of a process: nil if the process succeeded, a [processExit] if it
 // failed or was killed, another error if the status is unknown.
-func (a console) ended(s caisson.ExitStatus) error {
+func (a console) exitError(s caisson.ExitStatus) error {
 	switch {
 	case s.Unknown && s.Reason != "":
 		return errors.New(s.Reason)

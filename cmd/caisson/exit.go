@@ -70,7 +70,7 @@ func (a *app) exitCode(err error) int {
 	if p, ok := errors.AsType[processExit](err); ok {
 		return int(p)
 	}
-	if code := a.interrupts.code(); code != 0 {
+	if code := a.interrupts.exitCode(); code != 0 {
 		return code
 	}
 	if brokenPipe(err) {

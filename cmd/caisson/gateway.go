@@ -37,7 +37,7 @@ func (c *gatewayServeCmd) Help() string {
 
 func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(cfg *config) error {
-		if err := absolute(&c.GatewayTLSCert, &c.GatewayTLSKey); err != nil {
+		if err := makeAbsolute(&c.GatewayTLSCert, &c.GatewayTLSKey); err != nil {
 			return err
 		}
 		cfg.Gateway.Listen = firstNonEmpty(c.GatewayListen, cfg.Gateway.Listen)

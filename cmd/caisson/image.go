@@ -77,12 +77,12 @@ func ensureImage(ctx context.Context, a *app, api api, ref string, l registryLog
 			return img, err
 		}
 	}
-	return pull(ctx, a, api, caisson.PullRequest{Reference: ref}, l)
+	return pullImage(ctx, a, api, caisson.PullRequest{Reference: ref}, l)
 }
 
-// pull pulls an image and shows the progress. The directory or archive of a dir: or tar: reference is opened here, with the
+// pullImage pulls an image and shows the progress. The directory or archive of a dir: or tar: reference is opened here, with the
 // rights of the user who runs this command.
-func pull(ctx context.Context, a *app, api api, req caisson.PullRequest, l registryLogin) (*caisson.Image, error) {
+func pullImage(ctx context.Context, a *app, api api, req caisson.PullRequest, l registryLogin) (*caisson.Image, error) {
 	var err error
 	if req.Auth, err = l.auth(a, req.Reference); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (c *imagePullCmd) Help() string {
 
 func (c *imagePullCmd) Run(ctx context.Context, a *app, api api) error {
 	req := caisson.PullRequest{Reference: c.Reference, Platform: c.Platform, Offline: c.Offline}
-	return asDone(a, imageDigest)(pull(ctx, a, api, req, c.registryLogin))
+	return asDone(a, imageDigest)(pullImage(ctx, a, api, req, c.registryLogin))
 }
 
 // imageRmCmd removes images.

@@ -62,8 +62,8 @@ func (i *interrupts) setCancelledBy(s os.Signal) {
 	i.cancelledBy = s
 }
 
-// code returns the exit code for the signal that cancelled the command, as in a shell, or 0 if there was none.
-func (i *interrupts) code() int {
+// exitCode returns the exit code for the signal that cancelled the command, as in a shell, or 0 if there was none.
+func (i *interrupts) exitCode() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return signalCode(i.cancelledBy)

@@ -142,7 +142,7 @@ func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api 
 	}
 	err = printList(a, list, []column[caisson.Explanation]{
 		{name: "TARGET", value: func(e caisson.Explanation) string { return e.Target }},
-		{name: "VERDICT", value: func(e caisson.Explanation) string { return verdict(e.Verdict.Allowed) }, color: verdictColor},
+		{name: "VERDICT", value: func(e caisson.Explanation) string { return decisionText(e.Verdict.Allowed) }, color: decisionColor},
 		{name: "REASON", value: func(e caisson.Explanation) string { return e.Verdict.Reason }},
 	})
 	if err == nil && c.Check && slices.ContainsFunc(list, func(e caisson.Explanation) bool { return !e.Verdict.Allowed }) {
@@ -151,16 +151,16 @@ func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api 
 	return err
 }
 
-// verdict returns the text that is shown for a decision.
-func verdict(allowed bool) string {
+// decisionText returns the text that is shown for a decision.
+func decisionText(allowed bool) string {
 	if allowed {
 		return "allowed"
 	}
 	return "denied"
 }
 
-// verdictColor returns the colour of a decision, as a parameter of [colorize].
-func verdictColor(e caisson.Explanation) string {
+// decisionColor returns the colour of a decision, as a parameter of [colorize].
+func decisionColor(e caisson.Explanation) string {
 	if e.Verdict.Allowed {
 		return "32"
 	}
@@ -209,7 +209,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 		return printDecisions(a, e.Recent)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is %s: %s\n", safetext.Escape(e.Target), verdict(e.Verdict.Allowed), safetext.Escape(e.Verdict.Reason))
+	fmt.Fprintf(&b, "%s is %s: %s\n", safetext.Escape(e.Target), decisionText(e.Verdict.Allowed), safetext.Escape(e.Verdict.Reason))
 	if a.globals.Quiet {
 		_, err := fmt.Fprint(a.out, b.String())
 		return err

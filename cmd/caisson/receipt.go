@@ -124,7 +124,7 @@ func (c *syncLogCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter,
 		{name: "SYNC", value: func(r *caisson.SyncReceipt) string { return string(r.Mode) }},
 		{name: "PATHS", value: func(r *caisson.SyncReceipt) string { return strconv.Itoa(len(r.Entries)) }},
 		{name: "WORKSPACE", value: func(r *caisson.SyncReceipt) string { return string(r.Workspace) }},
-	})(pages(c.Count, receiptID, func(before string, limit int) ([]*caisson.SyncReceipt, bool, error) {
+	})(collectPages(c.Count, receiptID, func(before string, limit int) ([]*caisson.SyncReceipt, bool, error) {
 		f.Before, f.Limit = caisson.ID(before), limit
 		return api.ListReceipts(ctx, f)
 	}))

@@ -53,7 +53,7 @@ func (c *relayLsCmd) ProvideFilter() (f caisson.DeliveryFilter, err error) {
 	}
 	for _, s := range c.State {
 		if !slices.Contains(deliveryStates, caisson.DeliveryState(s)) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of deliveries; there are %s", s, joined(deliveryStates, ", "))
+			return f, caisson.Invalidf("state", "%.40q is not a state of deliveries; there are %s", s, joinStates(deliveryStates, ", "))
 		}
 		f.States = append(f.States, caisson.DeliveryState(s))
 	}
@@ -83,7 +83,7 @@ func (c *relayLsCmd) Run(ctx context.Context, a *app, f caisson.DeliveryFilter, 
 		{name: "AGE", value: func(d *caisson.Delivery) string { return age(d.CreatedAt) }},
 		{name: "RUN", value: func(d *caisson.Delivery) string { return string(d.Run) }},
 		{name: "URL", value: func(d *caisson.Delivery) string { return d.URL }},
-	})(pages(c.Count, deliveryID, func(before string, limit int) ([]*caisson.Delivery, bool, error) {
+	})(collectPages(c.Count, deliveryID, func(before string, limit int) ([]*caisson.Delivery, bool, error) {
 		f.Before, f.Limit = caisson.ID(before), limit
 		return api.ListDeliveries(ctx, f)
 	}))
@@ -135,7 +135,7 @@ func (c *relayRetryCmd) Help() string {
 }
 
 func (c *relayRetryCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, api.RetryDelivery))
+	return forEachRef(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, api.RetryDelivery))
 }
 
 // relayDropCmd drops deliveries.
@@ -155,5 +155,5 @@ func (c *relayDropCmd) Run(ctx context.Context, a *app, api api) error {
 		}
 		return d, err
 	}
-	return each(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, drop))
+	return forEachRef(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, drop))
 }

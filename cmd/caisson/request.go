@@ -44,12 +44,12 @@ type removed struct {
 	Removed string `json:"removed"`
 }
 
-// A request is a function that sends a request about the object with the name or id ref.
-type request[T any] func(ctx context.Context, ref string) (T, error)
+// A objectRequest is a function that sends a request about the object with the name or id ref.
+type objectRequest[T any] func(ctx context.Context, ref string) (T, error)
 
-// each calls r for every ref and prints its result with printDone. It continues after an error, unless ctx has ended, and
+// forEachRef calls r for every ref and prints its result with printDone. It continues after an error, unless ctx has ended, and
 // returns all errors.
-func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, r request[T]) error {
+func forEachRef[T any](ctx context.Context, a *app, refs []string, id func(T) string, r objectRequest[T]) error {
 	var errs []error
 	for _, ref := range refs {
 		if err := asDone(a, id)(r(ctx, ref)); err != nil {
@@ -63,7 +63,7 @@ func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, 
 }
 
 // byID returns a request that parses the id with parse and calls do.
-func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context, caisson.ID) (T, error)) request[T] {
+func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context, caisson.ID) (T, error)) objectRequest[T] {
 	return func(ctx context.Context, ref string) (v T, err error) {
 		id, err := parse(ref)
 		if err != nil {
@@ -76,7 +76,7 @@ func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context
 // removeEach is like each, for requests without a result.
 func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
 	id := func(r removed) string { return r.Removed }
-	return each(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
+	return forEachRef(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
 		return removed{ref}, remove(ctx, ref)
 	})
 }
@@ -84,9 +84,9 @@ func removeEach(ctx context.Context, a *app, refs []string, remove func(context.
 // maxPage is the maximum number of items of a page, as the API limits it.
 const maxPage = 1000
 
-// pages requests pages until it has count items or there are no more. next returns the page of at most limit items that follows
+// collectPages requests pages until it has count items or there are no more. next returns the page of at most limit items that follows
 // the item with the id after, or the first page for "", and whether there are more.
-func pages[T any](count int, id func(T) string, next func(after string, limit int) ([]T, bool, error)) ([]T, error) {
+func collectPages[T any](count int, id func(T) string, next func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	var all []T
 	var after string
 	for more := true; more && len(all) < count; {
@@ -105,7 +105,7 @@ func pages[T any](count int, id func(T) string, next func(after string, limit in
 
 // allPages is like pages, for a filter and without a limit.
 func allPages[T any](f caisson.Filter, id func(T) string, list func(caisson.Filter) ([]T, bool, error)) ([]T, error) {
-	return pages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
+	return collectPages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
 		f.After, f.Limit = caisson.ID(after), limit
 		return list(f)
 	})

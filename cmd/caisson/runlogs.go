@@ -58,7 +58,7 @@ type runLog struct {
 	id     caisson.ID
 	stream string // such as caisson.LogStdout
 	out    io.Writer
-	seen   int64 // bytes of the log of the current attempt that were copied already
+	copied int64 // bytes of the log of the current attempt that were copied already
 }
 
 // copyNew copies the data that was added since the last call.
@@ -68,14 +68,14 @@ func (l *runLog) copyNew(ctx context.Context) error {
 		return err
 	}
 	defer r.Close()
-	if n, err := io.CopyN(io.Discard, r, l.seen); n < l.seen {
+	if n, err := io.CopyN(io.Discard, r, l.copied); n < l.copied {
 		if err == io.EOF { //nolint:errorlint // CopyN returns it as it is
 			return nil // another attempt has begun, whose log is still shorter than what was copied
 		}
 		return err
 	}
 	n, err := io.Copy(l.out, r)
-	l.seen += n
+	l.copied += n
 	return err
 }
 
@@ -100,7 +100,7 @@ func (l *runLog) follow(ctx context.Context) error {
 		select {
 		case e, open = <-events:
 			if e.Attempt > attempt {
-				attempt, l.seen = e.Attempt, 0
+				attempt, l.copied = e.Attempt, 0
 			}
 			if open {
 				continue

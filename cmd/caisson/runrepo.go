@@ -59,24 +59,24 @@ func (v *runView) printDelivery(d *caisson.RunDelivery) {
 		return
 	}
 	if d.Left != "" {
-		v.line("some of what was done for %s is not delivered%s", d.Repo, reasonText(d.Left))
+		v.writeLine("some of what was done for %s is not delivered%s", d.Repo, reasonText(d.Left))
 	}
 	switch d.State {
 	case "":
-		v.line("there is nothing new for %s", d.Repo)
+		v.writeLine("there is nothing new for %s", d.Repo)
 	case caisson.DeliveryDelivered:
-		v.line("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
+		v.writeLine("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
 	case caisson.DeliveryHeld:
-		v.line("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
+		v.writeLine("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
 			d.ID, d.Repo, reasonText(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
 		if d.ID == "" { // the commits could not be fetched from the sandbox
-			v.line("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
+			v.writeLine("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
 			return
 		}
-		v.line("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
+		v.writeLine("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
 	default:
-		v.line("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
+		v.writeLine("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
 			d.ID, d.Branch, d.Repo, d.State, reasonText(d.Error), d.ID)
 	}
 }

@@ -54,7 +54,7 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	for _, s := range c.State {
 		state := caisson.RunState(s)
 		if !slices.Contains(runStates, state) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of runs; there are %s", s, joined(runStates, ", "))
+			return f, caisson.Invalidf("state", "%.40q is not a state of runs; there are %s", s, joinStates(runStates, ", "))
 		}
 		f.States = append(f.States, state)
 	}
@@ -72,8 +72,8 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	return f, nil
 }
 
-// joined returns states as one string, separated by sep.
-func joined[S ~string](states []S, sep string) string {
+// joinStates returns states as one string, separated by sep.
+func joinStates[S ~string](states []S, sep string) string {
 	names := make([]string, len(states))
 	for i, s := range states {
 		names[i] = string(s)
@@ -106,7 +106,7 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 			p := []rune(oneLine(r.Request.Prompt))
 			return string(p[:min(len(p), 60)])
 		}},
-	})(pages(c.Count, runID, func(before string, limit int) ([]*caisson.Run, bool, error) {
+	})(collectPages(c.Count, runID, func(before string, limit int) ([]*caisson.Run, bool, error) {
 		f.Before, f.Limit = caisson.ID(before), limit
 		return api.ListRuns(ctx, f)
 	}))
@@ -212,7 +212,7 @@ func (c *cancelCmd) Help() string {
 }
 
 func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
+	return forEachRef(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
 }
 
 // attachCmd shows a run that is active or has ended.

@@ -136,16 +136,16 @@ func (v *runView) showEvent(e caisson.RunEvent) error {
 	}
 	switch e.Type {
 	case caisson.EventTextDelta:
-		return v.text(e.Delta)
+		return v.writeText(e.Delta)
 	case caisson.EventStatus:
-		v.status(e)
+		v.showStatus(e)
 	case caisson.EventToolStart:
 		v.tools[e.CallID] = e.Tool
-		v.line("tool %s %s", e.Tool, oneLine(string(e.Args)))
+		v.writeLine("tool %s %s", e.Tool, oneLine(string(e.Args)))
 		v.setActivity("tool " + e.Tool)
 	case caisson.EventToolResult:
 		if e.IsError {
-			v.line("tool %s failed: %s", v.tools[e.CallID], oneLine(e.Result))
+			v.writeLine("tool %s failed: %s", v.tools[e.CallID], oneLine(e.Result))
 		}
 		delete(v.tools, e.CallID)
 		v.setActivity("thinking")
@@ -153,24 +153,24 @@ func (v *runView) showEvent(e caisson.RunEvent) error {
 	return nil
 }
 
-// status prints a change of the run's phase.
-func (v *runView) status(e caisson.RunEvent) {
+// showStatus prints a change of the run's phase.
+func (v *runView) showStatus(e caisson.RunEvent) {
 	switch {
 	case e.Child != "":
-		v.line("run %s %s", e.Child, e.Label)
+		v.writeLine("run %s %s", e.Child, e.Label)
 	case e.Phase == "warning":
-		v.line("warning: %s", e.Label)
+		v.writeLine("warning: %s", e.Label)
 	default:
 		now := strings.TrimSpace(e.Phase + " " + e.Label)
 		if !v.live && now != v.activity {
-			v.line("%s", now)
+			v.writeLine("%s", now)
 		}
 		v.setActivity(now)
 	}
 }
 
-// text writes a part of the answer.
-func (v *runView) text(s string) error {
+// writeText writes a part of the answer.
+func (v *runView) writeText(s string) error {
 	if v.form != formAnswer || s == "" {
 		return nil
 	}
@@ -194,8 +194,8 @@ func (v *runView) end() error {
 	return err
 }
 
-// line writes a line that remains on the screen. The arguments may contain untrusted text of an agent.
-func (v *runView) line(format string, args ...any) {
+// writeLine writes a line that remains on the screen. The arguments may contain untrusted text of an agent.
+func (v *runView) writeLine(format string, args ...any) {
 	if v.quiet {
 		return
 	}
@@ -306,12 +306,12 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	if run.Children > 0 {
 		parts = append(parts, fmt.Sprintf("%d sub-runs", run.Children))
 	}
-	v.line("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
+	v.writeLine("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
-		v.line("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
+		v.writeLine("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}
 	v.printDelivery(r.Delivery)
 	if run.Request.Keep && run.Sandbox != "" {
-		v.line("sandbox %s is kept", run.Sandbox)
+		v.writeLine("sandbox %s is kept", run.Sandbox)
 	}
 }

@@ -141,11 +141,11 @@ func specRows(s caisson.Spec) [][2]string {
 		{"Environment", pairs(s.Env)},
 		{"Directory", s.Workdir},
 		{"User", s.User},
-		{"CPUs", limit(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
-		{"Memory", limit(r.Memory, r.Memory.String())},
-		{"PIDs", limit(r.PIDs, strconv.Itoa(r.PIDs))},
-		{"Disk", limit(r.Disk, r.Disk.String())},
-		{"Open files", limit(r.OpenFiles, strconv.Itoa(r.OpenFiles))},
+		{"CPUs", unlessZero(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
+		{"Memory", unlessZero(r.Memory, r.Memory.String())},
+		{"PIDs", unlessZero(r.PIDs, strconv.Itoa(r.PIDs))},
+		{"Disk", unlessZero(r.Disk, r.Disk.String())},
+		{"Open files", unlessZero(r.OpenFiles, strconv.Itoa(r.OpenFiles))},
 	}
 	for _, m := range s.Mounts {
 		mode := "read-only"
@@ -163,8 +163,8 @@ func specRows(s caisson.Spec) [][2]string {
 	return rows
 }
 
-// limit returns text, or "" if n is zero, which means the default.
-func limit[T comparable](n T, text string) string {
+// unlessZero returns text, or "" if n is zero, which means the default.
+func unlessZero[T comparable](n T, text string) string {
 	if n == *new(T) {
 		return ""
 	}
@@ -177,7 +177,7 @@ type startCmd struct{ sandboxesArg }
 func (c *startCmd) Help() string { return examples("caisson sandbox start web") }
 
 func (c *startCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, api.Start)
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Start)
 }
 
 // stopCmd stops sandboxes.
@@ -191,7 +191,7 @@ func (c *stopCmd) Help() string {
 }
 
 func (c *stopCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 		return api.Stop(ctx, ref, time.Duration(c.Grace))
 	})
 }
@@ -202,7 +202,7 @@ type pauseCmd struct{ sandboxesArg }
 func (c *pauseCmd) Help() string { return examples("caisson sandbox pause web") }
 
 func (c *pauseCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, api.Pause)
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Pause)
 }
 
 // resumeCmd resumes sandboxes.
@@ -211,7 +211,7 @@ type resumeCmd struct{ sandboxesArg }
 func (c *resumeCmd) Help() string { return examples("caisson sandbox resume web") }
 
 func (c *resumeCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, api.Resume)
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Resume)
 }
 
 // suspendCmd suspends sandboxes.
@@ -220,7 +220,7 @@ type suspendCmd struct{ sandboxesArg }
 func (c *suspendCmd) Help() string { return examples("caisson sandbox suspend web") }
 
 func (c *suspendCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, api.Suspend)
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Suspend)
 }
 
 // wakeCmd wakes sandboxes.
@@ -229,7 +229,7 @@ type wakeCmd struct{ sandboxesArg }
 func (c *wakeCmd) Help() string { return examples("caisson sandbox wake web") }
 
 func (c *wakeCmd) Run(ctx context.Context, a *app, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, api.Wake)
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Wake)
 }
 
 // extendCmd sets time limits.
@@ -252,7 +252,7 @@ func (c *extendCmd) ProvideChecked() (checked, error) {
 }
 
 func (c *extendCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
-	return each(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return forEachRef(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 		return api.Extend(ctx, ref, c.TTL, c.HardTTL)
 	})
 }

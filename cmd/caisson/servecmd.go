@@ -52,7 +52,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 
 // override replaces settings of cfg by those of the flags that were given.
 func (c *serveCmd) override(cfg *config) error {
-	if err := absolute(&c.TLSCert, &c.TLSKey); err != nil {
+	if err := makeAbsolute(&c.TLSCert, &c.TLSKey); err != nil {
 		return err
 	}
 	cfg.Listen = firstNonEmpty(c.Listen, cfg.Listen)
@@ -70,8 +70,8 @@ func (c *serveCmd) override(cfg *config) error {
 	return nil
 }
 
-// absolute makes the paths of files absolute; "" is not changed.
-func absolute(files ...*string) (err error) {
+// makeAbsolute makes the paths of files absolute; "" is not changed.
+func makeAbsolute(files ...*string) (err error) {
 	for _, file := range files {
 		if *file == "" {
 			continue

@@ -140,7 +140,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 	if err := r.review(ctx, d.Changes); err != nil {
 		return req, err
 	}
-	req.Apply, req.Drop, req.Confirmed = r.apply, r.drop, r.asked
+	req.Apply, req.Drop, req.Confirmed = r.apply, r.drop, r.needsConsent
 	return req, nil
 }
 

@@ -88,8 +88,8 @@ func TestReview(t *testing.T) {
 			if diff := cmp.Diff(tt.apply, r.apply); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff(tt.drop, r.drop); diff != "" || r.asked != tt.asked {
-				t.Error(diff, "asked", r.asked)
+			if diff := cmp.Diff(tt.drop, r.drop); diff != "" || r.needsConsent != tt.asked {
+				t.Error(diff, "asked", r.needsConsent)
 			}
 			if !strings.Contains(out.String(), tt.shows) || tt.hides != "" && strings.Contains(out.String(), tt.hides) {
 				t.Errorf("shown: %s", out.String())

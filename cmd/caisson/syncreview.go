@@ -24,7 +24,7 @@ type reviewer struct {
 	applyPassing bool                // apply all further changes that pass every check
 	apply        []caisson.Selection // the changes to apply
 	drop         []string            // paths of the changes to drop
-	asked        bool                // the checks require a person's consent for a change in apply
+	needsConsent bool                // the checks require a person's consent for a change in apply
 }
 
 // changeKeyHelp explains each key for a change.
@@ -54,7 +54,7 @@ var errStop = errors.New("stop")
 // review prompts for each change. Afterwards r.apply and r.drop contain the decisions; after an error they must not be used.
 func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	for i := range changes {
-		err := r.change(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
+		err := r.reviewChange(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
 		if errors.Is(err, errStop) {
 			return nil
 		}
@@ -65,9 +65,9 @@ func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	return nil
 }
 
-// change shows a change and prompts for a decision about it. place is its number among all changes, such as 2/5. Returns errStop
+// reviewChange shows a change and prompts for a decision about it. place is its number among all changes, such as 2/5. Returns errStop
 // if the user ends the review.
-func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string) error {
+func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place string) error {
 	if r.applyPassing && ch.Verdict == caisson.VerdictPass {
 		r.selectChange(ch, nil)
 		return nil
@@ -158,7 +158,7 @@ parts:
 // change.
 func (r *reviewer) selectChange(ch *caisson.Change, hunks []int) {
 	r.apply = append(r.apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash, Hunks: hunks})
-	r.asked = r.asked || ch.Verdict == caisson.VerdictAsk
+	r.needsConsent = r.needsConsent || ch.Verdict == caisson.VerdictAsk
 }
 
 // show writes what write prints to the terminal.

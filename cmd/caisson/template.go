@@ -164,7 +164,7 @@ func (c *templatePullCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	return asDone(a, imageDigest)(pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin))
+	return asDone(a, imageDigest)(pullImage(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin))
 }
 
 // templateBuildCmd builds a template.
@@ -195,7 +195,7 @@ func (c *templateBuildCmd) Run(ctx context.Context, a *app, t *caisson.Template,
 		return err
 	}
 	if isPathImage(t.Image) { // the daemon does not open paths
-		if _, err := pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin); err != nil {
+		if _, err := pullImage(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin); err != nil {
 			return err
 		}
 	}

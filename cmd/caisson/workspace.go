@@ -45,7 +45,7 @@ func (c *workspaceLsCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) 
 	}
 	for _, s := range c.State {
 		if !slices.Contains(workspaceStates, caisson.WorkspaceState(s)) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of workspaces; there are %s", s, joined(workspaceStates, ", "))
+			return f, caisson.Invalidf("state", "%.40q is not a state of workspaces; there are %s", s, joinStates(workspaceStates, ", "))
 		}
 		f.States = append(f.States, caisson.WorkspaceState(s))
 	}
@@ -80,7 +80,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 		{name: "AGE", value: func(w *caisson.Workspace) string { return age(w.CreatedAt) }},
 		{name: "OF", value: runOrSandbox},
 		{name: "DIRECTORY", value: func(w *caisson.Workspace) string { return w.Source }},
-	})(pages(c.Count, workspaceID, func(before string, limit int) ([]*caisson.Workspace, bool, error) {
+	})(collectPages(c.Count, workspaceID, func(before string, limit int) ([]*caisson.Workspace, bool, error) {
 		f.Before, f.Limit = caisson.ID(before), limit
 		return api.ListWorkspaces(ctx, f)
 	}))

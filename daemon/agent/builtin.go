@@ -8,7 +8,7 @@ import (
 )
 
 //go:embed builtin/*.yaml
-var files embed.FS
+var builtinFiles embed.FS
 
 // Builtin returns the built-in agents, sorted by id. Callers may change the fields of the agents, but not the contents of their
 // slices and maps.
@@ -23,13 +23,13 @@ func Builtin() []*caisson.Agent {
 
 // builtin returns the built-in agents, which it parses once.
 var builtin = sync.OnceValue(func() []*caisson.Agent {
-	entries, err := files.ReadDir("builtin") // sorted by name, which is id + ".yaml"
+	entries, err := builtinFiles.ReadDir("builtin") // sorted by name, which is id + ".yaml"
 	if err != nil {
 		panic("agent: " + err.Error()) // the files are embedded in the binary
 	}
 	var list []*caisson.Agent
 	for _, e := range entries {
-		data, err := files.ReadFile("builtin/" + e.Name())
+		data, err := builtinFiles.ReadFile("builtin/" + e.Name())
 		if err != nil {
 			panic("agent: " + err.Error())
 		}

@@ -31,7 +31,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 	}
 	out := make([]string, len(command))
 	for i, arg := range command {
-		err := scan(arg, func(text, name string) error {
+		err := scanPlaceholders(arg, func(text, name string) error {
 			switch v, ok := values[name]; {
 			case name == "":
 				out[i] += text
@@ -55,7 +55,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 func placeholders(field string, command []string) (used []string, err error) {
 	for i, arg := range command {
 		var plain strings.Builder
-		err := scan(arg, func(text, name string) error {
+		err := scanPlaceholders(arg, func(text, name string) error {
 			switch {
 			case name == "":
 				plain.WriteString(text)
@@ -77,8 +77,8 @@ func placeholders(field string, command []string) (used []string, err error) {
 	return used, nil
 }
 
-// scan calls each for the parts of an argument: with its text, or with the name of a placeholder.
-func scan(arg string, each func(text, name string) error) error {
+// scanPlaceholders calls each for the parts of an argument: with its text, or with the name of a placeholder.
+func scanPlaceholders(arg string, each func(text, name string) error) error {
 	for arg != "" {
 		i := strings.IndexAny(arg, "{}")
 		switch {

@@ -157,10 +157,10 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	if caisson.KindOf(err) != caisson.NotFound {
 		return old, err
 	}
-	full, err := s.full(ctx, r.Account, caller)
+	full, err := s.atLimit(ctx, r.Account, caller)
 	if err == nil && full {
-		if err = s.sweep(ctx, time.Now()); err == nil {
-			full, err = s.full(ctx, r.Account, caller)
+		if err = s.endExpired(ctx, time.Now()); err == nil {
+			full, err = s.atLimit(ctx, r.Account, caller)
 		}
 	}
 	if err == nil && full {
@@ -170,9 +170,9 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	return nil, err
 }
 
-// full reports whether no run can be added: all accounts together have the maximum number of runs or, if the caller has a token,
+// atLimit reports whether no run can be added: all accounts together have the maximum number of runs or, if the caller has a token,
 // the account has.
-func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
+func (s *GatewayRuns) atLimit(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
 	all, err := s.Store.GatewayRuns().Count(ctx, caisson.AllAccounts())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
 		return all >= maxGatewayRuns, err
@@ -255,14 +255,14 @@ func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind strin
 func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.sweep(ctx, now); err != nil {
+	if err := s.endExpired(ctx, now); err != nil {
 		return err
 	}
 	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunRetention))
 }
 
-// sweep ends expired runs. The caller must hold mu.
-func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
+// endExpired ends expired runs. The caller must hold mu.
+func (s *GatewayRuns) endExpired(ctx context.Context, now time.Time) error {
 	list, err := s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 	if err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// host is the URL of the relay in sandboxes. The name of a repository is appended to it.
-const host = "http://git.caisson.internal/"
+// relayURL is the URL of the relay in sandboxes. The name of a repository is appended to it.
+const relayURL = "http://git.caisson.internal/"
 
 // access grants sandboxes the use of repositories.
 type access struct {
@@ -136,7 +136,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	}
 	defer view.Close()
 	err = a.dirs.fill(ctx, g.Account, g.Repo, func(store *os.File) error {
-		return relay.Store(ctx, a.jobs, store, view, g.Refs, heads+start)
+		return relay.Store(ctx, a.jobs, store, view, g.Refs, headsPrefix+start)
 	}, storesDir, string(g.Sandbox))
 	if err != nil {
 		return nil, "", err
@@ -152,7 +152,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 
 // repoGrant describes a grant to its run. start is the branch that work starts from.
 func repoGrant(g *grant, start string) *caisson.RepoGrant {
-	return &caisson.RepoGrant{URL: host + g.Repo, Start: start, Branch: g.Branch, From: g.From}
+	return &caisson.RepoGrant{URL: relayURL + g.Repo, Start: start, Branch: g.Branch, From: g.From}
 }
 
 // author returns the author of the commits that are sent to a repository's remote.
@@ -178,7 +178,7 @@ func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, er
 	return repoGrant(next, next.Base), nil
 }
 
-const heads = "refs/heads/" // prefix of the full names of branches
+const headsPrefix = "refs/heads/" // prefix of the full names of branches
 
 // resolve returns the grant for a request. start is the branch to check out: the base, or the branch itself if Caisson has
 // delivered it before.
@@ -198,7 +198,7 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 	if g.Base == "" {
 		return nil, "", caisson.Errorf(caisson.Invalid, "the remote of %s has no default branch; name a branch with --base, or push a first commit to it", r.Name)
 	}
-	if g.From = commits[heads+g.Base]; g.From == "" {
+	if g.From = commits[headsPrefix+g.Base]; g.From == "" {
 		return nil, "", caisson.Invalidf("repo.base", "the remote of %s has no branch %.100q; see caisson repo branches %s", r.Name, g.Base, r.Name)
 	}
 	last, err := a.deliveries.last(ctx, r.Account, r.Name, func(d *caisson.Delivery) bool {
@@ -214,18 +214,18 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 		}
 	}
 	start = g.Base
-	if at := commits[heads+g.Branch]; at != "" {
+	if at := commits[headsPrefix+g.Branch]; at != "" {
 		if last == nil || last.Branch != g.Branch || last.Sent != at {
 			return nil, "", caisson.Errorf(caisson.Conflict, "branch %s of %s was made, or changed, by somebody else; choose another with --branch", g.Branch, r.Name)
 		}
 		start, g.From = g.Branch, last.From
 	}
 	for _, b := range append([]string{g.Base, start}, req.Repo.Read...) {
-		commit := commits[heads+b]
+		commit := commits[headsPrefix+b]
 		if commit == "" {
 			return nil, "", caisson.Invalidf("repo.read", "the remote of %s has no branch %.100q; see caisson repo branches %s", r.Name, b, r.Name)
 		}
-		if ref := (git.Ref{Name: heads + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
+		if ref := (git.Ref{Name: headsPrefix + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
 			g.Refs = append(g.Refs, ref)
 		}
 	}

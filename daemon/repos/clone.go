@@ -72,7 +72,7 @@ func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, d
 		format = "sha256"
 	}
 	name, email := author(r)
-	if err := x.run(ctx, g, cloneTime, initScript, nil, dir, host+g.Repo, name, email, format); err != nil {
+	if err := x.run(ctx, g, cloneTime, initScript, nil, dir, relayURL+g.Repo, name, email, format); err != nil {
 		return err
 	}
 	if err := x.copyPack(ctx, g, dir); err != nil {
@@ -81,7 +81,7 @@ func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, d
 	var refs strings.Builder
 	for _, ref := range g.Refs {
 		as := ref.Name
-		if branch, ok := strings.CutPrefix(as, heads); ok {
+		if branch, ok := strings.CutPrefix(as, headsPrefix); ok {
 			as = "refs/remotes/origin/" + branch
 		}
 		fmt.Fprintf(&refs, "update %s %s\n", as, ref.Commit)

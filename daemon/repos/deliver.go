@@ -62,8 +62,8 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	made, err := p.prepare(ctx, r, g, tip.Commit, prepare.PullText{
 		// Invisible characters are removed before the search for secrets: a forge might remove them later, and so join the parts
 		// of a secret.
-		Title: line(h.Repo.Title, maxTitle), Answer: strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxAnswer)),
-		Run: string(cmp.Or(g.Run, g.Sandbox)), Agent: line(h.Agent, maxTitle), Branch: g.Branch, Base: g.Base, Delivery: string(id),
+		Title: plainLine(h.Repo.Title, maxTitle), Answer: strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxAnswer)),
+		Run: string(cmp.Or(g.Run, g.Sandbox)), Agent: plainLine(h.Agent, maxTitle), Branch: g.Branch, Base: g.Base, Delivery: string(id),
 	})
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (p *planner) latest(ctx context.Context, g *grant) (*grant, *pushed, error)
 	tip, err := p.unrecorded(ctx, g)
 	if n := len(g.Pushed); err == nil && tip == nil && n > 0 {
 		tip = &g.Pushed[n-1]
-		if i := slices.IndexFunc(g.Pushed, func(b pushed) bool { return b.Name == heads+g.Branch }); i >= 0 {
+		if i := slices.IndexFunc(g.Pushed, func(b pushed) bool { return b.Name == headsPrefix+g.Branch }); i >= 0 {
 			tip = &g.Pushed[i]
 		}
 	}
@@ -136,7 +136,7 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(have.Refs, func(r git.Ref) bool { return r.Name == heads+g.Branch })
+	i := slices.IndexFunc(have.Refs, func(r git.Ref) bool { return r.Name == headsPrefix+g.Branch })
 	if i < 0 || slices.Contains(g.Refs, have.Refs[i]) {
 		return nil, nil
 	}
@@ -174,5 +174,5 @@ func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit
 	})
 }
 
-// line returns untrusted text as one visible line of at most limit bytes; "…" ends one that was cut.
-func line(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }
+// plainLine returns untrusted text as one visible line of at most limit bytes; "…" ends one that was cut.
+func plainLine(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }

@@ -50,12 +50,12 @@ type sandboxGit struct {
 
 // collect commits and pushes the work in dir.
 func (x *sandboxGit) collect(ctx context.Context, g *grant, dir, subject string) error {
-	return x.run(ctx, g, collectTime, collectScript, nil, dir, host+g.Repo, g.Branch, subject)
+	return x.run(ctx, g, collectTime, collectScript, nil, dir, relayURL+g.Repo, g.Branch, subject)
 }
 
 // collectMore commits and pushes the work in dir that follows a commit that was pushed. It returns Denied if there is other work.
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
-	err := x.run(ctx, g, collectTime, collectMoreScript, nil, dir, host+g.Repo, g.Branch, subject, pushed)
+	err := x.run(ctx, g, collectTime, collectMoreScript, nil, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
 	}
@@ -83,7 +83,7 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	if err != nil || status.Success() {
 		return errors.Join(err, <-written)
 	}
-	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, line(<-errs+" "+<-out, maxOutput))
+	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(<-errs+" "+<-out, maxOutput))
 }
 
 // maxOutput is the maximum number of bytes of git's output in an error about git in a sandbox.

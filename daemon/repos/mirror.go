@@ -107,7 +107,7 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 	}
 	return m.repos.Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
 		r.FetchedAt, r.Head = began, ""
-		if head := strings.TrimPrefix(got.Head, heads); refname.Valid(head) {
+		if head := strings.TrimPrefix(got.Head, headsPrefix); refname.Valid(head) {
 			r.Head = head
 		}
 		return nil

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxWait        = time.Hour        // maximum time between two attempts of a delivery
-	attemptTimeout = 30 * time.Minute // time limit of one attempt
-	dropTimeout    = 15 * time.Second // how long a call that drops a delivery waits for the end of its attempt
-	maxAttempts    = 8                // concurrent attempts; at most half of them of one account, and a quarter of one repository
+	maxWait               = time.Hour        // maximum time between two attempts of a delivery
+	attemptTimeout        = 30 * time.Minute // time limit of one attempt
+	dropTimeout           = 15 * time.Second // how long a call that drops a delivery waits for the end of its attempt
+	maxConcurrentAttempts = 8                // concurrent attempts; at most half of them of one account, and a quarter of one repository
 )
 
 // queue schedules the attempts of deliveries and stores their outcomes.
@@ -132,7 +132,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 // reserve counts an attempt to send d, and returns false if too many are under way. Neither an account nor a repository may have
 // all of them, so that a slow remote delays only its own deliveries. ctx is the attempt's; interrupt cancels it.
 func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(), ok bool) {
-	limits := map[string]int{"": maxAttempts, d.Account: maxAttempts / 2, d.Account + "/" + d.Repo: maxAttempts / 4}
+	limits := map[string]int{"": maxConcurrentAttempts, d.Account: maxConcurrentAttempts / 2, d.Account + "/" + d.Repo: maxConcurrentAttempts / 4}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for of, most := range limits {
@@ -245,7 +245,7 @@ func (q *queue) setOutcome(d *caisson.Delivery, err error) {
 		d.State, d.EndedAt = caisson.DeliveryDelivered, now()
 		return
 	}
-	d.Error = line(caisson.MessageOf(err), 1000)
+	d.Error = plainLine(caisson.MessageOf(err), 1000)
 	retry := false
 	switch caisson.KindOf(err) {
 	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:

@@ -108,7 +108,7 @@ func (s *sender) expected(ctx context.Context, d *caisson.Delivery, g *grant) (s
 		return last.Sent, nil
 	}
 	for _, ref := range g.Refs {
-		if ref.Name == heads+d.Branch {
+		if ref.Name == headsPrefix+d.Branch {
 			return ref.Commit, nil
 		}
 	}

@@ -152,7 +152,7 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 	}
 	list := []caisson.Branch{}
 	for _, ref := range have.Refs {
-		if b, ok := strings.CutPrefix(ref.Name, heads); ok {
+		if b, ok := strings.CutPrefix(ref.Name, headsPrefix); ok {
 			list = append(list, caisson.Branch{Name: b, Commit: ref.Commit})
 		}
 	}

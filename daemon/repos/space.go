@@ -22,9 +22,9 @@ type space struct {
 
 // usage is the size of an account's repositories.
 type usage struct {
-	total, most caisson.Size // of all repositories, and of the largest one
-	largest     string       // name of the largest repository
-	at          time.Time    // when it was measured
+	total, largestSize caisson.Size // of all repositories, and of the largest one
+	largest            string       // name of the largest repository
+	measuredAt         time.Time    // when it was measured
 }
 
 // maxUsageAge is for how long a measurement is used for pushes, which are frequent.
@@ -35,7 +35,7 @@ func (s *space) recent(account string) (usage, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u, ok := s.measured[account]
-	return u, ok && time.Since(u.at) < maxUsageAge
+	return u, ok && time.Since(u.measuredAt) < maxUsageAge
 }
 
 // forget discards the measurement of an account, whose repositories have become smaller.
@@ -51,7 +51,7 @@ func (s *space) check(u usage) error {
 		return nil
 	}
 	return caisson.Errorf(caisson.Exhausted, "the account's repositories take %v of the %v that they may (relay.space), %s alone %v; make room with caisson repo rm, caisson relay drop, or by removing sandboxes that have clones",
-		u.total, s.limit, u.largest, u.most)
+		u.total, s.limit, u.largest, u.largestSize)
 }
 
 // measure adds up the files of an account's repositories.
@@ -60,14 +60,14 @@ func (s *space) measure(account string) (u usage, err error) {
 	for _, repo := range list {
 		n, e := sizeOf(s.dirs.path(account, repo))
 		err = errors.Join(err, e)
-		if u.total += n; n > u.most {
-			u.most, u.largest = n, repo
+		if u.total += n; n > u.largestSize {
+			u.largestSize, u.largest = n, repo
 		}
 	}
 	if err != nil {
 		return u, caisson.Wrap(err, caisson.Internal, "the size of the account's repositories could not be measured")
 	}
-	u.at = time.Now()
+	u.measuredAt = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.measured[account] = u

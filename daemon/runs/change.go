@@ -29,9 +29,9 @@ func (c runs) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run
 }
 
 // errCancelled is the cause when an attempt is cancelled; by is its message.
-type errCancelled struct{ by string }
+type errCancelled struct{ message string }
 
-func (e errCancelled) Error() string { return e.by }
+func (e errCancelled) Error() string { return e.message }
 
 // CancelRun implements [caisson.Runs].
 func (c runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {

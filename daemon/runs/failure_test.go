@@ -134,7 +134,7 @@ func TestOutputCut(t *testing.T) {
 	w.on("talk", func(v *turn) int {
 		for range 200 {
 			v.text(strings.Repeat("y", 1<<10))
-			v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStdout, Data: []byte(strings.Repeat("z", 1<<10))})
+			v.handleLine(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStdout, Data: []byte(strings.Repeat("z", 1<<10))})
 		}
 		return v.end(nil)
 	})

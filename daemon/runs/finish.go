@@ -32,7 +32,7 @@ func (x finisher) explain(ctx context.Context, err error) *caisson.RunError {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.As(cause, &cancelled):
-		return &caisson.RunError{Code: caisson.RunAborted, Message: cancelled.by}
+		return &caisson.RunError{Code: caisson.RunAborted, Message: cancelled.message}
 	case told:
 		if f.err != nil {
 			x.log.WarnContext(ctx, "a run failed", "code", f.code, "err", err)
@@ -89,7 +89,7 @@ func (x finisher) finish(ctx context.Context, failed *caisson.RunError) error {
 			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "the agent's output could not be recorded"}
 		}
 	}
-	bill := x.bill(ctx)
+	bill := x.readUsage(ctx)
 	failed = x.attribute(failed, bill.trouble)
 	x.result.Provider = bill.trouble.last
 	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.answer.String(), failed, x.warm, x.sandboxID()
@@ -252,7 +252,7 @@ func (x finisher) awaitCalls(ctx context.Context) {
 func (x finisher) updateUsage(ctx context.Context, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
-		bill := x.bill(ctx)
+		bill := x.readUsage(ctx)
 		if bill.attempt != x.result.Usage || bill.run != x.r.Usage {
 			x.result.Usage = bill.attempt
 			if _, err := x.update(ctx, func(r *caisson.Run) {
@@ -288,9 +288,9 @@ type providerProblem struct {
 	final bool   // no later call of the attempt succeeded
 }
 
-// note adds a call. Calls must be added in the order in which they ended. A call that was aborted does not count,
+// addCall adds a call. Calls must be added in the order in which they ended. A call that was aborted does not count,
 // because it does not indicate a problem of its provider.
-func (t *providerProblem) note(call *caisson.Call) {
+func (t *providerProblem) addCall(call *caisson.Call) {
 	switch {
 	case call.Detail != "":
 		t.last, t.final = safetext.Line(call.Detail), true
@@ -314,8 +314,8 @@ func (x finisher) attribute(failed *caisson.RunError, t providerProblem) *caisso
 	return failed
 }
 
-// bill reads the usage of the run from the ledger.
-func (x finisher) bill(ctx context.Context) (b ledgerUsage) {
+// readUsage reads the usage of the run from the ledger.
+func (x finisher) readUsage(ctx context.Context) (b ledgerUsage) {
 	var under int64
 	var most caisson.USD
 	var err error
@@ -342,7 +342,7 @@ func (x finisher) bill(ctx context.Context) (b ledgerUsage) {
 			if call.Attempt == x.r.Attempt {
 				count(&b.attempt, call)
 				b.model += time.Duration(call.Duration)
-				b.trouble.note(call)
+				b.trouble.addCall(call)
 			}
 		}
 	}

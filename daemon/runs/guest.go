@@ -46,9 +46,9 @@ func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
-// timeReserve is the part of its time limit that a run keeps for itself when a sub-run uses up all of its own time, as a
+// timeReserveDivisor is the part of its time limit that a run keeps for itself when a sub-run uses up all of its own time, as a
 // divisor.
-const timeReserve = 10 // one tenth
+const timeReserveDivisor = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].
 func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
@@ -73,7 +73,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	if err != nil {
 		return nil, err
 	}
-	left := time.Until(p.Deadline) - time.Duration(p.Limits.Time)/timeReserve
+	left := time.Until(p.Deadline) - time.Duration(p.Limits.Time)/timeReserveDivisor
 	if p.Deadline.IsZero() || left <= time.Second {
 		return nil, caisson.Errorf(caisson.Exhausted, "run %s has no time left for another", p.ID)
 	}

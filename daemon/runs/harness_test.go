@@ -196,13 +196,13 @@ type turn struct {
 	ctx  context.Context
 }
 
-// line sends a line to the engine.
-func (v *turn) line(l task.Line) bool {
+// handleLine sends a line to the engine.
+func (v *turn) handleLine(l task.Line) bool {
 	_, err := v.out.Write(l)
 	return err == nil
 }
 
-func (v *turn) event(e caisson.RunEvent) bool { return v.line(task.Line{RunEvent: e}) }
+func (v *turn) event(e caisson.RunEvent) bool { return v.handleLine(task.Line{RunEvent: e}) }
 
 func (v *turn) text(s string) bool {
 	return v.event(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: s})
@@ -213,13 +213,13 @@ func (v *turn) end(fault *caisson.RunError) int {
 	if fault == nil {
 		v.event(caisson.RunEvent{Type: caisson.EventFinal})
 	}
-	v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: fault}, Exit: &caisson.ExitStatus{}, Agent: "7.0"})
+	v.handleLine(task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: fault}, Exit: &caisson.ExitStatus{}, Agent: "7.0"})
 	return 0
 }
 
 // mark sends a mark.
 func (v *turn) mark(m string) bool {
-	return v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineMark}, Mark: m})
+	return v.handleLine(task.Line{RunEvent: caisson.RunEvent{Type: task.LineMark}, Mark: m})
 }
 
 // drive is the driver that executes tasks.

@@ -15,7 +15,7 @@ func (w *world) failing(word string) (mend func()) {
 	var mu sync.Mutex
 	fails := true
 	w.on(word, func(v *turn) int {
-		v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStdout, Data: []byte("attempt " + env(v.task.Env, "TRACEPARENT"))})
+		v.handleLine(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStdout, Data: []byte("attempt " + env(v.task.Env, "TRACEPARENT"))})
 		mu.Lock()
 		defer mu.Unlock()
 		if fails {

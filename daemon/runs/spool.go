@@ -87,7 +87,7 @@ func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error
 // spoolArchive stores the archive of a request in f, without hidden files, regardless of those that the client has left
 // out.
 func (c admission) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
-	done, err := c.receive(r.Account)
+	done, err := c.countUpload(r.Account)
 	if err != nil {
 		return err
 	}
@@ -103,9 +103,9 @@ func (c admission) spoolArchive(ctx context.Context, r *caisson.Run, left bound,
 	return nil
 }
 
-// receive counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
+// countUpload counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
 // occupies a process for as long as the client takes.
-func (c admission) receive(account string) (done func(), err error) {
+func (c admission) countUpload(account string) (done func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.uploads[account]; n >= c.Limits.PerAccount {

@@ -40,18 +40,18 @@ func TestUploadsPerAccount(t *testing.T) {
 	var done func()
 	for range 2 {
 		var err error
-		if done, err = e.receive("a"); err != nil {
+		if done, err = e.countUpload("a"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.receive("a"); caisson.KindOf(err) != caisson.Exhausted {
+	if _, err := e.countUpload("a"); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("a third one: %v", err)
 	}
-	if _, err := e.receive("b"); err != nil {
+	if _, err := e.countUpload("b"); err != nil {
 		t.Errorf("of another account: %v", err)
 	}
 	done()
-	if _, err := e.receive("a"); err != nil {
+	if _, err := e.countUpload("a"); err != nil {
 		t.Errorf("when one has ended: %v", err)
 	}
 }

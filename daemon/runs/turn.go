@@ -139,7 +139,7 @@ func (x turn) execute(ctx context.Context, deadline time.Time) error {
 	x.start()
 	x.result.Versions["driver"] = t.Driver
 	x.version(map[string]string{"agent": x.agent.Version})
-	end, err := x.c.guestExec.runDriver(ctx, x.sandbox.ID, t, func(l *task.Line) { x.line(l, logs) })
+	end, err := x.c.guestExec.runDriver(ctx, x.sandbox.ID, t, func(l *task.Line) { x.handleLine(l, logs) })
 	x.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
 	if errors.Is(err, errDeadline) && !x.prompted && x.agent.Ready != "" {
@@ -152,7 +152,7 @@ func (x turn) execute(ctx context.Context, deadline time.Time) error {
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
-		return &failure{code: x.code(end.Error), msg: end.Error.Message, fromAgent: true}
+		return &failure{code: x.errorCode(end.Error), msg: end.Error.Message, fromAgent: true}
 	}
 	if x.answer.Len() == 0 {
 		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", fromAgent: true}
@@ -160,8 +160,8 @@ func (x turn) execute(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// code returns the specific code of an agent's failure: most agents only report that a model call failed.
-func (x turn) code(e *caisson.RunError) string {
+// errorCode returns the specific code of an agent's failure: most agents only report that a model call failed.
+func (x turn) errorCode(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code
 	}
@@ -175,8 +175,8 @@ func (x turn) code(e *caisson.RunError) string {
 	return e.Code
 }
 
-// line processes one line of the driver's output.
-func (x turn) line(l *task.Line, logs *logs) {
+// handleLine processes one line of the driver's output.
+func (x turn) handleLine(l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:
 		logs.write(l.Stream, l.Data)

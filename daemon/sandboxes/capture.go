@@ -17,7 +17,7 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 	}
 	return writeDir(dir, func(part string) error {
 		both := func() error {
-			if err := s.fill(ctx, sb, part, memory); err != nil {
+			if err := s.writeCapture(ctx, sb, part, memory); err != nil {
 				return err
 			}
 			return s.c.workspaces.capture(ctx, sb, part)
@@ -33,15 +33,15 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 // error if the placeholder for workspaces contains files. The caller must hold the sandbox's lock.
 func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
-		if err := s.fill(ctx, sb, part, memory); err != nil {
+		if err := s.writeCapture(ctx, sb, part, memory); err != nil {
 			return err
 		}
-		return s.c.workspaces.isEmpty(sb)
+		return s.c.workspaces.checkPlaceholderEmpty(sb)
 	})
 }
 
-// fill writes a sandbox's files and, if memory is true, its memory to the directory part.
-func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
+// writeCapture writes a sandbox's files and, if memory is true, its memory to the directory part.
+func (s *Snapshots) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
 		// This includes the dependencies file: it records what the sandbox was started on before the pause, not the
 		// current build and host.

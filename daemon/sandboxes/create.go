@@ -64,7 +64,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	if err != nil {
 		return nil, from, nil, err
 	}
-	t, err := l.c.Templates().template(ctx, first(req.Template, caisson.HostTemplate))
+	t, err := l.c.Templates().template(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
 	if err != nil {
 		return nil, from, nil, err
 	}
@@ -136,8 +136,8 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 			return nil, err
 		}
 	}
-	back.Push(func() error { return l.c.network.forgetBudget(clean, sb) })
-	if err := l.c.network.budget(ctx, sb); err != nil {
+	back.Push(func() error { return l.c.network.deleteBudget(clean, sb) })
+	if err := l.c.network.createBudget(ctx, sb); err != nil {
 		return nil, err
 	}
 	state := caisson.Created
@@ -161,6 +161,6 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	}
 	l.c.deadlines.arm(made)
 	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
-	l.c.workspaces.warn(ctx, made, req.Workspace)
+	l.c.workspaces.publishUnreviewed(ctx, made, req.Workspace)
 	return made, nil
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDecisions is the maximum number of lists of decisions in the queue for one account. droppedInterval is the minimum
+// maxQueuedLists is the maximum number of lists of decisions in the queue for one account. droppedInterval is the minimum
 // time between log messages about dropped decisions.
 const (
-	maxDecisions    = 128
+	maxQueuedLists  = 128
 	droppedInterval = 10 * time.Second
 )
 
@@ -43,7 +43,7 @@ func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) {
 	d := c.decisions
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.waiting[g.Account] >= maxDecisions { // Decisions of other accounts are still recorded.
+	if d.waiting[g.Account] >= maxQueuedLists { // Decisions of other accounts are still recorded.
 		d.dropped += len(list)
 		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
 			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)

@@ -118,7 +118,7 @@ func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
 		path := d.inDir(id, name)
-		if ifExists(path) == "" {
+		if pathIfExists(path) == "" {
 			continue
 		}
 		errs = append(errs, os.RemoveAll(path+partSuffix), os.Rename(path, path+partSuffix), os.RemoveAll(path+partSuffix))

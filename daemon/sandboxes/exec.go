@@ -44,7 +44,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	}
 	e := caisson.RuntimeExec{
 		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, &req),
-		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
+		User: firstNonEmpty(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
 		return p.execDetached(ctx, sb.ID, e)
@@ -75,17 +75,17 @@ func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// reasonTime is how long, and reasonEvery at which interval, the store is polled for the reason why a sandbox ended.
+// reasonTimeout is how long, and reasonInterval at which interval, the store is polled for the reason why a sandbox ended.
 const (
-	reasonTime  = 2 * time.Second
-	reasonEvery = 10 * time.Millisecond
+	reasonTimeout  = 2 * time.Second
+	reasonInterval = 10 * time.Millisecond
 )
 
 // reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
 // only the process ended. If a sandbox ends unexpectedly, the reason is stored shortly after its processes have ended, so
 // reason polls the store.
 func (e reasonedProcess) reason(ctx context.Context, said string) string {
-	ctx, cancel := context.WithTimeout(ctx, reasonTime)
+	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
 	for {
 		sb, err := e.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(e.id))
@@ -95,7 +95,7 @@ func (e reasonedProcess) reason(ctx context.Context, said string) string {
 		case err != nil:
 			return said
 		case sb.State == caisson.Failed:
-			return first(sb.Reason, said)
+			return firstNonEmpty(sb.Reason, said)
 		case sb.State == caisson.Removing:
 			return "the sandbox was removed"
 		case sb.State == caisson.Stopping, sb.State == caisson.Stopped:
@@ -106,7 +106,7 @@ func (e reasonedProcess) reason(ctx context.Context, said string) string {
 			return ""
 		}
 		select {
-		case <-time.After(reasonEvery):
+		case <-time.After(reasonInterval):
 		case <-ctx.Done():
 			return said
 		}
@@ -119,7 +119,7 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	if req.Workdir == "" && req.User != "" && req.User != sb.Spec.User && sb.Spec.Workdir == "/root" {
 		return "/"
 	}
-	return first(req.Workdir, sb.Spec.Workdir)
+	return firstNonEmpty(req.Workdir, sb.Spec.Workdir)
 }
 
 // timeLimited is a Process that is killed when its time limit is reached.

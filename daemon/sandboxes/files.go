@@ -211,7 +211,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 	spec, closeSpec, err := gs.c.processes.runtimeSpec(ctx, &sb)
 	defer closeSpec()
 	if err == nil {
-		spec.Files = ifExists(files)
+		spec.Files = pathIfExists(files)
 		err = gs.c.Runtime.Create(ctx, sb.ID, spec)
 	}
 	if err != nil {

@@ -106,7 +106,7 @@ func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error)
 	if err != nil {
 		return nil, err
 	}
-	list, err := all(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	list, err := listAll(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	return append([]*caisson.Image{host}, list...), err
 }
 
@@ -150,21 +150,21 @@ func (s *ImageService) users(ctx context.Context, in caisson.Scope) (map[string]
 
 // eachRootfs calls f for every root file system that an object other than an image uses.
 func (s *ImageService) eachRootfs(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
-	boxes, err := all(ctx, s.c.Store.Sandboxes(), in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := listAll(ctx, s.c.Store.Sandboxes(), in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range boxes {
 		f(s.Rootfs, "sandbox "+string(s.ID))
 	}
-	snaps, err := all(ctx, s.c.Store.Snapshots(), in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := listAll(ctx, s.c.Store.Snapshots(), in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range snaps {
 		f(s.Rootfs, "snapshot "+string(s.ID))
 	}
-	tpls, err := all(ctx, s.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := listAll(ctx, s.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	if err != nil {
 		return 0, err
 	}
-	imgs, err := all(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := listAll(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
 		return 0, err
 	}
@@ -230,7 +230,7 @@ func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 	if err := c.ImageService().eachRootfs(ctx, caisson.AllAccounts(), note); err != nil {
 		return nil, err
 	}
-	imgs, err := all(ctx, c.Store.Images(), caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := listAll(ctx, c.Store.Images(), caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		})
 		if serr == nil {
 			if became == caisson.Running {
-				l.c.watches.rewatch(failed)
+				l.c.watches.ensureWatched(failed)
 			}
 			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
@@ -126,12 +126,12 @@ func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, er
 		}
 		defer admitted()
 		sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = c.Build, nil, "", nil
-		return c.processes.run(ctx, sb, source{files: ifExists(c.inDir(sb.ID, filesTar))})
+		return c.processes.run(ctx, sb, source{files: pathIfExists(c.inDir(sb.ID, filesTar))})
 	})
 }
 
-// ifExists returns path, or "" if there is no file at path.
-func ifExists(path string) string {
+// pathIfExists returns path, or "" if there is no file at path.
+func pathIfExists(path string) string {
 	if _, err := os.Stat(path); err != nil {
 		return ""
 	}
@@ -302,7 +302,7 @@ func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, rando
 	if why := mismatch(had, have); why != "" {
 		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
 	}
-	return "", h.run(ctx, sb, source{image: dir, depends: &have, randomness: randomness})
+	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
 // Extend implements [caisson.Sandboxes].
@@ -388,7 +388,7 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.removeSandboxDir(ctx, id); err != nil {
 		return err
 	}
-	if err := l.c.network.forgetBudget(ctx, sb); err != nil {
+	if err := l.c.network.deleteBudget(ctx, sb); err != nil {
 		return err
 	}
 	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.AllAccounts(), string(id)); err != nil {

@@ -35,7 +35,7 @@ func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
 	defer context.AfterFunc(ctx, func() { in.SetReadDeadline(time.Unix(1, 0)) })()
 	out := &logWriter{dir: dir}
 	defer out.close()
-	if _, err := io.Copy(&slowWriter{ctx, out, rate.NewLimiter(logRate, logBurst)}, in); err != nil && ctx.Err() == nil {
+	if _, err := io.Copy(&rateLimitedWriter{ctx, out, rate.NewLimiter(logRate, logBurst)}, in); err != nil && ctx.Err() == nil {
 		w.c.Log.WarnContext(ctx, "the log of a sandbox is incomplete", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
@@ -71,15 +71,15 @@ const (
 	logBurst = 1 << 20 // bytes that may be written at once
 )
 
-// slowWriter limits the rate of the writes to w.
-type slowWriter struct {
+// rateLimitedWriter limits the rate of the writes to w.
+type rateLimitedWriter struct {
 	ctx   context.Context
 	w     io.Writer
 	limit *rate.Limiter
 }
 
 // Write implements [io.Writer].
-func (s *slowWriter) Write(b []byte) (n int, err error) {
+func (s *rateLimitedWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
 		part := b[:min(len(b), logBurst)]
 		// After ctx has ended the limit no longer applies: data that has been read must be written.

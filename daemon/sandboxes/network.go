@@ -106,9 +106,9 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	return spec
 }
 
-// budget creates the budget of a sandbox that may call models, unless neither the grant nor the default limits anything. It
+// createBudget creates the budget of a sandbox that may call models, unless neither the grant nor the default limits anything. It
 // must be called before the sandbox can make its first call.
-func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
+func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
@@ -125,8 +125,8 @@ func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
-// forgetBudget deletes the budget of a removed sandbox. Its calls stay in the ledger.
-func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
+// deleteBudget deletes the budget of a removed sandbox. Its calls stay in the ledger.
+func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}

@@ -59,7 +59,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if err != nil {
 			return nil, err
 		}
-		err = p.c.network.budget(ctx, got)
+		err = p.c.network.createBudget(ctx, got)
 		if err == nil {
 			err = p.c.network.configure(ctx, got)
 		}
@@ -76,7 +76,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 
 // pooled returns the pooled sandboxes of a template.
 func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sandbox, error) {
-	list, err := all(ctx, p.c.Store.Sandboxes(), caisson.In(tpl.Account), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	list, err := listAll(ctx, p.c.Store.Sandboxes(), caisson.In(tpl.Account), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	list = slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.Template != tpl.Name })
 	return list, err
 }

@@ -31,7 +31,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	for _, x := range list {
 		exist[x.ID] = x
 	}
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := listAll(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		}
 		c.Log.ErrorContext(ctx, "not all that an earlier daemon had left could be removed; caisson gc tries again", "err", err)
 	}
-	boxes, err = all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err = listAll(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return garbage, err
 	}
@@ -97,7 +97,7 @@ func (r *reconciler) resolve(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	if wired(sb) {
-		r.c.watches.rewatch(sb)
+		r.c.watches.ensureWatched(sb)
 	}
 	r.c.deadlines.arm(sb)
 	r.c.unresolved.set(id, false)
@@ -119,7 +119,7 @@ func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns fu
 
 // refillPools starts to fill the pools of all templates, in the background.
 func (r *reconciler) refillPools(ctx context.Context) error {
-	tpls, err := all(ctx, r.c.Store.Templates(), caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := listAll(ctx, r.c.Store.Templates(), caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
 		if t.Pool > 0 {
 			r.c.pool.refill(t)
@@ -136,8 +136,8 @@ const thawTimeout = 3 * time.Second
 
 // reconcileOne determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
 func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
-	paused := ifExists(r.c.inDir(sb.ID, pauseDir)) != ""
-	files := ifExists(r.c.inDir(sb.ID, filesTar)) != ""
+	paused := pathIfExists(r.c.inDir(sb.ID, pauseDir)) != ""
+	files := pathIfExists(r.c.inDir(sb.ID, filesTar)) != ""
 	to, reason := stateAfterCrash(sb.State, found.Running, paused, files)
 	switch to {
 	case caisson.Removing:
@@ -177,7 +177,7 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 		}
 		r.c.event(ctx, updated, "sandbox."+string(to), map[string]string{"reconciled": string(sb.State)})
 	}
-	if err := r.sweepParts(sb.ID); err != nil {
+	if err := r.removeParts(sb.ID); err != nil {
 		return err
 	}
 	switch to {
@@ -281,14 +281,14 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	}
 	for _, e := range boxDirs {
 		if !known[caisson.ID(e.Name())] {
-			errs = append(errs, r.sweep("sandboxes", e.Name(), &found))
+			errs = append(errs, r.removeGarbageDir("sandboxes", e.Name(), &found))
 		}
 	}
 	for _, e := range snapDirs {
 		// The directory of a snapshot that is being written has a suffix; it is kept if the snapshot's id is known.
 		id := strings.TrimSuffix(e.Name(), partSuffix)
 		if !known[caisson.ID(id)] {
-			errs = append(errs, r.sweep("snapshots", e.Name(), &found))
+			errs = append(errs, r.removeGarbageDir("snapshots", e.Name(), &found))
 		}
 	}
 	return found, errors.Join(errs...)
@@ -300,11 +300,11 @@ func (r *reconciler) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) 
 	c.mu.Lock()
 	known := maps.Clone(c.hidden)
 	c.mu.Unlock()
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := listAll(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := all(ctx, c.Store.Snapshots(), caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := listAll(ctx, c.Store.Snapshots(), caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
@@ -317,14 +317,14 @@ func (r *reconciler) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) 
 	return known, nil
 }
 
-// sweep removes the directory called name from the directory kind ("sandboxes" or "snapshots"), and appends it to found.
-func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
+// removeGarbageDir removes the directory called name from the directory kind ("sandboxes" or "snapshots"), and appends it to found.
+func (r *reconciler) removeGarbageDir(kind, name string, found *[]caisson.Garbage) error {
 	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
 	return guesttree.Remove(context.Background(), filepath.Join(r.c.Dir, kind, name))
 }
 
-// sweepParts removes the incomplete files of a sandbox that a crash left behind.
-func (r *reconciler) sweepParts(id caisson.ID) error {
+// removeParts removes the incomplete files of a sandbox that a crash left behind.
+func (r *reconciler) removeParts(id caisson.ID) error {
 	dir := r.c.sandboxDir(id)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -341,7 +341,7 @@ func (r *reconciler) sweepParts(id caisson.ID) error {
 
 // Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
 func (c *Core) Idle(ctx context.Context) (bool, error) {
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := listAll(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return false, err
 	}

@@ -37,7 +37,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
 		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
-	if err := c.workspaces.capturable(sb, snap); err != nil {
+	if err := c.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
 	defer c.hide(snap.ID)() // until it is in the store
@@ -149,7 +149,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	}
 	defer release()
 	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
-	if err := errors.Join(c.workspaces.forkable(&from, &req), c.workspaces.isEmpty(sb)); err != nil {
+	if err := errors.Join(c.workspaces.checkForkable(&from, &req), c.workspaces.checkPlaceholderEmpty(sb)); err != nil {
 		return nil, err
 	}
 	if sb.State == caisson.Paused {
@@ -202,7 +202,7 @@ const maxParallelForks = 4
 
 // forkFrom creates running sandboxes from the capture in dir. If the creation of one fails, the others are removed.
 func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
-	if err := s.c.workspaces.forkable(&from, &req); err != nil {
+	if err := s.c.workspaces.checkForkable(&from, &req); err != nil {
 		return nil, err
 	}
 	forks := make([]*caisson.Sandbox, req.Count)
@@ -224,14 +224,14 @@ func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req c
 	}
 	for _, f := range forks {
 		if f != nil {
-			err = errors.Join(err, s.removeNow(context.WithoutCancel(ctx), f.ID))
+			err = errors.Join(err, s.removeFork(context.WithoutCancel(ctx), f.ID))
 		}
 	}
 	return nil, err
 }
 
-// removeNow removes a fork because the creation of another fork of the same request has failed.
-func (s *Snapshots) removeNow(ctx context.Context, id caisson.ID) error {
+// removeFork removes a fork because the creation of another fork of the same request has failed.
+func (s *Snapshots) removeFork(ctx context.Context, id caisson.ID) error {
 	release, err := s.c.locks.acquire(ctx, id)
 	if err != nil {
 		return err
@@ -295,15 +295,15 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if err := s.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
-	back.Push(func() error { return s.c.network.forgetBudget(clean, sb) })
-	if err := s.c.network.budget(ctx, sb); err != nil {
+	back.Push(func() error { return s.c.network.deleteBudget(clean, sb) })
+	if err := s.c.network.createBudget(ctx, sb); err != nil {
 		return nil, err
 	}
 	var reason string
 	if from.memory {
 		reason, err = s.c.processes.runFrom(ctx, sb, dir, randomness)
 	} else {
-		err = s.c.processes.run(ctx, sb, source{files: ifExists(filepath.Join(dir, filesTar))})
+		err = s.c.processes.run(ctx, sb, source{files: pathIfExists(filepath.Join(dir, filesTar))})
 	}
 	if err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		data["sharedRandomness"] = strings.Join(shared, ", ")
 	}
 	s.c.event(ctx, made, "sandbox.forked", data)
-	s.c.workspaces.warn(ctx, made, req.Workspace)
+	s.c.workspaces.publishUnreviewed(ctx, made, req.Workspace)
 	return made, nil
 }
 

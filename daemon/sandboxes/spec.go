@@ -32,9 +32,9 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	conf := rootfs.Config
 	s := caisson.Spec{
 		Image: img.Reference, Digest: rootfs.Digest,
-		Command: firstList(req.Command, t.Command, append(slices.Clone(conf.Entrypoint), conf.Command...)),
-		Workdir: first(req.Workdir, t.Workdir, conf.Workdir, "/"),
-		User:    first(req.User, t.User, conf.User, "0:0"),
+		Command: firstNonEmptyList(req.Command, t.Command, append(slices.Clone(conf.Entrypoint), conf.Command...)),
+		Workdir: firstNonEmpty(req.Workdir, t.Workdir, conf.Workdir, "/"),
+		User:    firstNonEmpty(req.User, t.User, conf.User, "0:0"),
 		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
 		TTL: t.TTL, HardTTL: t.HardTTL, Randomness: req.Randomness,
 	}
@@ -62,8 +62,8 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	return s
 }
 
-// first returns the first of values that is not "", or "".
-func first(values ...string) string {
+// firstNonEmpty returns the first of values that is not "", or "".
+func firstNonEmpty(values ...string) string {
 	for _, v := range values {
 		if v != "" {
 			return v
@@ -72,8 +72,8 @@ func first(values ...string) string {
 	return ""
 }
 
-// firstList returns the first of lists that is not empty, or nil.
-func firstList(lists ...[]string) []string {
+// firstNonEmptyList returns the first of lists that is not empty, or nil.
+func firstNonEmptyList(lists ...[]string) []string {
 	for _, l := range lists {
 		if len(l) > 0 {
 			return l
@@ -134,12 +134,12 @@ func env(maps ...map[string]string) []string {
 }
 
 var (
-	nameForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-	idForm     = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
-	envForm    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	userForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	labelForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
-	maxStrings = 1 << 20 // limit of the size in bytes of all arguments or variables together
+	nameForm       = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	idForm         = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
+	envForm        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	userForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
+	labelForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+	maxStringBytes = 1 << 20 // limit of the size in bytes of all arguments or variables together
 )
 
 // validateName returns an Invalid error unless name is "" or a valid name that is not like an id.
@@ -168,7 +168,7 @@ func validateCommand(field string, command []string) error {
 	if len(command) > 0 && command[0] == "" {
 		return caisson.Invalidf(field, "the program's name is empty")
 	}
-	if n > maxStrings {
+	if n > maxStringBytes {
 		return caisson.Invalidf(field, "more than 1MiB of arguments; pass them in a file")
 	}
 	return nil
@@ -186,7 +186,7 @@ func validateEnv(field string, env map[string]string) error {
 			return caisson.Invalidf(field+"."+k, "the value contains a NUL byte")
 		}
 	}
-	if n > maxStrings {
+	if n > maxStringBytes {
 		return caisson.Invalidf(field, "more than 1MiB of environment")
 	}
 	return nil

@@ -19,8 +19,8 @@ import (
 
 // source is the state that a sandbox is started from.
 type source struct {
-	files string // path of a tar archive with changes to the root file system, or ""; not used if image is set
-	image string // directory of the checkpoint to restore, or "" for a start without memory
+	files      string // path of a tar archive with changes to the root file system, or ""; not used if image is set
+	checkpoint string // directory of the checkpoint to restore, or "" for a start without memory
 	// depends contains the dependencies to record if the caller has already determined them; nil otherwise.
 	depends *caisson.Dependencies
 	// randomness determines what happens to random state in the restored memory, see Randomness in [caisson.RuntimeSpec].
@@ -49,7 +49,7 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	var netns *os.File
 	var wire errgroup.Group // attaches in parallel with the other preparations
 	wire.Go(func() (err error) {
-		netns, err = h.attach(ctx, sb)
+		netns, err = h.attachWire(ctx, sb)
 		return err
 	})
 	spec, release, err := h.prepareSpec(ctx, sb, from)
@@ -60,10 +60,10 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	}
 	switch {
 	case err != nil:
-	case from.image == "":
+	case from.checkpoint == "":
 		err = h.c.Runtime.Create(ctx, sb.ID, spec)
 	default:
-		if err = h.c.Runtime.Restore(ctx, sb.ID, spec, from.image); err == nil {
+		if err = h.c.Runtime.Restore(ctx, sb.ID, spec, from.checkpoint); err == nil {
 			err = h.probe(ctx, sb)
 		}
 	}
@@ -73,8 +73,8 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	return nil
 }
 
-// attach attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
-func (h *processes) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
+// attachWire attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
+func (h *processes) attachWire(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
 	if h.c.Wires == nil {
 		return nil, nil
 	}

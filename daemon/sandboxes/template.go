@@ -58,12 +58,12 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 		return nil, err
 	}
 	list := []*caisson.Template{hostTemplate()}
-	own, err := all(ctx, t.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	own, err := listAll(ctx, t.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	return append(list, own...), err
 }
 
-// all returns all rows of a table.
-func all[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
+// listAll returns all rows of a table.
+func listAll[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
 	var list []*T
 	f := caisson.Filter{Limit: 1000}
 	for {
@@ -103,7 +103,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.c.Store.Accounts().Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	put, err := t.put(ctx, &tpl)
+	put, err := t.insertOrReplace(ctx, &tpl)
 	if err == nil {
 		t.c.Events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
 		t.c.pool.refill(put)
@@ -111,8 +111,8 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	return put, err
 }
 
-// put inserts a template, or replaces the one with the same name.
-func (t *Templates) put(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
+// insertOrReplace inserts a template, or replaces the one with the same name.
+func (t *Templates) insertOrReplace(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
 	table := t.c.Store.Templates()
 	for {
 		put, err := table.Update(ctx, caisson.In(tpl.Account), tpl.Name, func(old *caisson.Template) error {
@@ -374,7 +374,7 @@ func (t *Templates) runStep(ctx context.Context, sb *caisson.Sandbox, step caiss
 	status, err := proc.Wait(ctx)
 	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
 	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
-	last := first(<-errOut, <-out)
+	last := firstNonEmpty(<-errOut, <-out)
 	if err != nil {
 		return err
 	}

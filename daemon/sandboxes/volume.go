@@ -78,10 +78,10 @@ func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]cais
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// capturable removes the sandbox's volume from the spec of snap, a snapshot of sb to be taken: a volume is not captured,
+// prepareSnapshotSpec removes the sandbox's volume from the spec of snap, a snapshot of sb to be taken: a volume is not captured,
 // because it outlives the sandbox. Returns a Conflict error if snap has memory and sb a volume: processes in memory may
 // have files of the volume open, which a fork would not find.
-func (w workspaces) capturable(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
+func (w workspaces) prepareSnapshotSpec(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, because its forks would not have the volume; take a snapshot of its files only (--files-only)")
 	}

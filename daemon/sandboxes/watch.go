@@ -42,8 +42,8 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	})
 }
 
-// rewatch calls watch unless the sandbox is already being watched.
-func (w *watches) rewatch(sb *caisson.Sandbox) {
+// ensureWatched calls watch unless the sandbox is already being watched.
+func (w *watches) ensureWatched(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.stops[sb.ID]
 	w.mu.Unlock()

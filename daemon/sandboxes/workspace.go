@@ -53,7 +53,7 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 
 // defaultTarget fills in the mount point of the workspace and checks that no other mount uses it.
 func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
-	req.Target = path.Clean(first(req.Target, workspaceTarget))
+	req.Target = path.Clean(firstNonEmpty(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
@@ -129,8 +129,8 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 	return err
 }
 
-// warn publishes an event that the sandbox's changes to a host directory are not reviewed.
-func (w workspaces) warn(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
+// publishUnreviewed publishes an event that the sandbox's changes to a host directory are not reviewed.
+func (w workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
 		w.c.event(ctx, sb, "workspace.direct", map[string]string{
 			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
@@ -196,9 +196,9 @@ func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() er
 	return errors.Join(err, w.c.processes.thawOrSuspend(ctx, id))
 }
 
-// forkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
+// checkForkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
 // needs a workspace and none is requested.
-func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
+func (w workspaces) checkForkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
 	case len(from.spec.Mounts) > 0:
@@ -283,9 +283,9 @@ func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.Runti
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// isEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
+// checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
 // them, and processes that have them open could not continue.
-func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
+func (w workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
 	}

@@ -12,7 +12,7 @@ const chainSchema = 3
 // whether the key is new. If a database without a chain is migrated with a key that is not new, the step records a flaw: the
 // key was created for a chain, which must have been removed.
 //
-// Only a migration starts a chain. A chain that is missing later was removed, see [events.end].
+// Only a migration starts a chain. A chain that is missing later was removed, see [events.readHead].
 func (c chain) startChain(made bool) migrationFinisher {
 	return func(ctx context.Context, tx *sql.Tx, from int) error {
 		if from >= chainSchema {
@@ -73,10 +73,10 @@ func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64
 	return err
 }
 
-// checkEnd reads the head of the chain and logs an error if the head shows that the record was tampered with.
-func (s *events) checkEnd(ctx context.Context) error {
+// checkHead reads the head of the chain and logs an error if the head shows that the record was tampered with.
+func (s *events) checkHead(ctx context.Context) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.end(ctx, tx) // end logs any problem that it finds.
+		_, err := s.readHead(ctx, tx) // end logs any problem that it finds.
 		return err
 	})
 }

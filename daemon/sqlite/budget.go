@@ -12,14 +12,14 @@ import (
 
 // budgetStmts are the statements about budgets. Those used in transactions are prepared on the writer.
 type budgetStmts struct {
-	get    *sql.Stmt
-	period *sql.Stmt // Returns the period of a budget of an account.
-	spent  *sql.Stmt // Returns the used amount of a budget in a period.
-	add    *sql.Stmt // Adds to the used amount of a budget in a period.
-	put    *sql.Stmt
-	reset  *sql.Stmt // Deletes the used amounts of a budget, of all periods.
-	losses *sql.Stmt // Sums the leases of a budget that lost journals held, see Close.
-	remove *sql.Stmt
+	get         *sql.Stmt
+	period      *sql.Stmt // Returns the period of a budget of an account.
+	spent       *sql.Stmt // Returns the used amount of a budget in a period.
+	addToSpent  *sql.Stmt // Adds to the used amount of a budget in a period.
+	put         *sql.Stmt
+	deleteSpent *sql.Stmt // Deletes the used amounts of a budget, of all periods.
+	losses      *sql.Stmt // Sums the leases of a budget that lost journals held, see Close.
+	remove      *sql.Stmt
 
 	read      *sql.Stmt
 	readSpent *sql.Stmt // Like spent.
@@ -38,13 +38,13 @@ func newBudgetStmts(p *preparer) budgetStmts {
 		get:    p.write(getBudget),
 		period: p.write(`SELECT period FROM budget WHERE key = ? AND account = ?`),
 		spent:  p.write(spentQuery),
-		add: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
+		addToSpent: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET ` + upsertSums("usd", "tokens", "calls")),
 		put: p.write(`INSERT INTO budget (` + budgetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET period = excluded.period, usd = excluded.usd, tokens = excluded.tokens, calls = excluded.calls`),
-		reset:  p.write(`DELETE FROM spent WHERE budget = ?`),
-		losses: p.write(`SELECT ` + sumSQL("usd") + `, ` + sumSQL("tokens") + `, ` + sumSQL("calls") + ` FROM loss WHERE budget = ? AND at >= ?`),
-		remove: p.write(`DELETE FROM budget WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`),
+		deleteSpent: p.write(`DELETE FROM spent WHERE budget = ?`),
+		losses:      p.write(`SELECT ` + sumSQL("usd") + `, ` + sumSQL("tokens") + `, ` + sumSQL("calls") + ` FROM loss WHERE budget = ? AND at >= ?`),
+		remove:      p.write(`DELETE FROM budget WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`),
 
 		read:      p.read(getBudget),
 		readSpent: p.read(spentQuery),
@@ -77,7 +77,7 @@ func budgetTitle(b *caisson.Budget) string {
 
 // addSpent adds a to the used amount of a budget in a period.
 func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisson.Amount) error {
-	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
+	_, err := tx.StmtContext(ctx, l.budgets.addToSpent).ExecContext(ctx, k.budget, k.start, clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
 }
 
@@ -189,7 +189,7 @@ func (l *ledger) recomputeSpent(ctx context.Context, tx *sql.Tx, b *caisson.Budg
 	if err != nil {
 		return err
 	}
-	if _, err := tx.StmtContext(ctx, l.budgets.reset).ExecContext(ctx, b.Key); err != nil {
+	if _, err := tx.StmtContext(ctx, l.budgets.deleteSpent).ExecContext(ctx, b.Key); err != nil {
 		return err
 	}
 	return l.addSpent(ctx, tx, periodKey{b.Key, start}, used.Plus(lost))

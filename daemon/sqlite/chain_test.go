@@ -269,7 +269,7 @@ func BenchmarkVerify(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	if err := s.events.moveEnd(b.Context(), tx, h); err != nil {
+	if err := s.events.storeHead(b.Context(), tx, h); err != nil {
 		b.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {

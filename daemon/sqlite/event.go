@@ -77,7 +77,7 @@ func (s *events) AppendAll(ctx context.Context, list []*caisson.Event) error {
 		links[i] = storedEvent{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
 	}
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		h, err := s.end(ctx, tx)
+		h, err := s.readHead(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s *events) AppendAll(ctx context.Context, list []*caisson.Event) error {
 			}
 			h.seq, h.hash = l.seq, l.hash
 		}
-		return s.moveEnd(ctx, tx, h)
+		return s.storeHead(ctx, tx, h)
 	})
 	if err != nil {
 		return err
@@ -107,9 +107,9 @@ const selectNewest = `SELECT max(coalesce((SELECT max(seq) FROM event), 0), coal
 // replaceHead stores the head of the chain.
 const replaceHead = `REPLACE INTO event_head (id, seq, hash, flaw, mac) VALUES (1, ?, ?, ?, ?)`
 
-// end returns the head of the chain. If the head or the last events were tampered with, end returns a head with a flaw instead
+// readHead returns the head of the chain. If the head or the last events were tampered with, end returns a head with a flaw instead
 // of an error: the daemon can continue to store events, and later verifications still report the tampering.
-func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
+func (s *events) readHead(ctx context.Context, tx *sql.Tx) (head, error) {
 	h, found, err := scanHead(tx.StmtContext(ctx, s.head).QueryRowContext(ctx))
 	if err != nil {
 		return head{}, err
@@ -146,8 +146,8 @@ func (s *events) withFlaw(ctx context.Context, h head, flaw string) head {
 	return h
 }
 
-// moveEnd stores the head of the chain.
-func (s *events) moveEnd(ctx context.Context, tx *sql.Tx, h head) error {
+// storeHead stores the head of the chain.
+func (s *events) storeHead(ctx context.Context, tx *sql.Tx, h head) error {
 	s.chain.sealHead(&h)
 	_, err := tx.StmtContext(ctx, s.setHead).ExecContext(ctx, h.seq, h.hash, h.flaw, h.mac)
 	return err

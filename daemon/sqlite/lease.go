@@ -126,7 +126,7 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	lease.Granted = minAmounts(want, room)
 	own = own.Plus(lease.Granted)
 	lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
-	if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
+	if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
 	// An empty lease is also stored, because it records the time from which on calls are covered.
@@ -162,9 +162,9 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 // Close implements [caisson.LedgerStore]. It is idempotent.
 func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error {
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		stmts := []*sql.Stmt{l.begin, l.leases.remove, l.end}
+		stmts := []*sql.Stmt{l.insertJournal, l.leases.remove, l.closeJournal}
 		if lost {
-			stmts = []*sql.Stmt{l.begin, l.leases.insertLosses, l.leases.spendLosses, l.leases.remove, l.end}
+			stmts = []*sql.Stmt{l.insertJournal, l.leases.insertLosses, l.leases.spendLosses, l.leases.remove, l.closeJournal}
 		}
 		if _, closed, err := l.journalState(ctx, tx, journal); err != nil || closed {
 			return err

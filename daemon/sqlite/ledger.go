@@ -12,25 +12,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// hour is the granularity of the sums in the table usage, in microseconds.
-const hour = int64(time.Hour / time.Microsecond)
+// hourMicros is the granularity of the sums in the table usage, in microseconds.
+const hourMicros = int64(time.Hour / time.Microsecond)
 
 // ledger implements [caisson.LedgerStore].
 type ledger struct {
 	db  *db
 	now func() time.Time
 
-	journal *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
-	offset  *sql.Stmt    // Like journal, for readers.
-	open    *sql.Stmt    // Returns the journals that are not closed.
-	begin   *sql.Stmt    // Inserts a journal unless it exists.
-	advance *sql.Stmt    // Sets the offset of a journal.
-	end     *sql.Stmt    // Closes a journal.
-	call    *sql.Stmt    // Inserts a call unless it exists.
-	receipt *sql.Stmt    // Inserts the source and reference of a call.
-	lineage *sql.Stmt    // Inserts an ancestor of a run.
-	sum     *sql.Stmt    // Adds to a row of the table usage.
-	place   pagePosition // For Calls.
+	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
+	offset        *sql.Stmt    // Like journal, for readers.
+	open          *sql.Stmt    // Returns the journals that are not closed.
+	insertJournal *sql.Stmt    // Inserts a journal unless it exists.
+	advance       *sql.Stmt    // Sets the offset of a journal.
+	closeJournal  *sql.Stmt    // Closes a journal.
+	call          *sql.Stmt    // Inserts a call unless it exists.
+	receipt       *sql.Stmt    // Inserts the source and reference of a call.
+	lineage       *sql.Stmt    // Inserts an ancestor of a run.
+	sum           *sql.Stmt    // Adds to a row of the table usage.
+	place         pagePosition // For Calls.
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -42,14 +42,14 @@ var _ caisson.LedgerStore = (*ledger)(nil)
 func newLedger(p *preparer, now func() time.Time) *ledger {
 	const journal = `SELECT offset, closed FROM journal WHERE id = ?`
 	return &ledger{
-		db:      p.db,
-		now:     now,
-		journal: p.write(journal),
-		offset:  p.read(journal),
-		open:    p.read(`SELECT id FROM journal WHERE closed = 0 ORDER BY rowid`),
-		begin:   p.write(`INSERT INTO journal (id, offset, closed) VALUES (?, 0, 0) ON CONFLICT DO NOTHING`),
-		advance: p.write(`UPDATE journal SET offset = ? WHERE id = ?`),
-		end:     p.write(`UPDATE journal SET closed = 1 WHERE id = ?`),
+		db:            p.db,
+		now:           now,
+		journal:       p.write(journal),
+		offset:        p.read(journal),
+		open:          p.read(`SELECT id FROM journal WHERE closed = 0 ORDER BY rowid`),
+		insertJournal: p.write(`INSERT INTO journal (id, offset, closed) VALUES (?, 0, 0) ON CONFLICT DO NOTHING`),
+		advance:       p.write(`UPDATE journal SET offset = ? WHERE id = ?`),
+		closeJournal:  p.write(`UPDATE journal SET closed = 1 WHERE id = ?`),
 		call: p.write(`INSERT INTO call
 			(id, at, account, sandbox, run, session, agent, user, model, failed, estimated, input, output, cache_read, cache_write, cost, doc)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`),
@@ -74,7 +74,7 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
 	}
 	err := l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
+		if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 			return err
 		}
 		at, closed, err := l.journalState(ctx, tx, journal)
@@ -199,7 +199,7 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	if err := b.addLineage(ctx, c.Guest); err != nil {
 		return err
 	}
-	k := sumKey{c.Account, at - at%hour, c.Sandbox, c.Run, c.Session, c.Agent, c.User, c.Model}
+	k := sumKey{c.Account, at - at%hourMicros, c.Sandbox, c.Run, c.Session, c.Agent, c.User, c.Model}
 	s := b.sums[k]
 	if s == nil {
 		s = &caisson.UsageRow{}

@@ -16,10 +16,10 @@ type runs struct {
 	*idTable[caisson.Run]
 	now func() time.Time
 
-	countLive      *sql.Stmt // See countLiveRuns.
-	ancestorState  *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their limit.
-	count          *sql.Stmt // Increments the number of sub-runs of a run.
-	insertAncestor *sql.Stmt // Inserts an ancestor of a run.
+	countLive        *sql.Stmt // See countLiveRuns.
+	ancestorState    *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their limit.
+	incrementSubRuns *sql.Stmt // Increments the number of sub-runs of a run.
+	insertAncestor   *sql.Stmt // Inserts an ancestor of a run.
 
 	events   runEventStmts
 	removal  runRemovalStmts
@@ -34,13 +34,13 @@ const countLiveRuns = `SELECT count(*) FROM run WHERE account = ? AND ended_at I
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	s := &runs{
-		now:            now,
-		countLive:      p.write(countLiveRuns),
-		ancestorState:  p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
-		count:          p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
-		insertAncestor: p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
-		events:         newRunEventStmts(p),
-		removal:        newRunRemovalStmts(p),
+		now:              now,
+		countLive:        p.write(countLiveRuns),
+		ancestorState:    p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
+		incrementSubRuns: p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
+		insertAncestor:   p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
+		events:           newRunEventStmts(p),
+		removal:          newRunRemovalStmts(p),
 	}
 	s.idTable = newIDTable(p, "run", &idTable[caisson.Run]{
 		docs: docs[caisson.Run]{
@@ -134,7 +134,7 @@ func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) 
 			return caisson.Errorf(caisson.Exhausted, "%d runs wait or are under way, and more than %d are not taken; try again when some have ended", n, live)
 		}
 	}
-	above, count := tx.StmtContext(ctx, s.ancestorState), tx.StmtContext(ctx, s.count)
+	above, count := tx.StmtContext(ctx, s.ancestorState), tx.StmtContext(ctx, s.incrementSubRuns)
 	for _, id := range r.Lineage {
 		var seq, children, most int64
 		var ended bool

@@ -109,7 +109,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	if err := s.prepare(ctx, c, events); err != nil {
 		return nil, err
 	}
-	if err := s.events.checkEnd(ctx); err != nil {
+	if err := s.events.checkHead(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := s.accounts.Ensure(ctx, caisson.LocalAccount); err != nil {

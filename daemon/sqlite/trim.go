@@ -79,16 +79,16 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) e
 		for n < len(old) && old[n].seq == old[n-1].seq+1 {
 			n++
 		}
-		flaw, err := s.removeRun(ctx, tx, old[:n])
+		flaw, err := s.removeSequence(ctx, tx, old[:n])
 		if err != nil {
 			return err
 		}
 		if flaw != "" {
-			h, err := s.end(ctx, tx)
+			h, err := s.readHead(ctx, tx)
 			if err != nil {
 				return err
 			}
-			if err := s.moveEnd(ctx, tx, s.withFlaw(ctx, h, flaw)); err != nil {
+			if err := s.storeHead(ctx, tx, s.withFlaw(ctx, h, flaw)); err != nil {
 				return err
 			}
 		}
@@ -97,9 +97,9 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) e
 	return nil
 }
 
-// removeRun removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events; then no
+// removeSequence removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events; then no
 // gap is recorded. It is "" if there is none.
-func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
+func (s *events) removeSequence(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
 		return "", err

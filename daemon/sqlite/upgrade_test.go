@@ -29,7 +29,7 @@ func TestUpgradeLedger(t *testing.T) {
 		}
 		at := int64(1_777_636_800_000_000) + int64(i)*int64(time.Minute/time.Microsecond)
 		if i%4 == 3 && i < 8 {
-			at += hour * 24
+			at += hourMicros * 24
 		}
 		run(t, db, fmt.Sprintf(`INSERT INTO call (id, at, account, sandbox, run, session, model, failed, estimated, input, output, cache_read, cache_write, cost, doc)
 			VALUES ('ca-%d', %d, 'local', 'sb-1', 'r%d', '', 'm', %d, 0, 1, 2, 3, %d, %d, '{"id":"ca-%d","account":"local"%s}')`,

@@ -46,11 +46,11 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	first, last := since, until // The range of whole hours.
 	if !q.Since.IsZero() {
 		since = q.Since.UnixMicro()
-		first = since + (hour-since%hour)%hour
+		first = since + (hourMicros-since%hourMicros)%hourMicros
 	}
 	if !q.Until.IsZero() {
 		until = q.Until.UnixMicro()
-		last = until - until%hour
+		last = until - until%hourMicros
 	}
 	if first >= last {
 		first, last = until, until

@@ -57,9 +57,9 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// end passes the remaining gaps and compares the position of the walk with h, the stored head. It returns a description of a
+// compareWithHead passes the remaining gaps and compares the position of the walk with h, the stored head. It returns a description of a
 // problem, or "".
-func (w *chainWalk) end(h head) (problem string) {
+func (w *chainWalk) compareWithHead(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
 			return problem
@@ -166,7 +166,7 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h hea
 	if err := rows.Err(); err != nil {
 		return head{}, "", err
 	}
-	return h, w.end(h), nil
+	return h, w.compareWithHead(h), nil
 }
 
 // selectHead returns the head of the chain.

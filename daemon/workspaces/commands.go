@@ -34,9 +34,9 @@ type refusal struct {
 	Finding caisson.Finding
 }
 
-// commands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
+// runCommands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
-func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]string, error) {
+func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(s.c.Settings.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
@@ -59,7 +59,7 @@ func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]
 	}
 	var ran []string
 	for _, cmd := range s.c.Settings.Commands {
-		err := s.command(ctx, r, plan, cmd)
+		err := s.runCommand(ctx, r, plan, cmd)
 		if err != nil && ctx.Err() != nil {
 			return nil, err // the sync was cancelled, which is not a result of the check
 		}
@@ -102,15 +102,15 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
 
-// refused returns the last refusal in a workspace; it is zero if there was none since the last apply.
-func (c refusals) refused(w caisson.ID) (no refusal, err error) {
+// lastRefusal returns the last refusal in a workspace; it is zero if there was none since the last apply.
+func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
 // addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
 // later, the command may pass.
 func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
-	no, err := c.refusals.refused(w)
+	no, err := c.refusals.lastRefusal(w)
 	for i := range changes {
 		ch := &changes[i]
 		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
@@ -123,7 +123,7 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 // backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
 // the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
-	no, err := c.refusals.refused(w)
+	no, err := c.refusals.lastRefusal(w)
 	if err != nil || no.At.IsZero() {
 		return false, err
 	}
@@ -137,8 +137,8 @@ func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	return now().Sub(no.At) < wait, nil
 }
 
-// command runs one command. Returns Denied with the reason if it fails.
-func (s *syncRun) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
+// runCommand runs one command. Returns Denied with the reason if it fails.
+func (s *syncRun) runCommand(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
 	t, err := s.createTrial(ctx, r, plan)
 	if err != nil {
 		return err
@@ -154,11 +154,11 @@ func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error
 	<-s.c.jobSlots
 	defer func() { s.c.jobSlots <- struct{}{} }()
 	select {
-	case s.c.trials.places <- struct{}{}:
+	case s.c.trials.slots <- struct{}{}:
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), not())
 	}
-	defer func() { <-s.c.trials.places }()
+	defer func() { <-s.c.trials.slots }()
 	return do()
 }
 

@@ -33,7 +33,7 @@ type world struct {
 	store caisson.Store
 	jobs  worker.Starter
 	core  *workspaces.Core
-	gate  *workspaces.Gate
+	gate  *workspaces.Service
 	base  int // the account's first uid
 	every time.Duration
 	// search is the delay before files are searched for secrets: by default longer than a test.

@@ -24,7 +24,7 @@ const (
 	fewFiles = 10
 )
 
-// removalCount counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
+// removalCount counts the files of a host directory that are [baseline.IsOwnFile] and not hidden, as far as syncs have changed them.
 type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files removed by automatic syncs, since a person last removed some
@@ -143,18 +143,18 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 }
 
 // lostFiles returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
-// own files that they create. So a rename is a removal if its target does not count, see [baseline.Own], or if it changes
+// own files that they create. So a rename is a removal if its target does not count, see [baseline.IsOwnFile], or if it changes
 // the content.
 func lostFiles(steps []gate.Step) (n int64) {
 	made := map[string]int{} // by hash
 	for _, step := range steps {
-		if baseline.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
+		if baseline.IsOwnFile(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
 			made[step.After.Hash]++
 		}
 	}
 	for _, step := range steps {
 		switch {
-		case !baseline.Own(step.Path) || !isFile(step.Before):
+		case !baseline.IsOwnFile(step.Path) || !isFile(step.Before):
 		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link keeps no content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
@@ -221,7 +221,7 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
 		switch {
-		case !baseline.Own(step.Path):
+		case !baseline.IsOwnFile(step.Path):
 		case is && !was:
 			made++
 		case was && !is:

@@ -36,7 +36,7 @@ type review struct {
 type reviews struct{ *Core }
 
 // Diff implements [caisson.Workspaces].
-func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
+func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
 	if err := checkPatterns(req.Only); err != nil {
 		return nil, err
 	}

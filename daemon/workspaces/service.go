@@ -8,10 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Gate implements [caisson.Workspaces].
-type Gate struct{ c *Core }
+// Service implements [caisson.Workspaces].
+type Service struct{ c *Core }
 
-var _ caisson.Workspaces = (*Gate)(nil)
+var _ caisson.Workspaces = (*Service)(nil)
 
 // errUnchanged cancels an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
@@ -23,7 +23,7 @@ func scope(ctx context.Context) (caisson.Scope, error) {
 }
 
 // GetWorkspace implements [caisson.Workspaces].
-func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
+func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, err := g.get(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace
 }
 
 // get returns a workspace of the caller's account from the store.
-func (g *Gate) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
+func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	in, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (g *Gate) get(ctx context.Context, ref string) (*caisson.Workspace, error) 
 }
 
 // ListWorkspaces implements [caisson.Workspaces].
-func (g *Gate) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
+func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
 	in, err := scope(ctx)
 	if err != nil {
 		return nil, false, err
@@ -50,7 +50,7 @@ func (g *Gate) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([
 }
 
 // hold finds a workspace of the caller's account, and locks it. Returns Conflict if it has no layers.
-func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
+func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
 	}
@@ -69,7 +69,7 @@ func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, rele
 }
 
 // Reset implements [caisson.Workspaces].
-func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error) {
+func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, release, err := g.hold(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what strin
 }
 
 // RemoveWorkspace implements [caisson.Workspaces].
-func (g *Gate) RemoveWorkspace(ctx context.Context, ref string) error {
+func (g *Service) RemoveWorkspace(ctx context.Context, ref string) error {
 	w, err := g.get(ctx, ref)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 }
 
 // ListReceipts implements [caisson.Workspaces].
-func (g *Gate) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.SyncReceipt, bool, error) {
+func (g *Service) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.SyncReceipt, bool, error) {
 	in, err := scope(ctx)
 	if err != nil {
 		return nil, false, err
@@ -176,7 +176,7 @@ func (g *Gate) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*
 }
 
 // GetReceipt implements [caisson.Workspaces].
-func (g *Gate) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
+func (g *Service) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
 	in, err := scope(ctx)
 	if err != nil {
 		return nil, err

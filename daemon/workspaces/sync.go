@@ -20,7 +20,7 @@ const maxSelected = 100_000
 
 // Sync implements [caisson.Workspaces]. If there is nothing to apply, it returns a receipt without an id, which is not
 // stored.
-func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
+func (g *Service) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 	if req.Directory != nil {
 		defer req.Directory.Close()
 	}
@@ -140,7 +140,7 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	if err != nil {
 		return nil, err
 	}
-	if s.passedChecks, err = s.commands(ctx, r, chosen); err != nil {
+	if s.passedChecks, err = s.runCommands(ctx, r, chosen); err != nil {
 		return nil, err
 	}
 	receipt, err := s.apply(ctx, r, chosen)

@@ -36,14 +36,14 @@ type trial struct {
 
 // trials contains the trials in progress.
 type trials struct {
-	places chan struct{} // a token for each trial that has a sandbox
+	slots chan struct{} // a token for each trial that has a sandbox
 
 	mu   sync.Mutex
 	byID map[caisson.ID]*trial // guarded by mu
 }
 
 func newTrials() *trials {
-	return &trials{places: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
+	return &trials{slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
 }
 
 func (t *trials) find(id caisson.ID) *trial {

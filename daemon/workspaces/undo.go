@@ -15,7 +15,7 @@ import (
 )
 
 // Undo implements [caisson.Workspaces].
-func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*caisson.SyncReceipt, error) {
+func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*caisson.SyncReceipt, error) {
 	if dir != nil {
 		defer dir.Close()
 	}

@@ -222,7 +222,7 @@ func (c *Core) acquireSlot(ctx context.Context) error {
 func (c *Core) Layers() *Layers { return &Layers{c} }
 
 // Workspaces returns the service that manages workspaces for callers.
-func (c *Core) Workspaces() *Gate { return &Gate{c} }
+func (c *Core) Workspaces() *Service { return &Service{c} }
 
 // event publishes an event about a workspace.
 func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {

@@ -35,7 +35,7 @@ type agent struct {
 	requestBytesPerToken float64        // estimated number of bytes of a request per token
 	maxTalk              int64          // limit on the bytes of messages, set after the model refused a longer conversation; or 0
 	dropped              bool           // old messages were removed from messages, and the system message says so
-	stuck                failureCounter // of the tool calls of this task
+	failureCounts        failureCounter // of the tool calls of this task
 }
 
 // newAgent returns the agent for a task with configuration c, and loads the conversation if it is stored.
@@ -87,8 +87,8 @@ func (a *agent) fixedSize() int64 {
 	return n
 }
 
-// budget returns the maximum size of the conversation without the system message, in bytes.
-func (a *agent) budget() int64 {
+// maxMessagesSize returns the maximum size of the conversation without the system message, in bytes.
+func (a *agent) maxMessagesSize() int64 {
 	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
 	n = max(n, 2*a.messages[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
 	if a.maxTalk > 0 {
@@ -171,7 +171,7 @@ func (a *agent) checkReply(r *reply) error {
 func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
 	a.out.startMessage()
-	if budget := a.budget(); sizeOf(a.messages) > budget {
+	if budget := a.maxMessagesSize(); sizeOf(a.messages) > budget {
 		a.compact(budget / 10 * 7) // 70 %, so that the next messages do not exceed the limit again
 	}
 	for {
@@ -190,7 +190,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 		if r.prompt > 1000 { // smaller requests give too inaccurate an estimate
 			a.requestBytesPerToken = min(max(float64(have+a.fixedSize())/float64(r.prompt), 1), 8)
 		}
-		r.normalizeCalls(a.called)
+		r.normalizeCalls(a.hasCall)
 		return r, nil
 	}
 }
@@ -210,8 +210,8 @@ func (a *agent) compact(budget int64) bool {
 	return true
 }
 
-// called reports whether the conversation has a call with this id.
-func (a *agent) called(id string) bool {
+// hasCall reports whether the conversation has a call with this id.
+func (a *agent) hasCall(id string) bool {
 	for i := range a.messages {
 		for _, c := range a.messages[i].ToolCalls {
 			if c.ID == id {
@@ -230,7 +230,7 @@ func (a *agent) runCalls(ctx context.Context, r *reply) error {
 		a.out.status("tool_use", clip(c.Function.Name, maxName))
 		a.out.toolStart(c)
 		res := a.box.call(ctx, c.Function)
-		times := a.stuck.record(c.Function, res)
+		times := a.failureCounts.record(c.Function, res)
 		if times == warnAfter {
 			res.text += "\n\n[This same call has failed in the same way three times. Do not repeat it: find out why it fails, or go another way.]"
 		}

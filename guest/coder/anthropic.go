@@ -20,12 +20,12 @@ type anthropicRequest struct {
 	System     []block            `json:"system,omitempty"`
 	Messages   []anthropicMessage `json:"messages"`
 	Tools      []anthropicTool    `json:"tools,omitempty"`
-	ToolChoice *kind              `json:"tool_choice,omitempty"`
+	ToolChoice *typeObject        `json:"tool_choice,omitempty"`
 	Stream     bool               `json:"stream"`
 }
 
-// kind is a JSON object with only a type.
-type kind struct {
+// typeObject is a JSON object with only a type.
+type typeObject struct {
 	Type string `json:"type"`
 }
 
@@ -42,22 +42,22 @@ type anthropicMessage struct {
 
 // block is a part of a message, with the fields of all types that the agent sends or reads.
 type block struct {
-	Type      string  `json:"type"`
-	Text      string  `json:"text,omitempty"`
-	Thinking  *string `json:"thinking,omitempty"`  // may be present and empty
-	Signature string  `json:"signature,omitempty"` // of a thinking block
-	Data      string  `json:"data,omitempty"`      // of a redacted_thinking block
-	ID        string  `json:"id,omitempty"`
-	Name      string  `json:"name,omitempty"`
-	Input     raw     `json:"input,omitempty"`
-	ToolUseID string  `json:"tool_use_id,omitempty"`
-	Content   string  `json:"content,omitempty"` // of a tool_result block
-	Cache     *kind   `json:"cache_control,omitempty"`
+	Type      string      `json:"type"`
+	Text      string      `json:"text,omitempty"`
+	Thinking  *string     `json:"thinking,omitempty"`  // may be present and empty
+	Signature string      `json:"signature,omitempty"` // of a thinking block
+	Data      string      `json:"data,omitempty"`      // of a redacted_thinking block
+	ID        string      `json:"id,omitempty"`
+	Name      string      `json:"name,omitempty"`
+	Input     raw         `json:"input,omitempty"`
+	ToolUseID string      `json:"tool_use_id,omitempty"`
+	Content   string      `json:"content,omitempty"` // of a tool_result block
+	Cache     *typeObject `json:"cache_control,omitempty"`
 }
 
 // cacheMark marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
 // only once.
-var cacheMark = &kind{"ephemeral"}
+var cacheMark = &typeObject{"ephemeral"}
 
 func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
@@ -85,7 +85,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 		req.Tools = append(req.Tools, anthropicTool{t.Name, t.Description, t.Parameters})
 	}
 	if q.toolsOff && q.tools != nil {
-		req.ToolChoice = &kind{"none"}
+		req.ToolChoice = &typeObject{"none"}
 	}
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }

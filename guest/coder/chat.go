@@ -56,7 +56,7 @@ func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (
 	var before strings.Builder // text of incomplete answers
 	messages := conversation
 	for try, more := 1, 0; ; try++ {
-		r, err := c.once(ctx, messages, toolsOff)
+		r, err := c.tryOnce(ctx, messages, toolsOff)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -119,8 +119,8 @@ func (c *chat) waitRetry(ctx context.Context, try int, err error) error {
 	return c.wait(ctx, wait)
 }
 
-// once makes one call. The reply is never nil; with an error it contains the part that arrived.
-func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
+// tryOnce makes one call. The reply is never nil; with an error it contains the part that arrived.
+func (c *chat) tryOnce(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
 	r := &reply{}
 	// The definitions are sent even if tools are off, because calls in the conversation refer to them.
 	path, header, req := c.api.request(&modelRequest{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
@@ -139,9 +139,9 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 		return r, readFailure(res)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		err = c.whole(r, res.Body)
+		err = c.readWhole(r, res.Body)
 	} else {
-		err = c.streamed(r, res.Body, cancel)
+		err = c.readStream(r, res.Body, cancel)
 	}
 	if err == nil {
 		err = r.checkEmpty()
@@ -160,9 +160,9 @@ func newEvents(r io.Reader) *sse.Reader {
 	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
 }
 
-// streamed reads a streamed answer and writes its text to out as it arrives. When tailTimeout has passed since the model has ended
+// readStream reads a streamed answer and writes its text to out as it arrives. When tailTimeout has passed since the model has ended
 // its answer, it calls end, which must make reading the body fail.
-func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
+func (c *chat) readStream(r *reply, body io.Reader, end func()) error {
 	e := newEvents(&bounded{body, maxStream + 1})
 	thinking := false
 	var tail *time.Timer
@@ -201,8 +201,8 @@ func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 	}
 }
 
-// whole reads an answer that was not streamed, although a stream was requested.
-func (c *chat) whole(r *reply, body io.Reader) error {
+// readWhole reads an answer that was not streamed, although a stream was requested.
+func (c *chat) readWhole(r *reply, body io.Reader) error {
 	b, err := io.ReadAll(&bounded{body, maxStream + 1})
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 		New  *string `json:"new_string"`
 		All  bool    `json:"replace_all"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	path, err := w.path(in.Path)
@@ -42,7 +42,7 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 	if in.New == nil {
 		return failed("new_string is missing; give an empty one to remove old_string")
 	}
-	text, err := content(path)
+	text, err := readEditable(path)
 	if err != nil {
 		return failed("%v", err)
 	}

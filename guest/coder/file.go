@@ -100,7 +100,7 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 		Path          string `json:"path"`
 		Offset, Limit number
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	path, err := w.path(in.Path)
@@ -210,7 +210,7 @@ func (w workspace) write(_ context.Context, args []byte) result {
 		Path    string  `json:"path"`
 		Content *string `json:"content"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	path, err := w.path(in.Path)
@@ -250,8 +250,8 @@ func overwrite(path string, data []byte, flags int) error {
 	return err
 }
 
-// content returns the content of a file that can be edited.
-func content(path string) (string, error) {
+// readEditable returns the content of a file that can be edited.
+func readEditable(path string) (string, error) {
 	f, info, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {
 		return "", err

@@ -242,7 +242,7 @@ func FuzzClean(f *testing.F) {
 	f.Add("\x1b[")
 	f.Fuzz(func(t *testing.T, s string) {
 		got := clean(s)
-		if !plain(got) || len(got) > 3*len(s) || plain(s) && got != s {
+		if !isPlain(got) || len(got) > 3*len(s) || isPlain(s) && got != s {
 			t.Errorf("%q becomes %q", s, got)
 		}
 		for n := range min(len(s), 20) {

@@ -29,7 +29,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 		Path  string `json:"path"`
 		Depth number `json:"depth"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	if in.Path == "" {

@@ -152,14 +152,14 @@ func clipEnd(s string, n int) string {
 
 // clean converts any bytes to text: valid UTF-8 without control characters and terminal sequences.
 func clean(s string) string {
-	if plain(s) {
+	if isPlain(s) {
 		return s
 	}
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c == '\x1b':
-			i += escape(s[i:]) - 1
+			i += escapeLength(s[i:]) - 1
 		case c == '\r' && i+1 < len(s) && s[i+1] == '\n':
 		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
 			b = append(b, 0xff) // invalid UTF-8; a run of these bytes becomes one U+FFFD below
@@ -170,13 +170,13 @@ func clean(s string) string {
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
-// plain reports whether s needs no cleaning.
-func plain(s string) bool {
+// isPlain reports whether s needs no cleaning.
+func isPlain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
 }
 
-// escape returns the length of the terminal sequence at the beginning of s.
-func escape(s string) int {
+// escapeLength returns the length of the terminal sequence at the beginning of s.
+func escapeLength(s string) int {
 	if len(s) < 2 || s[1] != '[' {
 		return 1
 	}

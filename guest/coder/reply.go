@@ -115,7 +115,7 @@ func (r *reply) normalizeCalls(taken func(id string) bool) {
 			c.Function.Arguments = "{}"
 		}
 		c.Function.Name = clean(c.Function.Name)
-		for n := 1; c.ID == "" || len(c.ID) > maxCallID || !plain(c.ID) || seen[c.ID] || taken(c.ID); n++ {
+		for n := 1; c.ID == "" || len(c.ID) > maxCallID || !isPlain(c.ID) || seen[c.ID] || taken(c.ID); n++ {
 			c.ID = fmt.Sprintf("call_%d_%d", len(calls), n)
 		}
 		seen[c.ID] = true

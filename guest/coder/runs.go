@@ -34,9 +34,9 @@ func runTools(s server) []tool {
 	}}
 }
 
-// get makes a request with any method to the server of sub-runs and decodes the JSON of the answer into to. The error is a
+// requestJSON makes a request with any method to the server of sub-runs and decodes the JSON of the answer into to. The error is a
 // *toolRefusal if the status is not 2xx.
-func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
+func (s server) requestJSON(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 		Prompt string `json:"prompt"`
 		Model  string `json:"model,omitempty"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	if in.Agent == "" || in.Prompt == "" {
@@ -87,7 +87,7 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 		return failed("%v", err)
 	}
 	var run agentRun
-	if err := s.get(ctx, "POST", "/v1/runs", body, &run); err != nil {
+	if err := s.requestJSON(ctx, "POST", "/v1/runs", body, &run); err != nil {
 		return failed("The run was not started: %v", err)
 	}
 	if !sessionID(run.ID) || run.ID == "" {
@@ -105,7 +105,7 @@ func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	for !run.State.Ended() {
 		asked := time.Now()
 		next := agentRun{}
-		err := s.get(ctx, "GET", "/v1/runs/"+id+"?wait="+pollSeconds, nil, &next)
+		err := s.requestJSON(ctx, "GET", "/v1/runs/"+id+"?wait="+pollSeconds, nil, &next)
 		_, refused := errors.AsType[*toolRefusal](err)
 		switch {
 		case ctx.Err() != nil:
@@ -144,7 +144,7 @@ func runResult(run *agentRun) result {
 
 func (s server) listAgents(ctx context.Context, _ []byte) result {
 	var all raw
-	if err := s.get(ctx, "GET", "/v1/agents", nil, &all); err != nil {
+	if err := s.requestJSON(ctx, "GET", "/v1/agents", nil, &all); err != nil {
 		return failed("The agents cannot be listed: %v", err)
 	}
 	type agent struct {

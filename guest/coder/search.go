@@ -52,7 +52,7 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 		Pattern, Path, Glob string
 		IgnoreCase          bool `json:"ignore_case"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	if in.Path == "" {
@@ -74,12 +74,12 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 	if info.IsDir() {
 		whole = walkTree(ctx, root, s.limitReached, func(name string, e fs.DirEntry) bool {
 			if e.Type().IsRegular() && s.matchesGlob(name) {
-				s.file(filepath.Join(root, name), filepath.Join(in.Path, name))
+				s.searchFile(filepath.Join(root, name), filepath.Join(in.Path, name))
 			}
 			return true
 		})
 	} else {
-		s.file(root, in.Path)
+		s.searchFile(root, in.Path)
 	}
 	return s.result(whole)
 }
@@ -113,8 +113,8 @@ func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
-// file searches one file. A file that cannot be read is skipped.
-func (s *search) file(name, shown string) {
+// searchFile searches one file. A file that cannot be read is skipped.
+func (s *search) searchFile(name, shown string) {
 	f, info, err := openRegular(name, os.O_RDONLY, 0)
 	if err != nil {
 		return

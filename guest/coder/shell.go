@@ -48,7 +48,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 		Command string `json:"command"`
 		Timeout number `json:"timeout"`
 	}
-	if err := arguments(args, &in); err != nil {
+	if err := decodeArguments(args, &in); err != nil {
 		return failed("%v", err)
 	}
 	limit := shellTime

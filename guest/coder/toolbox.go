@@ -134,8 +134,8 @@ func truncateMiddle(s string, n int) string {
 	return clip(s, half) + fmt.Sprintf("\n[%d bytes left out]\n", len(s)-2*half) + clipEnd(s, half)
 }
 
-// arguments decodes the arguments of a call. The error is a message for the model.
-func arguments(data []byte, to any) error {
+// decodeArguments decodes the arguments of a call. The error is a message for the model.
+func decodeArguments(data []byte, to any) error {
 	if err := json.Unmarshal(data, to); err != nil {
 		return fmt.Errorf("the arguments are not as they should be: %w", err)
 	}

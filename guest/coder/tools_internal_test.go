@@ -58,8 +58,8 @@ func (b *bench) callUntil(ctx context.Context, name string, args any) result {
 	go func() { done <- b.box.call(ctx, function{Name: name, Arguments: string(data)}) }()
 	select {
 	case r := <-done:
-		if len(r.text) > maxResult || !plain(r.text) {
-			b.t.Errorf("%s: %d bytes, clean: %v", name, len(r.text), plain(r.text))
+		if len(r.text) > maxResult || !isPlain(r.text) {
+			b.t.Errorf("%s: %d bytes, clean: %v", name, len(r.text), isPlain(r.text))
 		}
 		return r
 	case <-time.After(2 * time.Minute):

@@ -28,7 +28,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var patch strings.Builder
 	cut := append(slices.Clone(before.omitted), after.omitted...)
 	partial := before.partial || after.partial // a file that only one manifest has may then have existed at both times
-	for _, name := range paths(before, after) {
+	for _, name := range mergedPaths(before, after) {
 		was, is := before.entries[name], after.entries[name]
 		change := caisson.FileChange{Path: safePath(name)}
 		switch {
@@ -69,8 +69,8 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	return all, "# not shown: " + truncate(note, 900, "…") + "\n" + patch.String()
 }
 
-// paths returns the paths of both manifests, sorted.
-func paths(a, b *manifest) []string {
+// mergedPaths returns the paths of both manifests, sorted.
+func mergedPaths(a, b *manifest) []string {
 	names := slices.Collect(maps.Keys(a.entries))
 	for name := range b.entries {
 		if a.entries[name] == nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// plainEvents is the dialect caisson. Its lines are [caisson.RunEvent] without the fields that the engine sets. The answer is
+// caissonEvents is the dialect caisson. Its lines are [caisson.RunEvent] without the fields that the engine sets. The answer is
 // in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. At most one error is used, and done
 // ends the turn.
-type plainEvents struct{}
+type caissonEvents struct{}
 
-func (*plainEvents) reportsEnd() bool { return false }
+func (*caissonEvents) reportsEnd() bool { return false }
 
-func (*plainEvents) line(raw []byte, s *turnState) bool {
+func (*caissonEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {
 		return false
@@ -51,14 +51,14 @@ func (*plainEvents) line(raw []byte, s *turnState) bool {
 
 // byPath is the dialect of agents whose lines are described by paths of JSON fields.
 type byPath struct {
-	text, final, fail []string            // paths of a part of the answer, of the answer and of an error; nil if none
-	usage             map[string][]string // paths of numbers, by the names in usageNames
+	text, final, failure []string            // paths of a part of the answer, of the answer and of an error; nil if none
+	usage                map[string][]string // paths of numbers, by the names in usageNames
 }
 
 // usageNames are the valid fields of usage.
 var usageNames = []string{"calls", "input", "output", "cacheRead", "cacheWrite", "cost"}
 
-func newPaths(events map[string]string) (dialect, error) {
+func newByPath(events map[string]string) (dialect, error) {
 	p := &byPath{usage: map[string][]string{}}
 	for name, path := range events {
 		steps := strings.Split(path, ".")
@@ -71,7 +71,7 @@ func newPaths(events map[string]string) (dialect, error) {
 		case name == "final":
 			p.final = steps
 		case name == "error":
-			p.fail = steps
+			p.failure = steps
 		case kind != name && strings.Contains(" "+strings.Join(usageNames, " ")+" ", " "+kind+" "):
 			p.usage[kind] = steps
 		default:
@@ -100,7 +100,7 @@ func (p *byPath) line(raw []byte, s *turnState) bool {
 		known = true
 		s.answer.Final(final)
 	}
-	if message := message(lookup(v, p.fail)); message != "" {
+	if message := message(lookup(v, p.failure)); message != "" {
 		known = true
 		s.err = newAgentError(message)
 	}

@@ -128,14 +128,14 @@ func turnError(s *turnState, d dialect, exit *caisson.RunError, valid, other int
 // dialectOf returns the dialect that an agent's catalog entry names, or that of its paths.
 func dialectOf(events map[string]string) (dialect, error) {
 	name := events["dialect"]
-	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &plainEvents{}}
+	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &caissonEvents{}}
 	switch {
 	case name != "" && known[name] != nil:
 		return known[name], nil
 	case name != "":
 		return nil, fmt.Errorf("there is no dialect %.40q; write codex, claude, opencode or caisson, or the paths text, final, error and usage", name)
 	case len(events) > 0:
-		return newPaths(events)
+		return newByPath(events)
 	}
 	return &autoDialect{}, nil
 }
@@ -147,7 +147,7 @@ func (g *autoDialect) line(raw []byte, s *turnState) bool {
 	if g.chosen != nil {
 		return g.chosen.line(raw, s)
 	}
-	for _, d := range []dialect{&codex{}, &claude{}, &opencode{}, &plainEvents{}} {
+	for _, d := range []dialect{&codex{}, &claude{}, &opencode{}, &caissonEvents{}} {
 		if d.line(raw, s) {
 			g.chosen = d
 			return true

@@ -24,22 +24,22 @@ const (
 
 // output is the implementation of Out for Main.
 type output struct {
-	w      *task.Writer
-	broken func(error) // called when w fails, after which nothing is written
+	w            *task.Writer
+	onWriteError func(error) // called when w fails, after which nothing is written
 
-	mu      sync.Mutex // guards the fields below
-	clean   cleaner
-	pending []byte                // text that has not been written
-	at      time.Time             // time of the last write of text
-	timer   *time.Timer           // set while pending text is to be written
-	tail    []byte                // the last two bytes of all text
-	apart   bool                  // an empty line precedes the next text
-	status  string                // the last event, if it was a status
-	marks   map[string]bool       // marks that were written
-	logs    map[string]*logStream // by name of the stream
-	left    int64                 // bytes of events that may still be written
-	cut     bool                  // output was dropped because of a limit
-	closed  bool
+	mu           sync.Mutex // guards the fields below
+	clean        cleaner
+	pending      []byte                // text that has not been written
+	lastFlush    time.Time             // time of the last write of text
+	timer        *time.Timer           // set while pending text is to be written
+	tail         []byte                // the last two bytes of all text
+	separateNext bool                  // an empty line precedes the next text
+	status       string                // the last event, if it was a status
+	marks        map[string]bool       // marks that were written
+	logs         map[string]*logStream // by name of the stream
+	left         int64                 // bytes of events that may still be written
+	cut          bool                  // output was dropped because of a limit
+	closed       bool
 }
 
 // logStream is the state of one log.
@@ -51,7 +51,7 @@ type logStream struct {
 
 func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 	return &output{
-		w: w, broken: broken, left: int64(limit), marks: map[string]bool{},
+		w: w, onWriteError: broken, left: int64(limit), marks: map[string]bool{},
 		logs: map[string]*logStream{caisson.LogStdout: {left: int64(limit)}, caisson.LogStderr: {left: int64(limit)}},
 	}
 }
@@ -71,8 +71,8 @@ func (o *output) add(s string) {
 	if s == "" || o.closed {
 		return
 	}
-	if o.apart {
-		o.apart = false
+	if o.separateNext {
+		o.separateNext = false
 		for gap := o.gap(); gap > 0; gap-- {
 			o.pending = append(o.pending, '\n')
 		}
@@ -80,7 +80,7 @@ func (o *output) add(s string) {
 	o.pending = append(o.pending, s...)
 	o.tail = append(o.tail, s[max(0, len(s)-2):]...)
 	o.tail = o.tail[max(0, len(o.tail)-2):]
-	switch wait := flushTime - time.Since(o.at); {
+	switch wait := flushTime - time.Since(o.lastFlush); {
 	case len(o.pending) >= flushSize || wait <= 0:
 		o.flush()
 	case o.timer == nil:
@@ -107,7 +107,7 @@ func (o *output) Separate() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.add(o.clean.flush())
-	o.apart = true
+	o.separateNext = true
 }
 
 // flush writes the pending text. The caller must hold mu.
@@ -132,7 +132,7 @@ func (o *output) flush() {
 			o.pending = o.pending[:0]
 		}
 	}
-	o.at = time.Now()
+	o.lastFlush = time.Now()
 }
 
 // event writes an event if the limit permits it. The caller must hold mu.
@@ -152,7 +152,7 @@ func (o *output) event(e caisson.RunEvent) {
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {
-		o.broken(err)
+		o.onWriteError(err)
 	}
 	return int64(n)
 }

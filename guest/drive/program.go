@@ -34,11 +34,11 @@ type Program struct {
 	stdout *os.File
 	stderr *os.File
 
-	process *os.Process
-	ended   chan struct{}      // closed when the program has exited
-	exit    caisson.ExitStatus // valid once ended is closed
-	exited  atomic.Bool        // ended is closed, or is about to be
-	clear   sync.Once          // for Close
+	process   *os.Process
+	ended     chan struct{}      // closed when the program has exited
+	exit      caisson.ExitStatus // valid once ended is closed
+	exited    atomic.Bool        // ended is closed, or is about to be
+	closeOnce sync.Once          // for Close
 }
 
 // Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
@@ -250,7 +250,7 @@ func (p *Program) Kill() {
 
 // Close kills the remaining processes of the program and closes its pipes.
 func (p *Program) Close() {
-	p.clear.Do(func() {
+	p.closeOnce.Do(func() {
 		p.Kill()
 		<-p.ended
 		p.closeFiles()

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxWaiting is the maximum number of messages in the send queue.
-const maxWaiting = 64
+// maxQueued is the maximum number of messages in the send queue.
+const maxQueued = 64
 
 // Error codes of JSON-RPC.
 const (
@@ -60,7 +60,7 @@ type rpc struct {
 }
 
 func newRPC(out Out) *rpc {
-	return &rpc{out: out, send: make(chan []byte, maxWaiting), pending: map[string]chan *rpcMessage{}}
+	return &rpc{out: out, send: make(chan []byte, maxQueued), pending: map[string]chan *rpcMessage{}}
 }
 
 // write sends the queued messages until ctx is done. It runs in a separate goroutine, because the agent may write before it

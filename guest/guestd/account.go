@@ -33,7 +33,7 @@ func resolveUser(etc fs.FS, spec string) (*identity, error) {
 		id.uid = number
 	}
 	name := ""
-	err := scan(etc, "passwd", 7, func(f []string) bool {
+	err := scanFields(etc, "passwd", 7, func(f []string) bool {
 		uid, ok1 := parseID(f[2])
 		gid, ok2 := parseID(f[3])
 		if !ok1 || !ok2 || (f[0] != user && (!isNumber || uid != number)) {
@@ -56,7 +56,7 @@ func resolveUser(etc fs.FS, spec string) (*identity, error) {
 		return id, nil
 	}
 	id.groups = []int{id.gid}
-	err = scan(etc, "group", 4, func(f []string) bool {
+	err = scanFields(etc, "group", 4, func(f []string) bool {
 		if gid, ok := parseID(f[2]); ok && name != "" && gid != id.gid && slices.Contains(strings.Split(f[3], ","), name) {
 			id.groups = append(id.groups, gid)
 		}
@@ -70,7 +70,7 @@ func resolveGroup(etc fs.FS, group string) (int, error) {
 		return gid, nil
 	}
 	found := -1
-	err := scan(etc, "group", 4, func(f []string) bool {
+	err := scanFields(etc, "group", 4, func(f []string) bool {
 		if gid, ok := parseID(f[2]); ok && f[0] == group {
 			found = gid
 		}
@@ -87,9 +87,9 @@ func parseID(s string) (int, bool) {
 	return int(n), err == nil && n <= maxID
 }
 
-// scan calls each with the fields of every line that has that many fields, until it returns false. A missing file is treated as
+// scanFields calls each with the fields of every line that has that many fields, until it returns false. A missing file is treated as
 // empty; lines longer than 64 KiB are skipped.
-func scan(etc fs.FS, name string, fields int, each func([]string) bool) error {
+func scanFields(etc fs.FS, name string, fields int, each func([]string) bool) error {
 	f, err := etc.Open(name)
 	if err != nil {
 		return nil // an image without users; numeric ids still work

@@ -91,14 +91,14 @@ func (c *Client) putIdle(k *conn) {
 // A call is one operation in progress.
 type call struct {
 	*conn
-	client *Client
-	unbind func() bool // cancels that the end of ctx closes conn; false if ctx has ended already
-	result *result     // the answer to the request, before any content
+	client      *Client
+	stopClosing func() bool // cancels that the end of ctx closes conn; false if ctx has ended already
+	result      *result     // the answer to the request, before any content
 }
 
 // done ends the call; the process is reused unless it has been closed.
 func (c *call) done() {
-	if c.unbind() {
+	if c.stopClosing() {
 		c.client.putIdle(c.conn)
 	}
 }
@@ -128,13 +128,13 @@ func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove
 
 // exchange sends a request to the process of k and waits for the result. After an error the call has ended.
 func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
-	t := &call{conn: k, client: c, unbind: k.closeAfter(ctx)}
+	t := &call{conn: k, client: c, stopClosing: k.closeAfter(ctx)}
 	err := k.request(req)
 	if err == nil {
 		t.result, err = k.result(frameResult)
 	}
 	if err != nil {
-		t.unbind()
+		t.stopClosing()
 		return nil, err
 	}
 	if err := t.result.err(); err != nil {

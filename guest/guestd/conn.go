@@ -139,8 +139,8 @@ func (c *conn) dead() bool {
 	}
 }
 
-// fail closes c because of a protocol error and returns the error.
-func (c *conn) fail(cause error) error {
+// closeWithError closes c because of a protocol error and returns the error.
+func (c *conn) closeWithError(cause error) error {
 	select {
 	case <-c.stop:
 		return c.closeErr
@@ -159,7 +159,7 @@ func (c *conn) recv() (frame, error) {
 	select {
 	case f, ok := <-c.frames:
 		if !ok {
-			return frame{}, c.fail(unexpectedEOF(c.readErr))
+			return frame{}, c.closeWithError(unexpectedEOF(c.readErr))
 		}
 		return f, nil
 	case <-c.stop:
@@ -180,10 +180,10 @@ func (c *conn) result(kind byte) (*result, error) {
 func (c *conn) parse(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {
-		return nil, c.fail(errProtocol)
+		return nil, c.closeWithError(errProtocol)
 	}
 	if err := decode(f.payload, &r); err != nil {
-		return nil, c.fail(err)
+		return nil, c.closeWithError(err)
 	}
 	return &r, nil
 }
@@ -195,11 +195,11 @@ func (c *conn) buffer() ([]byte, *frame, error) {
 		return b, nil, nil
 	case f, ok := <-c.frames:
 		if !ok {
-			return nil, nil, c.fail(unexpectedEOF(c.readErr))
+			return nil, nil, c.closeWithError(unexpectedEOF(c.readErr))
 		}
 		return nil, &f, nil
 	case <-c.broken:
-		return nil, nil, c.fail(io.ErrClosedPipe)
+		return nil, nil, c.closeWithError(io.ErrClosedPipe)
 	case <-c.stop:
 		return nil, nil, c.closeErr
 	}
@@ -211,7 +211,7 @@ func (c *conn) send(b []byte) error {
 	case c.out <- b:
 		return nil
 	case <-c.broken:
-		return c.fail(io.ErrClosedPipe)
+		return c.closeWithError(io.ErrClosedPipe)
 	case <-c.stop:
 		return c.closeErr
 	}
@@ -228,7 +228,7 @@ func (c *conn) request(v request) error {
 		return err
 	}
 	if early != nil {
-		return c.fail(errProtocol)
+		return c.closeWithError(errProtocol)
 	}
 	return c.send(appendFrame(b, frameRequest, payload))
 }
@@ -293,14 +293,14 @@ func readFull(r io.Reader, b []byte) (n int, err error) {
 func (c *conn) handleRefusal(f *frame) (*result, error) {
 	res, err := c.parse(*f, frameEnd)
 	if err == nil && res.Kind == "" {
-		return nil, c.fail(errProtocol) // success without having received the end
+		return nil, c.closeWithError(errProtocol) // success without having received the end
 	}
 	if err == nil {
 		var b []byte
 		select {
 		case b = <-c.free:
 		case <-c.broken:
-			return nil, c.fail(io.ErrClosedPipe)
+			return nil, c.closeWithError(io.ErrClosedPipe)
 		case <-c.stop:
 			return nil, c.closeErr
 		}

@@ -113,7 +113,7 @@ func (id *identity) assume() error {
 // can be executed.
 func lookPath(name, paths string) (string, error) {
 	if strings.Contains(name, "/") {
-		return name, executable(name)
+		return name, checkExecutable(name)
 	}
 	var denied error
 	for dir := range strings.SplitSeq(paths, ":") {
@@ -121,7 +121,7 @@ func lookPath(name, paths string) (string, error) {
 			dir = "."
 		}
 		candidate := dir + "/" + name
-		err := executable(candidate)
+		err := checkExecutable(candidate)
 		if err == nil {
 			return candidate, nil
 		}
@@ -137,8 +137,8 @@ func lookPath(name, paths string) (string, error) {
 	return "", errNotInPath
 }
 
-// executable returns nil, or the reason why a file cannot be executed.
-func executable(name string) error {
+// checkExecutable returns nil, or the reason why a file cannot be executed.
+func checkExecutable(name string) error {
 	info, err := os.Stat(name)
 	if err != nil {
 		return err

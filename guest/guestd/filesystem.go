@@ -108,9 +108,9 @@ func (p dirEntry) readlink() (string, error) {
 	return string(buf[:n]), nil
 }
 
-// target follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
+// locateTarget follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
 // parents of name, but not those of the target of a symlink.
-func (s *filesystem) target(name string) (dirEntry, error) {
+func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	if err := s.mkdirAll(path.Dir(name)); err != nil {
 		return dirEntry{}, err
@@ -197,7 +197,7 @@ type pendingFile struct {
 // createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
 // permissions allow that.
 func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, error) {
-	p, err := s.target(name)
+	p, err := s.locateTarget(name)
 	if err != nil {
 		return nil, err
 	}

@@ -49,8 +49,8 @@ const (
 	maxName         = 255      // bytes
 )
 
-// limit returns the maximum payload of a frame of that kind, in bytes.
-func limit(kind byte) int {
+// maxPayload returns the maximum payload of a frame of that kind, in bytes.
+func maxPayload(kind byte) int {
 	switch kind {
 	case frameData:
 		return chunkSize
@@ -79,7 +79,7 @@ func readFrame(r io.Reader) (frame, error) {
 	}
 	f := frame{kind: head[0]}
 	n := binary.BigEndian.Uint32(head[1:])
-	if n > uint32(limit(f.kind)) || (limit(f.kind) == 0 && f.kind != frameAbort) {
+	if n > uint32(maxPayload(f.kind)) || (maxPayload(f.kind) == 0 && f.kind != frameAbort) {
 		return frame{}, errProtocol
 	}
 	f.payload = make([]byte, n)

@@ -62,7 +62,7 @@ func (r *reader) next() error {
 	}
 	if f.kind == frameData {
 		if r.total += int64(len(f.payload)); r.limit > 0 && r.total > r.limit {
-			return r.call.fail(errProtocol)
+			return r.call.closeWithError(errProtocol)
 		}
 		r.rest = f.payload
 		return nil
@@ -81,7 +81,7 @@ func (r *reader) next() error {
 // Close ends the stream. It may be called concurrently with Read.
 func (r *reader) Close() error {
 	r.once.Do(func() {
-		r.call.unbind()
+		r.call.stopClosing()
 		r.call.close(io.ErrClosedPipe)
 	})
 	return nil
@@ -181,7 +181,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	}
 	infos, err := t.list(name)
 	if err != nil {
-		t.unbind()
+		t.stopClosing()
 		t.close(err)
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 		}
 		var batch []entry
 		if err := decodeItems(f.payload, &batch); err != nil {
-			return nil, c.fail(err)
+			return nil, c.closeWithError(err)
 		}
 		if len(infos)+len(batch) > maxList {
 			return nil, caisson.Errorf(caisson.Exhausted, "%q has more than %d entries", dir, maxList)
@@ -216,7 +216,7 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 		for i := range batch {
 			info, err := batch[i].listInfo(dir)
 			if err != nil {
-				return nil, c.fail(err)
+				return nil, c.closeWithError(err)
 			}
 			if size += len(info.Name) + len(info.Path) + len(info.Target); size > maxListBytes {
 				return nil, caisson.Errorf(caisson.Exhausted, "the names in %q are too long to be listed", dir)
@@ -268,7 +268,7 @@ func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<
 	go func() {
 		defer close(events)
 		defer t.close(io.ErrClosedPipe)
-		defer t.unbind()
+		defer t.stopClosing()
 		for t.changes(name, events) {
 		}
 	}()

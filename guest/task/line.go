@@ -87,7 +87,7 @@ func (w *encodedLine) check() error {
 	switch w.Type {
 	case caisson.EventStatus:
 		rest.Phase, rest.Label = "", ""
-		err = errors.Join(oneOf("phase", w.Phase, Phases), checkWord("label", w.Label))
+		err = errors.Join(checkOneOf("phase", w.Phase, Phases), checkWord("label", w.Label))
 	case caisson.EventTextDelta:
 		rest.Delta = ""
 		err = checkText("delta", w.Delta, MaxDelta, "\n\t")
@@ -103,13 +103,13 @@ func (w *encodedLine) check() error {
 	case caisson.EventFinal:
 	case LineLog:
 		rest.Stream, rest.Data = "", nil
-		err = oneOf("stream", w.Stream, streams)
+		err = checkOneOf("stream", w.Stream, streams)
 		if len(w.Data) == 0 || len(w.Data) > MaxData {
 			err = errors.Join(err, fmt.Errorf("data has %d bytes, 1 to %d are allowed", len(w.Data), MaxData))
 		}
 	case LineMark:
 		rest.Mark = ""
-		err = oneOf("mark", w.Mark, marks)
+		err = checkOneOf("mark", w.Mark, marks)
 	case LineChanges:
 		rest.Changes, rest.Patch = nil, ""
 		err = errors.Join(checkChanges(w.Changes), checkText("patch", w.Patch, MaxPatch, "\n\t\r"))
@@ -125,8 +125,8 @@ func (w *encodedLine) check() error {
 	return err
 }
 
-// oneOf accepts the strings in all.
-func oneOf(field, s string, all []string) error {
+// checkOneOf accepts the strings in all.
+func checkOneOf(field, s string, all []string) error {
 	if !slices.Contains(all, s) {
 		return fmt.Errorf("%s is %.40q, not one of %s", field, s, strings.Join(all, ", "))
 	}
@@ -183,7 +183,7 @@ func escapedControl(raw []byte, from int) int {
 		if raw[i+1] == 'u' && i+6 <= len(raw) {
 			var r rune
 			for _, c := range raw[i+2 : i+6] {
-				r = r<<4 | rune(hex(c))
+				r = r<<4 | rune(hexValue(c))
 			}
 			if Control(r) && r != '\n' && r != '\t' && r != '\r' {
 				return i
@@ -206,8 +206,8 @@ func CleanJSON(raw []byte) []byte {
 	return raw
 }
 
-// hex returns the value of a hexadecimal digit. Parsed JSON has no other characters there.
-func hex(c byte) byte {
+// hexValue returns the value of a hexadecimal digit. Parsed JSON has no other characters there.
+func hexValue(c byte) byte {
 	switch {
 	case c <= '9':
 		return c - '0'
@@ -233,7 +233,7 @@ func checkChanges(all []caisson.FileChange) error {
 		return fmt.Errorf("%d changes, %d are allowed", len(all), MaxChanges)
 	}
 	for _, c := range all {
-		if err := errors.Join(checkText("path", c.Path, maxPath, ""), oneOf("kind", c.Kind, kinds)); err != nil {
+		if err := errors.Join(checkText("path", c.Path, maxPath, ""), checkOneOf("kind", c.Kind, kinds)); err != nil {
 			return err
 		}
 		if p := c.Path; p == "" || p == "." || p == ".." || path.IsAbs(p) || path.Clean(p) != p || strings.HasPrefix(p, "../") {
@@ -263,5 +263,5 @@ func checkError(e *caisson.RunError) error {
 	if e.Message == "" {
 		return errors.New("an error without a message")
 	}
-	return errors.Join(oneOf("code", e.Code, Codes), checkText("message", e.Message, MaxMessage, "\n\t"))
+	return errors.Join(checkOneOf("code", e.Code, Codes), checkText("message", e.Message, MaxMessage, "\n\t"))
 }

@@ -108,15 +108,15 @@ func Fails(t testing.TB, err error, kind caisson.Kind, field string) {
 	}
 }
 
-// create creates a sandbox and fails the test if that is not possible.
-func create(t testing.TB, ctx context.Context, c Cores, req caisson.CreateRequest) *caisson.Sandbox {
+// createSandbox creates a sandbox and fails the test if that is not possible.
+func createSandbox(t testing.TB, ctx context.Context, c Cores, req caisson.CreateRequest) *caisson.Sandbox {
 	t.Helper()
 	return must(c.Sandboxes.Create(ctx, req))(t)
 }
 
 func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 	ttl := caisson.Duration(90 * time.Minute)
-	sb := create(t, ctx, c, caisson.CreateRequest{
+	sb := createSandbox(t, ctx, c, caisson.CreateRequest{
 		Name: "a", NoStart: true, Labels: map[string]string{"k": "v"}, Env: map[string]string{"A": "b"}, TTL: &ttl,
 		Resources: caisson.Resources{CPUs: 1.5, Memory: 64 << 20},
 	})
@@ -163,7 +163,7 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 func testListing(t *testing.T, ctx context.Context, c Cores) {
 	var ids []caisson.ID
 	for i := range 5 {
-		sb := create(t, ctx, c, caisson.CreateRequest{Labels: map[string]string{"odd": []string{"no", "yes"}[i%2]}, NoStart: i == 4})
+		sb := createSandbox(t, ctx, c, caisson.CreateRequest{Labels: map[string]string{"odd": []string{"no", "yes"}[i%2]}, NoStart: i == 4})
 		ids = append(ids, sb.ID)
 	}
 	var got []caisson.ID
@@ -197,7 +197,7 @@ func testListing(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testSnapshots(t *testing.T, ctx context.Context, c Cores) {
-	sb := create(t, ctx, c, caisson.CreateRequest{})
+	sb := createSandbox(t, ctx, c, caisson.CreateRequest{})
 	must(c.Files.WriteFile(ctx, string(sb.ID), "/f", 0, strings.NewReader("x")))(t)
 	s := must(c.Snapshots.Snapshot(ctx, string(sb.ID), caisson.SnapshotRequest{Name: "snap", FilesOnly: true}))(t)
 	if s.Memory || s.Sandbox != sb.ID {
@@ -282,7 +282,7 @@ func testImages(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testFiles(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	name := "/dir/ü ?&#%2f.txt"
 	big := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
 	info := must(c.Files.WriteFile(ctx, sb, name, 0o4750, strings.NewReader(big)))(t)
@@ -334,7 +334,7 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testTrees(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	for _, p := range []string{"/a/1", "/a/b/2"} {
 		must(c.Files.WriteFile(ctx, sb, p, 0, strings.NewReader(p)))(t)
 	}
@@ -369,7 +369,7 @@ func testTrees(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testEvents(t *testing.T, ctx context.Context, c Cores) {
-	a := create(t, ctx, c, caisson.CreateRequest{})
+	a := createSandbox(t, ctx, c, caisson.CreateRequest{})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events := must(c.Events.Watch(ctx, "", 0))(t)
@@ -380,7 +380,7 @@ func testEvents(t *testing.T, ctx context.Context, c Cores) {
 	if first.Subject != string(a.ID) {
 		t.Errorf("%+v", first)
 	}
-	b := create(t, ctx, c, caisson.CreateRequest{})
+	b := createSandbox(t, ctx, c, caisson.CreateRequest{})
 	if e := <-events; e.Subject != string(b.ID) || e.Seq <= first.Seq {
 		t.Errorf("%+v", e)
 	}

@@ -68,12 +68,12 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, c.Agents.RemoveAgent(ctx, "bad"), caisson.NotFound, "")
 	Fails(t, c.Agents.RemoveAgent(ctx, "caisson"), caisson.Denied, "")
 	for _, err := range []error{
-		second(c.Agents.GetAgent(ctx, "nobody")), second(c.Agents.BuildAgent(ctx, "nobody", nil)),
-		second(c.Agents.WarmAgent(ctx, "nobody", nil)), second(c.Agents.CheckAgent(ctx, "nobody")),
+		errorOf(c.Agents.GetAgent(ctx, "nobody")), errorOf(c.Agents.BuildAgent(ctx, "nobody", nil)),
+		errorOf(c.Agents.WarmAgent(ctx, "nobody", nil)), errorOf(c.Agents.CheckAgent(ctx, "nobody")),
 	} {
 		Fails(t, err, caisson.NotFound, "")
 	}
 }
 
-// second returns the second of the two results of a call, its error.
-func second[T any](_ T, err error) error { return err }
+// errorOf returns the second of the two results of a call, its error.
+func errorOf[T any](_ T, err error) error { return err }

@@ -63,12 +63,12 @@ func testAudit(t *testing.T, ctx context.Context, c Cores) {
 		Fails(t, err, caisson.Denied, "")
 		return
 	}
-	create(t, ctx, c, caisson.CreateRequest{})
+	createSandbox(t, ctx, c, caisson.CreateRequest{})
 	first := must(c.Audit.VerifyAudit(ctx, ""))(t)
 	if first.Problem != "" || first.Events == 0 || first.First != 1 || first.Last != int64(first.Events) || !strings.HasPrefix(first.Head, fmt.Sprintf("%d:", first.Last)) {
 		t.Errorf("%+v", first)
 	}
-	create(t, ctx, c, caisson.CreateRequest{})
+	createSandbox(t, ctx, c, caisson.CreateRequest{})
 	if r := must(c.Audit.VerifyAudit(ctx, first.Head))(t); r.Problem != "" || r.Events <= first.Events || r.Head == first.Head {
 		t.Errorf("%+v", r)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func testProcesses(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{Command: []string{"echo", "first"}}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{Command: []string{"echo", "first"}}).ID)
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
 	defer p.Close()
 	if list := must(c.Processes.ListProcesses(ctx, sb))(t); !slices.ContainsFunc(list, func(i caisson.ProcessInfo) bool { return i.PID == p.PID() }) {
@@ -48,8 +48,8 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// finish reads both outputs of a process to their end and returns them with its exit status.
-func finish(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stderr string, status caisson.ExitStatus) {
+// collectOutput reads both outputs of a process to their end and returns them with its exit status.
+func collectOutput(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stderr string, status caisson.ExitStatus) {
 	t.Helper()
 	var wg sync.WaitGroup
 	wg.Go(func() { b, _ := io.ReadAll(p.Stderr()); stderr = string(b) })
@@ -62,7 +62,7 @@ func finish(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stder
 }
 
 func testExec(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	for _, tt := range []struct {
 		command        []string
 		stdin          string
@@ -84,7 +84,7 @@ func testExec(t *testing.T, ctx context.Context, c Cores) {
 				io.WriteString(in, tt.stdin)
 				in.Close()
 			}
-			stdout, stderr, status := finish(t, ctx, p)
+			stdout, stderr, status := collectOutput(t, ctx, p)
 			if stdout != tt.stdout || stderr != tt.stderr || status.Code != tt.code {
 				t.Errorf("%q, %q, %v", stdout, stderr, status)
 			}
@@ -103,7 +103,7 @@ func testExec(t *testing.T, ctx context.Context, c Cores) {
 	if err := p.Resize(50, 132); err != nil {
 		t.Error(err)
 	}
-	if stdout, _, _ := finish(t, ctx, p); strings.TrimSpace(stdout) != "50 132" {
+	if stdout, _, _ := collectOutput(t, ctx, p); strings.TrimSpace(stdout) != "50 132" {
 		t.Errorf("%q", stdout)
 	}
 	p = must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
@@ -113,14 +113,14 @@ func testExec(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testFlood(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	const size = 8 << 20
 	want := strings.Repeat("0123456789abcdef", size/16)
 
 	t.Run("out", func(t *testing.T) {
 		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"flood", fmt.Sprint(size)}}))(t)
 		defer p.Close()
-		stdout, stderr, status := finish(t, ctx, p)
+		stdout, stderr, status := collectOutput(t, ctx, p)
 		if stdout != want || stderr != want || !status.Success() {
 			t.Errorf("%d and %d bytes, %v", len(stdout), len(stderr), status)
 		}
@@ -132,7 +132,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 			io.Copy(p.Stdin(), strings.NewReader(want))
 			p.Stdin().Close()
 		}()
-		if stdout, _, status := finish(t, ctx, p); stdout != want || !status.Success() {
+		if stdout, _, status := collectOutput(t, ctx, p); stdout != want || !status.Success() {
 			t.Errorf("%d bytes, %v", len(stdout), status)
 		}
 	})
@@ -146,7 +146,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 		if err := p.Signal(ctx, 9); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, status := finish(t, ctx, p); status.Signal != 9 {
+		if _, _, status := collectOutput(t, ctx, p); status.Signal != 9 {
 			t.Error(status)
 		}
 		if err := <-wrote; err == nil {
@@ -156,7 +156,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
-	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	t.Run("time limit", func(t *testing.T) {
 		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}, Timeout: caisson.Duration(time.Millisecond)}))(t)
 		defer p.Close()

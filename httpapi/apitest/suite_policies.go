@@ -14,7 +14,7 @@ import (
 
 func testPolicies(t *testing.T, ctx context.Context, c Cores) {
 	first := caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Preset: "npm"}}}
-	sb := create(t, ctx, c, caisson.CreateRequest{Name: "web", Policy: &first})
+	sb := createSandbox(t, ctx, c, caisson.CreateRequest{Name: "web", Policy: &first})
 	same := func(what string, want caisson.Policy, got *caisson.Policy) {
 		t.Helper()
 		if diff := cmp.Diff(want, *got, cmpopts.EquateEmpty()); diff != "" {

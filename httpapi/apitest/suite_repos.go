@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// secretFor stores a credential with this name, which repositories need for pull requests.
-func secretFor(t *testing.T, ctx context.Context, c Cores, name string) {
+// setToken stores a credential with this name, which repositories need for pull requests.
+func setToken(t *testing.T, ctx context.Context, c Cores, name string) {
 	t.Helper()
 	must(c.Credentials.SetCredential(ctx, name, caisson.NewSecret("token")))(t)
 }
@@ -28,7 +28,7 @@ func addRepo(t *testing.T, ctx context.Context, c Cores, name string) *caisson.R
 
 func testRepos(t *testing.T, ctx context.Context, c Cores) {
 	caller := must(caisson.CallerOf(ctx))(t)
-	secretFor(t, ctx, c, "TOKEN")
+	setToken(t, ctx, c, "TOKEN")
 	want := caisson.Repo{
 		Name: "b.1_x-y", URL: "https://host/o/u.git", Forge: caisson.ForgeGitea, API: "https://host/api/v1", Credential: "TOKEN",
 		Protected: []string{"release/*"}, Allow: []string{".github/workflows/*"},
@@ -89,13 +89,13 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
-	secretFor(t, ctx, c, "GITHUB_TOKEN")
+	setToken(t, ctx, c, "GITHUB_TOKEN")
 	addRepo(t, ctx, c, "r")
 	addRepo(t, ctx, c, "other")
 	deliver := func(prompt string, repo caisson.RepoRequest) *caisson.Run {
 		t.Helper()
 		run := must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: prompt, Repo: &repo}))(t)
-		return ended(t, ctx, c, run.ID)
+		return waitForEnd(t, ctx, c, run.ID)
 	}
 	asked := caisson.RepoRequest{Name: "r", Base: "feature", Branch: "fix/ü", Read: []string{"main"}, Pull: true, Ready: true, Title: "T <&>"}
 	run := deliver("say done; write new x", asked)
@@ -194,9 +194,9 @@ func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
 // testSandboxRepos checks that a sandbox without a run can be granted access to a repository, and that its changes are
 // delivered on request.
 func testSandboxRepos(t *testing.T, ctx context.Context, c Cores) {
-	secretFor(t, ctx, c, "GITHUB_TOKEN")
+	setToken(t, ctx, c, "GITHUB_TOKEN")
 	addRepo(t, ctx, c, "r")
-	sb := string(create(t, ctx, c, caisson.CreateRequest{Name: "dev"}).ID)
+	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{Name: "dev"}).ID)
 	g := must(c.Repos.GrantRepo(ctx, "dev", caisson.RepoRequest{Name: "r", Base: "feature", Branch: "b", Read: []string{"main"}}, "/w"))(t)
 	if g.URL != "http://git.caisson.internal/r" || g.Start != "feature" || g.Branch != "b" || g.From == "" {
 		t.Errorf("%+v", g)
@@ -219,7 +219,7 @@ func testSandboxRepos(t *testing.T, ctx context.Context, c Cores) {
 		_, err = c.Repos.DeliverRepo(ctx, ref, ask, "/w")
 		Fails(t, err, caisson.NotFound, "")
 	}
-	create(t, ctx, c, caisson.CreateRequest{Name: "other"})
+	createSandbox(t, ctx, c, caisson.CreateRequest{Name: "other"})
 	_, err = c.Repos.GrantRepo(ctx, "other", caisson.RepoRequest{Name: "r", Base: "nowhere"}, "/x")
 	Fails(t, err, caisson.Invalid, "repo.base")
 	ask.Name = "nowhere"

@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// start starts a run of the agent caisson, which in these tests follows the instructions in prompt.
-func start(t testing.TB, ctx context.Context, c Cores, prompt string) *caisson.Run {
+// startRun starts a run of the agent caisson, which in these tests follows the instructions in prompt.
+func startRun(t testing.TB, ctx context.Context, c Cores, prompt string) *caisson.Run {
 	t.Helper()
 	return must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: prompt}))(t)
 }
 
-// watch returns the events of a run after seq, until the stream ends.
-func watch(t testing.TB, ctx context.Context, c Cores, id caisson.ID, seq int64) (out []caisson.RunEvent) {
+// runEvents returns the events of a run after seq, until the stream ends.
+func runEvents(t testing.TB, ctx context.Context, c Cores, id caisson.ID, seq int64) (out []caisson.RunEvent) {
 	t.Helper()
 	for e := range must(c.Runs.WatchRun(ctx, id, seq))(t) {
 		out = append(out, e)
@@ -32,15 +32,15 @@ func watch(t testing.TB, ctx context.Context, c Cores, id caisson.ID, seq int64)
 	return out
 }
 
-// ended waits for a run's end and returns it.
-func ended(t testing.TB, ctx context.Context, c Cores, id caisson.ID) *caisson.Run {
+// waitForEnd waits for a run's end and returns it.
+func waitForEnd(t testing.TB, ctx context.Context, c Cores, id caisson.ID) *caisson.Run {
 	t.Helper()
-	watch(t, ctx, c, id, 0)
+	runEvents(t, ctx, c, id, 0)
 	return must(c.Runs.GetRun(ctx, id))(t)
 }
 
-// until reads a run's events up to the first one of the type kind, and fails the test if there is none.
-func until(t testing.TB, events <-chan caisson.RunEvent, kind string) {
+// readUntil reads a run's events up to the first one of the type kind, and fails the test if there is none.
+func readUntil(t testing.TB, events <-chan caisson.RunEvent, kind string) {
 	t.Helper()
 	for e := range events {
 		if e.Type == kind {
@@ -50,8 +50,8 @@ func until(t testing.TB, events <-chan caisson.RunEvent, kind string) {
 	t.Fatalf("no event is a %s", kind)
 }
 
-// types returns the types of events.
-func types(events []caisson.RunEvent) (out []string) {
+// eventTypes returns the types of events.
+func eventTypes(events []caisson.RunEvent) (out []string) {
 	for _, e := range events {
 		out = append(out, e.Type)
 	}
@@ -72,7 +72,7 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 	if caller := must(caisson.CallerOf(ctx))(t); run.Account != caller.Account || run.Local != caller.Local || run.Attempt != 1 {
 		t.Errorf("%+v", run)
 	}
-	events := watch(t, ctx, c, run.ID, 0)
+	events := runEvents(t, ctx, c, run.ID, 0)
 	got := must(c.Runs.GetRun(ctx, run.ID))(t)
 	if got.State != caisson.RunSucceeded || got.Result == nil || got.Result.Answer != "hello ü" || got.Result.Usage.Cost != caisson.Dollar/100 ||
 		len(got.Result.Changes) != 1 || got.EndedAt.IsZero() {
@@ -95,8 +95,8 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"get": second(c.Runs.GetRun(ctx, run.ID)), "watch": second(c.Runs.WatchRun(ctx, run.ID, 0)), "cancel": second(c.Runs.CancelRun(ctx, run.ID)),
-		"retry": second(c.Runs.RetryRun(ctx, run.ID)), "remove": c.Runs.RemoveRun(ctx, run.ID), "log": second(c.Runs.RunLog(ctx, run.ID, "stderr")),
+		"get": errorOf(c.Runs.GetRun(ctx, run.ID)), "watch": errorOf(c.Runs.WatchRun(ctx, run.ID, 0)), "cancel": errorOf(c.Runs.CancelRun(ctx, run.ID)),
+		"retry": errorOf(c.Runs.RetryRun(ctx, run.ID)), "remove": c.Runs.RemoveRun(ctx, run.ID), "log": errorOf(c.Runs.RunLog(ctx, run.ID, "stderr")),
 	} {
 		if caisson.KindOf(err) != caisson.NotFound {
 			t.Errorf("%s: %v", name, err)
@@ -109,7 +109,7 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
-	run := start(t, ctx, c, "say a; wait")
+	run := startRun(t, ctx, c, "say a; wait")
 	if run.State.Ended() {
 		t.Fatalf("%+v", run)
 	}
@@ -118,7 +118,7 @@ func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	if e := <-events; e.Seq != 1 || e.Type != caisson.EventStatus || e.At.IsZero() {
 		t.Errorf("%+v", e)
 	}
-	until(t, events, caisson.EventTextDelta)
+	readUntil(t, events, caisson.EventTextDelta)
 	got := must(c.Runs.CancelRun(ctx, run.ID))(t)
 	if got.State != caisson.RunFailed || got.Result.Error == nil || got.Result.Error.Code != caisson.RunAborted || got.Result.Answer != "a" {
 		t.Errorf("%+v", got)
@@ -127,20 +127,20 @@ func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	for e := range events {
 		seen = append(seen, e)
 	}
-	if got := types(seen[len(seen)-2:]); !slices.Equal(got, []string{caisson.EventError, caisson.EventDone}) {
+	if got := eventTypes(seen[len(seen)-2:]); !slices.Equal(got, []string{caisson.EventError, caisson.EventDone}) {
 		t.Error(got)
 	}
 	// The events of another attempt continue the same sequence.
-	again := start(t, ctx, c, "fail once it crashed; say done")
-	if got := ended(t, ctx, c, again.ID); got.State != caisson.RunFailed || got.Result.Error.Code != caisson.RunAgentError {
+	again := startRun(t, ctx, c, "fail once it crashed; say done")
+	if got := waitForEnd(t, ctx, c, again.ID); got.State != caisson.RunFailed || got.Result.Error.Code != caisson.RunAgentError {
 		t.Errorf("%+v", got)
 	}
-	first := watch(t, ctx, c, again.ID, 0)
+	first := runEvents(t, ctx, c, again.ID, 0)
 	got = must(c.Runs.RetryRun(ctx, again.ID))(t)
 	if got.Attempt != 2 || len(got.Previous) != 1 || got.Previous[0].Error == nil {
 		t.Errorf("%+v", got)
 	}
-	second := watch(t, ctx, c, again.ID, first[len(first)-1].Seq)
+	second := runEvents(t, ctx, c, again.ID, first[len(first)-1].Seq)
 	if len(second) == 0 || second[0].Attempt != 2 || second[0].Seq != int64(len(first)+1) || second[len(second)-1].Type != caisson.EventDone {
 		t.Errorf("%+v", second)
 	}
@@ -148,7 +148,7 @@ func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", got)
 	}
 	// A watch ends when its context is cancelled.
-	waiting := start(t, ctx, c, "wait")
+	waiting := startRun(t, ctx, c, "wait")
 	watching, stop := context.WithCancel(ctx)
 	events = must(c.Runs.WatchRun(watching, waiting.ID, 0))(t)
 	<-events
@@ -165,10 +165,10 @@ func testRunPages(t *testing.T, ctx context.Context, c Cores) {
 		if i%2 == 1 {
 			prompt = "fail timeout too slow"
 		}
-		want = append(want, start(t, ctx, c, prompt).ID)
+		want = append(want, startRun(t, ctx, c, prompt).ID)
 	}
 	for _, id := range want {
-		ended(t, ctx, c, id)
+		waitForEnd(t, ctx, c, id)
 	}
 	slices.Reverse(want)
 	var got []caisson.ID
@@ -207,8 +207,8 @@ func testRunPages(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testRunEvents(t *testing.T, ctx context.Context, c Cores) {
-	run := start(t, ctx, c, "status looking; tool bash ls -l; tool bash !no such file; flood 40; say end\u2028\n\t<&>\"ü")
-	all := watch(t, ctx, c, run.ID, 0)
+	run := startRun(t, ctx, c, "status looking; tool bash ls -l; tool bash !no such file; flood 40; say end\u2028\n\t<&>\"ü")
+	all := runEvents(t, ctx, c, run.ID, 0)
 	last := all[len(all)-1]
 	if last.Type != caisson.EventDone || last.Seq != int64(len(all)) {
 		t.Fatalf("%+v is event %d", last, len(all))
@@ -225,7 +225,7 @@ func testRunEvents(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", all[i:i+4])
 	}
 	for after := range len(all) + 2 { // after each event, and after numbers beyond the last one
-		got := watch(t, ctx, c, run.ID, int64(after))
+		got := runEvents(t, ctx, c, run.ID, int64(after))
 		if diff := cmp.Diff(all[min(after, len(all)):], got, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("after %d: %s", after, diff)
 		}
@@ -250,7 +250,7 @@ func testRunWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	tw.Close()
 	archive := b.Bytes()
 	run := must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Workspace: bytes.NewReader(archive)}))(t)
-	if got := ended(t, ctx, c, run.ID); got.Result.Answer != "a.go dir/ dir/b ü.go" {
+	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "a.go dir/ dir/b ü.go" {
 		t.Errorf("%+v", got.Result)
 	}
 	_, err := c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Workspace: strings.NewReader(strings.Repeat("no tar", 1000))})
@@ -272,15 +272,15 @@ func testRunWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		t.Fatal(err)
 	}
 	run = must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Source: dir, Directory: must(os.Open(dir))(t)}))(t)
-	if got := ended(t, ctx, c, run.ID); got.Result.Answer != "main.go" || got.Request.Source != dir {
+	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "main.go" || got.Request.Source != dir {
 		t.Errorf("%+v", got)
 	}
 }
 
 func testRunTrees(t *testing.T, ctx context.Context, c Cores) {
-	top := start(t, ctx, c, "child wait; say started; wait")
+	top := startRun(t, ctx, c, "child wait; say started; wait")
 	events := must(c.Runs.WatchRun(ctx, top.ID, 0))(t)
-	until(t, events, caisson.EventTextDelta)
+	readUntil(t, events, caisson.EventTextDelta)
 	children, _, err := c.Runs.ListRuns(ctx, caisson.RunFilter{Parent: top.ID})
 	if err != nil || len(children) != 1 || !slices.Equal(children[0].Lineage, []caisson.ID{top.ID}) {
 		t.Fatal(children, err)
@@ -294,7 +294,7 @@ func testRunTrees(t *testing.T, ctx context.Context, c Cores) {
 	}
 	for range events { // to the end of the run
 	}
-	if !slices.ContainsFunc(watch(t, ctx, c, top.ID, 0), func(e caisson.RunEvent) bool { return e.Child == children[0].ID }) {
+	if !slices.ContainsFunc(runEvents(t, ctx, c, top.ID, 0), func(e caisson.RunEvent) bool { return e.Child == children[0].ID }) {
 		t.Errorf("nothing says that %s was started", children[0].ID)
 	}
 }
@@ -304,7 +304,7 @@ func testSessions(t *testing.T, ctx context.Context, c Cores) {
 		return c.Runs.StartRun(ctx, caisson.RunRequest{Agent: agent, User: user, Session: key, Prompt: prompt})
 	}
 	first := must(ask("caisson", "u", "k:1", "say a"))(t)
-	ended(t, ctx, c, first.ID)
+	waitForEnd(t, ctx, c, first.ID)
 	if second := must(ask("caisson", "u", "k:1", "say b"))(t); second.Session != first.Session || first.Session == "" {
 		t.Errorf("%+v", second)
 	}

@@ -15,7 +15,7 @@ import (
 // createWithVolume creates a running sandbox with the volume name at the path target; "" is the default path.
 func createWithVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
 	t.Helper()
-	return create(t, ctx, c, caisson.CreateRequest{
+	return createSandbox(t, ctx, c, caisson.CreateRequest{
 		Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target},
 	})
 }
@@ -99,7 +99,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	checkHolder(t, err, "workspace.source", sb.ID)
 	req := caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}
 	run := must(c.Runs.StartRun(ctx, req))(t)
-	if e := ended(t, ctx, c, run.ID).Result.Error; e == nil || e.Code != caisson.RunInvalid || !strings.Contains(e.Message, string(sb.ID)) {
+	if e := waitForEnd(t, ctx, c, run.ID).Result.Error; e == nil || e.Code != caisson.RunInvalid || !strings.Contains(e.Message, string(sb.ID)) {
 		t.Errorf("a run with a volume that sandbox %s has: %v", sb.ID, e)
 	}
 	checkHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
@@ -117,7 +117,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Files.StatFile(ctx, string(next.ID), "/workspace/dir/file"))(t)
 	must(0, c.Sandboxes.Remove(ctx, string(next.ID)))(t)
 	run = must(c.Runs.StartRun(ctx, req))(t)
-	if got := ended(t, ctx, c, run.ID); got.Result.Answer != "dir/ dir/file" || got.Workspace != "" || got.Request.Source != "data" {
+	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "dir/ dir/file" || got.Workspace != "" || got.Request.Source != "data" {
 		t.Errorf("%+v", got)
 	}
 	poll.Until(t, Timeout, func() bool { // the sandbox of a run is removed after its end

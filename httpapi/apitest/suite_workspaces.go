@@ -56,7 +56,7 @@ func createWithWorkspace(t *testing.T, ctx context.Context, c Cores, dir string,
 	for _, f := range change {
 		f(&req)
 	}
-	return create(t, ctx, c, caisson.CreateRequest{Workspace: &req})
+	return createSandbox(t, ctx, c, caisson.CreateRequest{Workspace: &req})
 }
 
 // writeFiles writes files to the workspace of a sandbox; a file with the content "" is removed.

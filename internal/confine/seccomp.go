@@ -62,19 +62,19 @@ const (
 
 // Operation codes of BPF instructions, and results of the filter.
 const (
-	load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-	and   = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
-	equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	bits  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-	ret   = unix.BPF_RET | unix.BPF_K
-	allow = unix.SECCOMP_RET_ALLOW
-	deny  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+	load        = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	and         = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
+	jumpIfEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	jumpIfBits  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+	ret         = unix.BPF_RET | unix.BPF_K
+	allow       = unix.SECCOMP_RET_ALLOW
+	deny        = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 )
 
 func (f Filter) program(arch uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: dataArch},
-		{Code: equal, K: arch, Jt: 1},
+		{Code: jumpIfEqual, K: arch, Jt: 1},
 		{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: load, K: dataNr},
 		// Numbers from here on are x32 system calls on amd64, and unused elsewhere.
@@ -122,18 +122,18 @@ func (f Filter) ruleInstructions(call uint32, r Rule) []unix.SockFilter {
 			no := fail
 			switch {
 			case t.AnyBit != 0:
-				jump(bits, t.AnyBit, next, fail)
+				jump(jumpIfBits, t.AnyBit, next, fail)
 			case t.NoBit != 0:
-				jump(bits, t.NoBit, fail, next)
+				jump(jumpIfBits, t.NoBit, fail, next)
 			}
 			for _, v := range slices.Backward(t.Is) {
-				no = jump(equal, v, next, no)
+				no = jump(jumpIfEqual, v, next, no)
 			}
 			for _, v := range slices.Backward(t.Deny) {
-				no = jump(equal, v, refuse, no)
+				no = jump(jumpIfEqual, v, refuse, no)
 			}
 			for _, v := range slices.Backward(t.Allow) {
-				no = jump(equal, v, pass, no)
+				no = jump(jumpIfEqual, v, pass, no)
 			}
 			if t.Mask != 0 {
 				add(and, t.Mask)
@@ -142,7 +142,7 @@ func (f Filter) ruleInstructions(call uint32, r Rule) []unix.SockFilter {
 		}
 		fail = next
 	}
-	jump(equal, call, len(b)-1, -1)
+	jump(jumpIfEqual, call, len(b)-1, -1)
 	slices.Reverse(b)
 	return b
 }

@@ -33,7 +33,7 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 	}
 	for name, run := range map[string]fake.Func{
 		"true": func(context.Context, *fake.Proc) int { return 0 },
-		"echo": known, "cat": known, "exit": known,
+		"echo": guestdProgram, "cat": guestdProgram, "exit": guestdProgram,
 		"fail": fail, "flood": flood, "leave": leave, "shut": shut, "size": size, "binary": binary,
 	} {
 		list["/usr/bin/"+name] = func([]string) fake.Program { return w.live.count(run) }
@@ -61,8 +61,8 @@ func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
 func (sleeper) Memory() ([]byte, error)    { return nil, nil }
 func (sleeper) RestoreMemory([]byte) error { return nil }
 
-// known runs a test program of package guestd that has the program's name.
-func known(ctx context.Context, p *fake.Proc) int {
+// guestdProgram runs a test program of package guestd that has the program's name.
+func guestdProgram(ctx context.Context, p *fake.Proc) int {
 	return guestd.Run(ctx, &guestd.Proc{
 		Args: append([]string{"test", filepath.Base(p.Args()[0])}, p.Args()[1:]...), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(),
 	})

@@ -28,10 +28,10 @@ type state int
 
 const (
 	ground      state = iota // Outside of a sequence.
-	escape1                  // After ESC.
+	afterESC                 // After ESC.
 	escapeInter              // After ESC and intermediate bytes.
 	csi                      // Inside a control sequence.
-	str                      // Inside OSC, DCS, APC, PM or SOS.
+	inStr                    // Inside OSC, DCS, APC, PM or SOS.
 	strEsc                   // ESC was read inside a string; a backslash completes ST.
 )
 
@@ -118,11 +118,11 @@ func (f *Filter) step(c byte) {
 	switch f.state {
 	case ground:
 		f.text(c)
-	case escape1, escapeInter:
+	case afterESC, escapeInter:
 		f.afterEsc(c)
 	case csi:
 		f.inCSI(c)
-	case str, strEsc:
+	case inStr, strEsc:
 		f.inString(c)
 	}
 }
@@ -144,7 +144,7 @@ func (f *Filter) text(c byte) {
 	}
 	switch {
 	case c == 0x1b:
-		f.state, f.seq = escape1, append(f.seq[:0], c)
+		f.state, f.seq = afterESC, append(f.seq[:0], c)
 	case c < 0x20 || c == 0x7f:
 		f.control(c)
 	case c < 0x80:

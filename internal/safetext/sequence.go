@@ -9,9 +9,9 @@ import (
 // afterEsc handles a byte after ESC, and after ESC with intermediate bytes.
 func (f *Filter) afterEsc(c byte) {
 	switch {
-	case f.state == escape1 && c == '[':
+	case f.state == afterESC && c == '[':
 		f.state, f.seq = csi, append(f.seq, c)
-	case f.state == escape1 && (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k'):
+	case f.state == afterESC && (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k'):
 		// OSC, DCS, SOS, PM, APC and the title sequence of screen: strings that end with ST. All are blocked, because
 		// they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
 		f.osc = c == ']'
@@ -19,7 +19,7 @@ func (f *Filter) afterEsc(c byte) {
 			f.reject() // The string that follows is shown as text, too.
 			return
 		}
-		f.state = str
+		f.state = inStr
 	case c >= 0x20 && c < 0x30 && len(f.seq) < 4:
 		f.state, f.seq = escapeInter, append(f.seq, c)
 	case c >= 0x30 && c < 0x7f:
@@ -167,11 +167,11 @@ func (f *Filter) inString(c byte) {
 		f.reset()
 	case f.state == strEsc && c != 0x1b: // An escape sequence ends the string.
 		f.reset()
-		f.state, f.seq = escape1, append(f.seq, 0x1b)
+		f.state, f.seq = afterESC, append(f.seq, 0x1b)
 		f.step(c)
 	case c == 0x1b:
 		f.state = strEsc
 	default:
-		f.state = str
+		f.state = inStr
 	}
 }

@@ -42,7 +42,7 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 	if check.last == "" {
 		return caisson.Errorf(caisson.Invalid, "the archive is empty")
 	}
-	if err := end(r); err != nil {
+	if err := readPadding(r); err != nil {
 		return err
 	}
 	return out.Close()
@@ -79,7 +79,7 @@ func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
 			return malformed(err)
 		}
 	}
-	if err := end(r); err != nil {
+	if err := readPadding(r); err != nil {
 		return err
 	}
 	return out.Close()
@@ -104,8 +104,8 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 	}
 }
 
-// end reads the padding after an archive up to io.EOF. It returns Invalid if there are more than padding bytes.
-func end(r io.Reader) error {
+// readPadding reads the padding after an archive up to io.EOF. It returns Invalid if there are more than padding bytes.
+func readPadding(r io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))
 	if err == nil && n > padding {
 		return caisson.Errorf(caisson.Invalid, "the archive goes on after its end")
@@ -121,7 +121,7 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 	}
 	clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Mode: h.Mode & permBits, ModTime: modTime(h.ModTime)}
 	switch {
-	case sparse(h):
+	case isSparse(h):
 		return nil, caisson.Errorf(caisson.Invalid, "the archive has a sparse file %.80q, which is not supported", name)
 	case h.Typeflag == tar.TypeReg:
 		clean.Size = h.Size

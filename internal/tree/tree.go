@@ -51,9 +51,9 @@ func checkTarget(name, target string) error {
 	return nil
 }
 
-// sparse reports whether h is a sparse file, for which a few bytes of archive can represent any number of bytes of
+// isSparse reports whether h is a sparse file, for which a few bytes of archive can represent any number of bytes of
 // file.
-func sparse(h *tar.Header) bool {
+func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true
 	}

@@ -67,7 +67,7 @@ func (u *unpacker) unpack(r io.Reader) error {
 			return err
 		}
 	}
-	if err := end(r); err != nil {
+	if err := readPadding(r); err != nil {
 		return err
 	}
 	return u.setModes()

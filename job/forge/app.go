@@ -85,12 +85,12 @@ func parseID(raw json.RawMessage) (string, bool) {
 // Validity of a signed request. GitHub rejects an issue time in the future and a validity of more than ten minutes; the margins
 // allow for clock skew.
 const (
-	signedBefore = time.Minute     // from the issue time to now
-	signedFor    = 9 * time.Minute // from now to the expiry time
+	issuedBefore = time.Minute     // from the issue time to now
+	validFor     = 9 * time.Minute // from now to the expiry time
 )
 
-// sign returns a JWT that authenticates the App, signed with its key.
-func sign(id, key string, now time.Time) (string, error) {
+// signJWT returns a JWT that authenticates the App, signed with its key.
+func signJWT(id, key string, now time.Time) (string, error) {
 	bad := caisson.Errorf(caisson.Unauthed, "the private key of the GitHub App is not an RSA key in PEM format; download a new one from GitHub")
 	block, _ := pem.Decode([]byte(key))
 	if block == nil {
@@ -107,7 +107,7 @@ func sign(id, key string, now time.Time) (string, error) {
 			return "", bad
 		}
 	}
-	claims, err := json.Marshal(map[string]any{"iss": id, "iat": now.Add(-signedBefore).Unix(), "exp": now.Add(signedFor).Unix()})
+	claims, err := json.Marshal(map[string]any{"iss": id, "iat": now.Add(-issuedBefore).Unix(), "exp": now.Add(validFor).Unix()})
 	if err != nil {
 		return "", err
 	}
@@ -127,7 +127,7 @@ func installationToken(ctx context.Context, args jobArgs, now time.Time) (string
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	jwt, err := sign(args.App, args.Secret, now)
+	jwt, err := signJWT(args.App, args.Secret, now)
 	if err != nil {
 		return "", time.Time{}, err
 	}

@@ -202,7 +202,7 @@ func TestReachable(t *testing.T) {
 		{"203.0.113.10", "https", false, false, true},
 	} {
 		own := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
-		if err := reachable(netip.MustParseAddr(tt.addr), tt.scheme, tt.loopback, tt.local, own); (err == nil) != tt.want {
+		if err := checkReachable(netip.MustParseAddr(tt.addr), tt.scheme, tt.loopback, tt.local, own); (err == nil) != tt.want {
 			t.Errorf("%+v: %v", tt, err)
 		}
 	}

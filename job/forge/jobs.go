@@ -13,8 +13,8 @@ import (
 // jobTime bounds the requests of a job.
 const jobTime = 2 * time.Minute
 
-// limits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
-var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
+// jobLimits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
+var jobLimits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
 
 // Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
@@ -49,7 +49,7 @@ type tokenAnswer struct {
 
 // jobPull finds or creates a pull request. An error is part of its answer, because errors of package worker have no Wait.
 var jobPull = worker.Job[jobArgs, pullAnswer]{
-	Name: "forge.pull", Network: true, Limits: limits,
+	Name: "forge.pull", Network: true, Limits: jobLimits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (pullAnswer, error) {
 		ctx, cancel := context.WithTimeout(ctx, jobTime)
 		defer cancel()
@@ -67,7 +67,7 @@ var jobPull = worker.Job[jobArgs, pullAnswer]{
 
 // jobToken requests a token as a GitHub App. An error is part of its answer.
 var jobToken = worker.Job[jobArgs, tokenAnswer]{
-	Name: "forge.token", Network: true, Limits: limits,
+	Name: "forge.token", Network: true, Limits: jobLimits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (tokenAnswer, error) {
 		ctx, cancel := context.WithTimeout(ctx, jobTime)
 		defer cancel()

@@ -14,11 +14,11 @@ const dialTime = 20 * time.Second
 // dialer returns a dialer for connections to a forge. loopback reports whether the host of its API is a loopback address or a
 // name below localhost; local and own are those of jobArgs.
 func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
-	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reachable(a.Addr(), scheme, loopback, local, own) })
+	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return checkReachable(a.Addr(), scheme, loopback, local, own) })
 }
 
-// reachable returns nil if a token may be sent to a. Without TLS, a must be a loopback address, regardless of the host name.
-func reachable(a netip.Addr, scheme string, loopback, local bool, own reach.Host) error {
+// checkReachable returns nil if a token may be sent to a. Without TLS, a must be a loopback address, regardless of the host name.
+func checkReachable(a netip.Addr, scheme string, loopback, local bool, own reach.Host) error {
 	if scheme != "https" && !a.Unmap().IsLoopback() {
 		return caisson.Errorf(caisson.Denied, "the token is not sent to %s without TLS", a)
 	}

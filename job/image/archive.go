@@ -38,7 +38,7 @@ func archive(root *os.Root, w io.Writer) (*archiveResult, error) {
 	buf := bufio.NewWriterSize(w, 256<<10)
 	a := &archiver{root: root, tw: tar.NewWriter(buf), links: map[inode]string{}}
 	if err := a.walk("."); err != nil {
-		return nil, readError(err)
+		return nil, wrapReadError(err)
 	}
 	if err := a.tw.Close(); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func archive(root *os.Root, w io.Writer) (*archiveResult, error) {
 	return &a.result, buf.Flush()
 }
 
-func readError(err error) error {
+func wrapReadError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		if e, ok := errors.AsType[*fs.PathError](err); ok {
 			return caisson.Wrap(err, caisson.Denied, "the owner of the directory cannot read %.200q in it", e.Path)

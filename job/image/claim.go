@@ -37,10 +37,10 @@ func (s *layerStore) handOutIfPresent(digest string) bool {
 	return ok && err == nil
 }
 
-// claim returns the layer if it is present and account owns it. If another caller is fetching the layer, claim returns a
+// findOrBegin returns the layer if it is present and account owns it. If another caller is fetching the layer, claim returns a
 // channel that is closed when that is finished. Otherwise it returns a zero Layer and a nil channel: the caller must then
 // fetch the layer and call finish afterwards, also after an error.
-func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, error) {
+func (s *layerStore) findOrBegin(digest, account string) (Layer, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if flight := s.inProgress[digest]; flight != nil {

@@ -25,7 +25,7 @@ const hostReference = "host"
 // Canonical returns the form of a reference under which an image is stored: "host", "dir:PATH" and "tar:PATH" are returned
 // unchanged, OCI references are completed with registry and tag. Returns Invalid if ref is malformed.
 func Canonical(ref string) (string, error) {
-	if ref == hostReference || isPath(ref) {
+	if ref == hostReference || isHostPath(ref) {
 		if len(ref) > maxPath || !isPrintable(ref) {
 			return "", caisson.Invalidf("image", "%.80q is not a path", ref)
 		}
@@ -34,7 +34,9 @@ func Canonical(ref string) (string, error) {
 	return parseReference(ref)
 }
 
-func isPath(ref string) bool { return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:") }
+func isHostPath(ref string) bool {
+	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
+}
 
 // Pull stores the layers of the image that req describes, records account as their owner, and returns the image. req.Source
 // is always closed. progress may be nil; it is never called concurrently.
@@ -58,7 +60,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	switch {
 	case ref == hostReference:
 		return d.host.image(ctx)
-	case isPath(ref) && req.Source == nil:
+	case isHostPath(ref) && req.Source == nil:
 		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	case strings.HasPrefix(ref, "dir:"):
 		return d.pullDir(ctx, ref, req.Source, account, report)
@@ -183,7 +185,7 @@ func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error
 func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	for {
-		l, wait, err := d.layers.claim(r.DiffID, p.account)
+		l, wait, err := d.layers.findOrBegin(r.DiffID, p.account)
 		switch {
 		case err != nil:
 			return Layer{}, err

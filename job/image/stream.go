@@ -19,16 +19,16 @@ import (
 // A stream reads an archive that may be compressed. It computes the digests and enforces the size limits of the compressed
 // and the uncompressed bytes.
 type stream struct {
-	in, out   *counter  // of the compressed and of the uncompressed bytes
-	unpacker  io.Reader // decompresses in
-	closeZstd func()    // nil if the archive is not compressed with zstd
+	in, out   *countingReader // of the compressed and of the uncompressed bytes
+	unpacker  io.Reader       // decompresses in
+	closeZstd func()          // nil if the archive is not compressed with zstd
 }
 
 // openStream recognises gzip, zstd and bzip2 by their first bytes; other input is read as it is. Returns Invalid for xz, which
 // is not supported.
 func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stream, error) {
-	s := &stream{in: &counter{r: r, sum: sha256.New(), max: maxIn, progress: progress,
-		over: "the archive is larger than announced or allowed"}}
+	s := &stream{in: &countingReader{r: r, sum: sha256.New(), max: maxIn, progress: progress,
+		limitMessage: "the archive is larger than announced or allowed"}}
 	buf := bufio.NewReaderSize(s.in, 256<<10)
 	head, err := buf.Peek(6)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -52,7 +52,7 @@ func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stre
 	default:
 		s.unpacker = buf
 	}
-	s.out = &counter{r: s.unpacker, sum: sha256.New(), max: maxOut, over: "the archive unpacks to more than allowed"}
+	s.out = &countingReader{r: s.unpacker, sum: sha256.New(), max: maxOut, limitMessage: "the archive unpacks to more than allowed"}
 	return s, nil
 }
 
@@ -84,22 +84,22 @@ func archiveError(err error) error {
 	return caisson.Wrap(err, caisson.Invalid, "the archive is damaged or incomplete")
 }
 
-// counter is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
-type counter struct {
-	r        io.Reader
-	sum      hash.Hash   // of the bytes read
-	n, max   int64       // bytes read, and the limit on them
-	over     string      // message of the error for more than max bytes
-	progress func(int64) // called with n every few MiB; nil for none
-	reported int64       // n at the last call of progress
+// countingReader is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
+type countingReader struct {
+	r            io.Reader
+	sum          hash.Hash   // of the bytes read
+	n, max       int64       // bytes read, and the limit on them
+	limitMessage string      // message of the error for more than max bytes
+	progress     func(int64) // called with n every few MiB; nil for none
+	reported     int64       // n at the last call of progress
 }
 
-func (c *counter) Read(b []byte) (int, error) {
+func (c *countingReader) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	c.sum.Write(b[:n])
 	c.n += int64(n)
 	if c.n > c.max {
-		return 0, caisson.Errorf(caisson.Exhausted, "%s (%v)", c.over, caisson.Size(c.max))
+		return 0, caisson.Errorf(caisson.Exhausted, "%s (%v)", c.limitMessage, caisson.Size(c.max))
 	}
 	const step = 4 << 20
 	if c.progress != nil && c.n-c.reported >= step {
@@ -109,7 +109,7 @@ func (c *counter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (c *counter) digest() string { return digestOf(c.sum) }
+func (c *countingReader) digest() string { return digestOf(c.sum) }
 
 func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(nil)) }
 

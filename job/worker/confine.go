@@ -55,7 +55,7 @@ var readablePaths = []string{
 
 // confineSelf drops all privileges the job does not need. Each step must succeed, except Landlock, which older kernels lack and
 // which only adds to the other steps.
-func confineSelf(req call, given, rootFD int) error {
+func confineSelf(req jobRequest, given, rootFD int) error {
 	for fd := range given {
 		unix.CloseOnExec(fd)
 	}
@@ -173,7 +173,7 @@ const securebits = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMB
 // gets none, because of the securebits and no_new_privs. For jobs that may start programs, the other capabilities are removed
 // from the bounding set as well. That takes one system call for each capability, with all threads stopped, which on a busy
 // machine is most of the time that a job takes to start; other jobs need no smaller bounding set because they have no execve.
-func dropCapabilities(req call) error {
+func dropCapabilities(req jobRequest) error {
 	if !req.Network { // jobs with network may not set securebits, and have no capabilities
 		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, securebits, 0); err != nil {
 			return err

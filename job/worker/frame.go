@@ -21,8 +21,8 @@ const (
 	maxMessage = 400     // bytes of an error message
 )
 
-// call is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.
-type call struct {
+// jobRequest is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.
+type jobRequest struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`
 	Files   int             `json:"files"` // number of descriptors of Request.Files

@@ -34,7 +34,7 @@ type Call struct {
 // Input returns a reader of the request's input; it is empty if the request has none.
 func (c *Call) Input() io.Reader {
 	if c.input == nil {
-		return eof{}
+		return emptyReader{}
 	}
 	return c.input
 }
@@ -60,10 +60,10 @@ func (c *Call) send(f frame) error {
 	return err
 }
 
-// eof is an empty input.
-type eof struct{}
+// emptyReader is an empty input.
+type emptyReader struct{}
 
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
 
 // IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run jobs, must
 // call it first.
@@ -86,7 +86,7 @@ func serve(jobs []Declared) error {
 	if err != nil {
 		return fmt.Errorf("read request: %w", err)
 	}
-	var req call
+	var req jobRequest
 	if err := Unmarshal(line, &req); err != nil {
 		return fmt.Errorf("decode request: %w", err)
 	}
@@ -121,7 +121,7 @@ func serve(jobs []Declared) error {
 	return run(jobs, req, c)
 }
 
-func run(jobs []Declared, req call, c *Call) error {
+func run(jobs []Declared, req jobRequest, c *Call) error {
 	for _, j := range jobs {
 		if j.name() != req.Job {
 			continue

@@ -91,7 +91,7 @@ func (r *Request) checkPrograms() error {
 }
 
 // addMounts adds the mounts of a job with programs, except its Root.
-func (p *process) addMounts(req Request, c *call) error {
+func (p *process) addMounts(req Request, c *jobRequest) error {
 	c.Programs = &layout{}
 	for _, h := range hostMounts {
 		if err := p.addHostMount(c.Programs, h); err != nil {

@@ -34,7 +34,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	if err := req.checkPrograms(); err != nil {
 		return err
 	}
-	c := call{Job: req.Job, Args: args, Files: len(req.Files), Input: req.Input != nil, Root: req.Root != nil,
+	c := jobRequest{Job: req.Job, Args: args, Files: len(req.Files), Input: req.Input != nil, Root: req.Root != nil,
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
 	defer cancel()
@@ -79,7 +79,7 @@ func (p *process) close() {
 }
 
 // prepare sets up the command of the job and the descriptors that it inherits.
-func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) error {
+func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *jobRequest) error {
 	stdin, request, err := p.pipe()
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	if err := p.passFiles(req); err != nil {
 		return err
 	}
-	if err := p.input(req.Input); err != nil {
+	if err := p.passInput(req.Input); err != nil {
 		return err
 	}
 	if req.Network {
@@ -119,7 +119,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 }
 
 // isolate sets up the namespaces and the root directory of a job without network.
-func (p *process) isolate(r *Runner, req Request, c *call) error {
+func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: caisson.UIDRange}}
 	gids := ids
 	if req.Root != nil {
@@ -239,8 +239,8 @@ func (p *process) pipe() (r, w *os.File, err error) {
 	return r, w, nil
 }
 
-// input gives the job a descriptor from which it reads in.
-func (p *process) input(in io.Reader) error {
+// passInput gives the job a descriptor from which it reads in.
+func (p *process) passInput(in io.Reader) error {
 	switch in := in.(type) {
 	case nil:
 		return nil
@@ -265,7 +265,7 @@ func (p *process) input(in io.Reader) error {
 }
 
 // run starts the job and decodes its reply.
-func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
+func (p *process) run(c jobRequest, progress func(json.RawMessage), reply any) error {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "worker: request of %s", c.Job)
@@ -312,7 +312,7 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 }
 
 // crashError returns the error for a job that exited without a reply.
-func (p *process) crashError(c call, cause, exit error) error {
+func (p *process) crashError(c jobRequest, cause, exit error) error {
 	said := p.stderr.String()
 	p.log.Warn("a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {

@@ -129,7 +129,7 @@ func (t *tree) save(w io.Writer) error {
 		return err
 	}
 	tw := tar.NewWriter(w)
-	for _, name := range names(t.lower) {
+	for _, name := range sortedPaths(t.lower) {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
 		if there || !parent && path.Dir(name) != "." || t.overlays.contains(name) {
@@ -139,7 +139,7 @@ func (t *tree) save(w io.Writer) error {
 			return err
 		}
 	}
-	for _, name := range names(now) {
+	for _, name := range sortedPaths(now) {
 		if e := now[name]; t.lower[name] != e {
 			if err := t.saveFile(tw, name, e); err != nil {
 				return fmt.Errorf("save %s: %w", name, err)

@@ -22,7 +22,7 @@ const (
 // A memory is the state of a sandbox that is not in files, as stored in memoryName.
 type memory struct {
 	Processes []processMemory     `json:"processes"`
-	NextPID   int                 `json:"nextPid"`        // sandbox.nextPID: the last PID that was assigned
+	NextPID   int                 `json:"nextPid"`        // sandbox.lastPID: the last PID that was assigned
 	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // exit status of the command, if it has exited
 }
 
@@ -124,7 +124,7 @@ func (s *sandbox) captureProcesses() (*memory, error) {
 func (s *sandbox) capturedProcesses() (m *memory, keep []*Proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m = &memory{NextPID: s.nextPID}
+	m = &memory{NextPID: s.lastPID}
 	for _, p := range s.table {
 		if p.pid != initPID && p.origin != originExec && p.termination == nil {
 			keep = append(keep, p)
@@ -168,7 +168,7 @@ func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.Runti
 		return caisson.Wrap(err, caisson.Invalid, "the checkpoint is damaged")
 	}
 	spec.Files = filepath.Join(dir, filesName)
-	return r.make(ctx, id, spec, func(s *sandbox) error { return s.resume(&m) })
+	return r.createSandbox(ctx, id, spec, func(s *sandbox) error { return s.resume(&m) })
 }
 
 // resume starts the processes of a checkpoint.
@@ -176,7 +176,7 @@ func (s *sandbox) resume(m *memory) error {
 	if err := s.startInit(); err != nil {
 		return err
 	}
-	s.nextPID = max(commandPID, m.NextPID)
+	s.lastPID = max(commandPID, m.NextPID)
 	if m.Exit != nil {
 		s.command = &Proc{exited: make(chan struct{}), status: *m.Exit}
 		close(s.command.exited)
@@ -213,7 +213,7 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 		return s.startCommand(p)
 	}
 	if pm.Origin == originCommand {
-		if err := s.attach(p); err != nil {
+		if err := s.connectOutputs(p); err != nil {
 			return err
 		}
 	}

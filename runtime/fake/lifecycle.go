@@ -17,11 +17,11 @@ func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	if err := r.fault(OpCreate); err != nil {
 		return err
 	}
-	return r.make(ctx, id, spec, func(s *sandbox) error { return s.boot() })
+	return r.createSandbox(ctx, id, spec, func(s *sandbox) error { return s.boot() })
 }
 
-// make creates a sandbox and calls boot to start its processes. On error, it removes everything it has created.
-func (h *sharedState) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
+// createSandbox creates a sandbox and calls boot to start its processes. On error, it removes everything it has created.
+func (h *sharedState) createSandbox(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (h *sharedState) make(ctx context.Context, id caisson.ID, spec caisson.Runt
 	}
 	s := &sandbox{
 		id: id, spec: spec, programs: h.programs, started: time.Now(),
-		done: make(chan struct{}), running: true, table: map[int]*Proc{}, nextPID: commandPID,
+		done: make(chan struct{}), running: true, table: map[int]*Proc{}, lastPID: commandPID,
 	}
 	defer func() {
 		if err == nil {

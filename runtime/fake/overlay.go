@@ -187,15 +187,15 @@ func (o *overlay) flush() error {
 		return err
 	}
 	var errs []error
-	for _, name := range slices.Backward(names(o.written)) {
+	for _, name := range slices.Backward(sortedPaths(o.written)) {
 		if _, there := now[name]; !there {
 			errs = append(errs, o.upper.RemoveAll(name))
 			delete(o.written, name)
 		}
 	}
-	for _, name := range names(now) {
+	for _, name := range sortedPaths(now) {
 		if e := now[name]; o.written[name] != e {
-			if err := o.write(name, e); !errors.Is(err, fs.ErrNotExist) {
+			if err := o.copyUp(name, e); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 				o.written[name] = e
 			}
@@ -205,18 +205,18 @@ func (o *overlay) flush() error {
 		// A whiteout is written only if the parent directory still exists.
 		_, there := now[name]
 		if e, ok := now[path.Dir(name)]; !there && (path.Dir(name) == "." || ok && e.mode.IsDir()) {
-			errs = append(errs, o.remove(name))
+			errs = append(errs, o.writeWhiteout(name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// remove writes a whiteout for name, a character device 0:0, to the upper layer.
-func (o *overlay) remove(name string) error {
+// writeWhiteout writes a whiteout for name, a character device 0:0, to the upper layer.
+func (o *overlay) writeWhiteout(name string) error {
 	if _, err := o.upper.Lstat(name); err == nil {
 		return nil // The whiteout exists: flush has removed removed files from the upper layer before.
 	}
-	if err := o.parents(name); err != nil {
+	if err := o.copyUpParents(name); err != nil {
 		return err
 	}
 	dir, err := o.upper.Open(path.Dir(name))
@@ -227,9 +227,9 @@ func (o *overlay) remove(name string) error {
 	return unix.Mknodat(int(dir.Fd()), path.Base(name), unix.S_IFCHR, 0)
 }
 
-// write copies the current state of name to the upper layer.
-func (o *overlay) write(name string, e entry) error {
-	if err := o.parents(name); err != nil {
+// copyUp copies the current state of name to the upper layer.
+func (o *overlay) copyUp(name string, e entry) error {
+	if err := o.copyUpParents(name); err != nil {
 		return err
 	}
 	from := path.Join(o.target, name)
@@ -286,8 +286,8 @@ func (o *overlay) write(name string, e entry) error {
 	return o.upper.Chtimes(name, info.ModTime(), info.ModTime())
 }
 
-// parents copies the missing parent directories of name to the upper layer.
-func (o *overlay) parents(name string) error {
+// copyUpParents copies the missing parent directories of name to the upper layer.
+func (o *overlay) copyUpParents(name string) error {
 	parent := path.Dir(name)
 	if parent == "." {
 		return nil
@@ -298,7 +298,7 @@ func (o *overlay) parents(name string) error {
 	o.tree.mu.Lock()
 	e := entry{owner: o.tree.owners[inodeOf(o.tree.root, path.Join(o.target, parent))]}
 	o.tree.mu.Unlock()
-	return o.write(parent, e)
+	return o.copyUp(parent, e)
 }
 
 // close flushes the remaining changes and closes the layers.

@@ -37,7 +37,7 @@ type sandbox struct {
 	running bool          // guarded by mu
 	frozen  bool          // guarded by mu
 	table   map[int]*Proc // running processes by PID; guarded by mu
-	nextPID int           // the last PID that was assigned; guarded by mu
+	lastPID int           // the last PID that was assigned; guarded by mu
 	memory  int64         // sum of Proc.memory in bytes; guarded by mu
 	command *Proc         // nil without a command; kept after it has exited; guarded by mu
 
@@ -66,8 +66,8 @@ func (s *sandbox) start(p *Proc) error {
 		return syscall.EAGAIN
 	}
 	if p.pid == 0 {
-		s.nextPID++
-		p.pid = s.nextPID
+		s.lastPID++
+		p.pid = s.lastPID
 	}
 	p.sandbox, p.started = s, time.Now()
 	p.exited, p.caught = make(chan struct{}), map[syscall.Signal]chan syscall.Signal{}
@@ -178,7 +178,7 @@ func (s *sandbox) startInit() error {
 
 // startCommand starts p as the sandbox's command, with the sandbox's outputs.
 func (s *sandbox) startCommand(p *Proc) error {
-	if err := s.attach(p); err != nil {
+	if err := s.connectOutputs(p); err != nil {
 		return err
 	}
 	p.pid, p.ppid = commandPID, initPID
@@ -193,8 +193,8 @@ func (s *sandbox) startCommand(p *Proc) error {
 	return nil
 }
 
-// attach connects the outputs of p to those of the sandbox.
-func (s *sandbox) attach(p *Proc) (err error) {
+// connectOutputs connects the outputs of p to those of the sandbox.
+func (s *sandbox) connectOutputs(p *Proc) (err error) {
 	if p.out, err = s.out.share(); err != nil {
 		return err
 	}

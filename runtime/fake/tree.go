@@ -167,9 +167,9 @@ func clean(name string) string {
 	return "."
 }
 
-// at returns the root that contains the absolute guest path name, which is that of a mount or of the tree, the path relative to
+// resolve returns the root that contains the absolute guest path name, which is that of a mount or of the tree, the path relative to
 // it, and whether files there may be written.
-func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
+func (t *tree) resolve(name string) (root *os.Root, rel string, writable bool) {
 	p := clean(name)
 	for _, m := range t.mounts {
 		switch rest, below := strings.CutPrefix(p, m.target+"/"); {
@@ -186,20 +186,20 @@ func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
 
 // stat returns the status of the file at the absolute guest path name, and follows relative symlinks.
 func (t *tree) stat(name string) (fs.FileInfo, error) {
-	root, rel, _ := t.at(name)
+	root, rel, _ := t.resolve(name)
 	return root.Stat(rel)
 }
 
 // readFile returns the content of the file at the absolute guest path name.
 func (t *tree) readFile(name string) ([]byte, error) {
-	root, rel, _ := t.at(name)
+	root, rel, _ := t.resolve(name)
 	return root.ReadFile(rel)
 }
 
 // writeFile appends b to a file or replaces its content. If the file does not exist, it is created with the owner o. Like
 // write(2), it writes as much as the disk limit allows, and then returns ENOSPC.
 func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode, o owner) (n int, err error) {
-	root, rel, writable := t.at(name)
+	root, rel, writable := t.resolve(name)
 	if !writable {
 		return 0, syscall.EROFS
 	}
@@ -307,12 +307,12 @@ func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string
 	return out, err
 }
 
-// names returns the paths in entries, sorted, so that parents precede their children.
-func names(entries map[string]entry) []string { return slices.Sorted(maps.Keys(entries)) }
+// sortedPaths returns the paths in entries, sorted, so that parents precede their children.
+func sortedPaths(entries map[string]entry) []string { return slices.Sorted(maps.Keys(entries)) }
 
 // lstat returns the status of a file without following symlinks.
 func (t *tree) lstat(name string) (File, error) {
-	root, rel, _ := t.at(name)
+	root, rel, _ := t.resolve(name)
 	info, err := root.Lstat(rel)
 	if err != nil {
 		return File{}, err

@@ -39,7 +39,7 @@ func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, err
 	if err != nil {
 		return nil, fmt.Errorf("read processor time: %w", err)
 	}
-	used, _ := memoryFiles(cgroup.IsOnlyV2())
+	used, _ := memoryStatFiles(cgroup.IsOnlyV2())
 	memory, err := readNumber(filepath.Join(g.MakePath("memory"), used))
 	if err != nil {
 		return nil, fmt.Errorf("read memory use: %w", err)
@@ -53,8 +53,8 @@ func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, err
 	}, nil
 }
 
-// memoryFiles returns the names of the files with a cgroup's memory use and with its number of out-of-memory kills.
-func memoryFiles(v2 bool) (used, events string) {
+// memoryStatFiles returns the names of the files with a cgroup's memory use and with its number of out-of-memory kills.
+func memoryStatFiles(v2 bool) (used, events string) {
 	if v2 {
 		return "memory.current", "memory.events"
 	}
@@ -95,7 +95,7 @@ func (s *sandbox) outOfMemory() bool {
 	if err != nil {
 		return false
 	}
-	_, events := memoryFiles(cgroup.IsOnlyV2())
+	_, events := memoryStatFiles(cgroup.IsOnlyV2())
 	data, err := os.ReadFile(filepath.Join(g.MakePath("memory"), events))
 	return err == nil && oomKills(string(data)) > 0
 }

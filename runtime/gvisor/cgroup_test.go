@@ -78,7 +78,7 @@ func TestMemoryFiles(t *testing.T) {
 		{false, "memory.usage_in_bytes", "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"},
 		{true, "memory.current", "memory.events", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n"},
 	} {
-		used, events := memoryFiles(c.v2)
+		used, events := memoryStatFiles(c.v2)
 		if used != c.used || events != c.events {
 			t.Errorf("memoryFiles(%v) = %q, %q", c.v2, used, events)
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pauseTimeout limits each call of gVisor's Pause and Resume, which freeze and thaw a sandbox. Neither is cancelled with the
+// freezeTimeout limits each call of gVisor's Pause and Resume, which freeze and thaw a sandbox. Neither is cancelled with the
 // caller's context, because after an interrupted call it is not known whether the sandbox is frozen.
-const pauseTimeout = 5 * time.Second
+const freezeTimeout = 5 * time.Second
 
 // freezer records whether a sandbox is frozen. gVisor counts the calls of Pause and panics at a Resume without a Pause, so
 // the record must be exact.
@@ -63,17 +63,17 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err e
 	if frozen == want {
 		return false, nil
 	}
-	return true, s.pause(ctx, want)
+	return true, s.freezeOrThaw(ctx, want)
 }
 
-// pause freezes the sandbox with gVisor's Pause if stop is set, else thaws it with Resume. The caller must hold s.frozen's
+// freezeOrThaw freezes the sandbox with gVisor's Pause if stop is set, else thaws it with Resume. The caller must hold s.frozen's
 // lock, and the sandbox must be in the other state.
-func (s *sandbox) pause(ctx context.Context, stop bool) error {
+func (s *sandbox) freezeOrThaw(ctx context.Context, stop bool) error {
 	method := boot.ContMgrResume
 	if stop {
 		method = boot.ContMgrPause
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 	defer cancel()
 	err := s.call(ctx, method, nil, nil)
 	s.frozen.frozen, s.frozen.known = stop, err == nil // after an error, the call may still take effect
@@ -91,7 +91,7 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	if frozen {
 		return do()
 	}
-	err = s.pause(ctx, true)
+	err = s.freezeOrThaw(ctx, true)
 	if err == nil {
 		err = do()
 	}
@@ -99,21 +99,21 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	case stay && err == nil:
 		return nil
 	case !s.frozen.known:
-		return errors.Join(err, resumeAfterFailedPause(ctx, s))
+		return errors.Join(err, thawAfterFailedFreeze(ctx, s))
 	}
-	return errors.Join(err, s.pause(ctx, false))
+	return errors.Join(err, s.freezeOrThaw(ctx, false))
 }
 
-// resumeAfterFailedPause thaws a sandbox if it is frozen although the call that should freeze it has failed. The caller must
+// thawAfterFailedFreeze thaws a sandbox if it is frozen although the call that should freeze it has failed. The caller must
 // hold s.frozen's lock.
-func resumeAfterFailedPause(ctx context.Context, s *sandbox) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
+func thawAfterFailedFreeze(ctx context.Context, s *sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 	defer cancel()
 	state, err := s.processState(ctx, initPID)
 	if err != nil || state != 'D' {
 		return nil // the caller returns the error of the pause, which is more useful
 	}
-	return s.pause(ctx, false)
+	return s.freezeOrThaw(ctx, false)
 }
 
 // Freeze implements [caisson.Freezer].

@@ -170,7 +170,7 @@ type sandbox struct {
 // newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is
 // replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, watcherStopped: w.ended}
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closedChannel, watcherStopped: w.ended}
 	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }
@@ -222,14 +222,14 @@ func (r *Runtime) getRunning(id caisson.ID) (*sandbox, error) {
 	return s, nil
 }
 
-// closed is a channel that is closed from the start: the done channel of sandboxes that do not run.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+// closedChannel is a channel that is closed from the start: the done channel of sandboxes that do not run.
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Done implements [caisson.Runtime].
 func (r *Runtime) Done(id caisson.ID) <-chan struct{} {
 	s, err := r.get(id)
 	if err != nil {
-		return closed
+		return closedChannel
 	}
 	return s.done
 }

@@ -33,7 +33,7 @@ func (s *sandbox) raiseMemoryLimit() (giveBack func()) {
 	s.memoryBoost.mu.Lock()
 	defer s.memoryBoost.mu.Unlock()
 	s.memoryBoost.saves++
-	for _, f := range s.memoryFiles() {
+	for _, f := range s.memoryLimitFiles() {
 		setLimit(f, int64(s.state.Memory)+extra)
 	}
 	return func() {
@@ -44,9 +44,9 @@ func (s *sandbox) raiseMemoryLimit() (giveBack func()) {
 	}
 }
 
-// memoryFiles returns the paths of the files with the memory limits of the sandbox's cgroup, in the order in which they can be
+// memoryLimitFiles returns the paths of the files with the memory limits of the sandbox's cgroup, in the order in which they can be
 // raised. It returns none if the sandbox has no limit.
-func (s *sandbox) memoryFiles() []string {
+func (s *sandbox) memoryLimitFiles() []string {
 	g, err := s.group()
 	if err != nil || s.state.Memory == 0 {
 		return nil
@@ -93,7 +93,7 @@ func (s *sandbox) tryRestoreMemoryLimit() bool {
 	defer s.memoryBoost.mu.Unlock()
 	done := true
 	if s.memoryBoost.saves == 0 {
-		for _, f := range slices.Backward(s.memoryFiles()) {
+		for _, f := range slices.Backward(s.memoryLimitFiles()) {
 			done = setLimit(f, int64(s.state.Memory)) && done
 		}
 	}

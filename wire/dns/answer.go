@@ -154,7 +154,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	v, wildcard := r.c.Decider().DecideName(name)
 	if v.Allowed && wildcard != "" && wildcard != "*" {
-		if refused, ok := r.wildcards.refuse(name, wildcard); !ok {
+		if refused, ok := r.wildcards.check(name, wildcard); !ok {
 			v = refused
 		}
 	}
@@ -212,7 +212,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 	found, err := r.c.Upstream.Lookup(ctx, name, t)
 	switch {
 	case err != nil:
-		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeNetworkError), text: failure(err)}
+		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeNetworkError), text: failureText(err)}
 	case !found.Exists:
 		return reply{rcode: dns.RcodeNameError, code: noExtendedError}
 	}
@@ -252,8 +252,8 @@ func isType(a netip.Addr, t Type) bool {
 	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
 }
 
-// failure returns the text of err for a guest.
-func failure(err error) string {
+// failureText returns the text of err for a guest.
+func failureText(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return "the lookup took too long"
 	}

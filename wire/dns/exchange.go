@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	rounds       = 2        // how often each server is queried
+	maxRounds    = 2        // how often each server is queried
 	udpSize      = 1232     // bytes of an answer over UDP; passes every network without fragmentation
 	maxReply     = 16 << 10 // bytes of an answer over TCP; no host needs more addresses
 	maxUnrelated = 64       // datagrams that do not answer the query, before the server is skipped
@@ -28,7 +28,7 @@ func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (An
 		return Answer{}, caisson.Errorf(caisson.Unavailable, "this host has no name servers")
 	}
 	var errs error
-	for round := range rounds {
+	for round := range maxRounds {
 		for _, s := range servers {
 			// Servers that do not support EDNS are queried again without it.
 			a, err := queryServer(ctx, s, q, round == 0)

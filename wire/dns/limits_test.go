@@ -140,7 +140,7 @@ func TestWildcardNames(t *testing.T) {
 		{hexsum[:63] + "." + hexsum[:36], "example.com", false},
 	} {
 		w := newWildcards(Limits{}.withDefaults(), time.Now)
-		v, ok := w.refuse(row.guest+"."+row.zone, row.zone)
+		v, ok := w.check(row.guest+"."+row.zone, row.zone)
 		if ok != row.ok {
 			t.Errorf("%s (%d characters, %.0f bits): %v %q", row.guest, len(row.guest), entropy(row.guest), ok, v.Reason)
 		}

@@ -27,7 +27,7 @@ const (
 	cacheSize       = 4096                         // answers, of a few hundred bytes each
 	maxFlights      = 1024                         // concurrent lookups, each with one socket
 	reservedFlights = 128                          // part of maxFlights for the hosts of the configuration
-	maxGuests       = maxFlights - reservedFlights // part of maxFlights for guests
+	maxGuestFlights = maxFlights - reservedFlights // part of maxFlights for guests
 
 	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
@@ -108,7 +108,7 @@ func (u *Upstream) SetServers(servers []netip.AddrPort) {
 // lookups are reserved for [Upstream.Addrs]. Returns Invalid if name is not a host name, Unavailable if no server answers, and
 // Exhausted if too many lookups are in progress.
 func (u *Upstream) Lookup(ctx context.Context, name string, t Type) (Answer, error) {
-	return u.lookup(ctx, name, t, maxGuests)
+	return u.lookup(ctx, name, t, maxGuestFlights)
 }
 
 // Busy reports whether more than half of the possible lookups are in progress, so that the limit of each guest is reduced.

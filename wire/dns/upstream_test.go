@@ -254,7 +254,7 @@ func TestOneExchangeForMany(t *testing.T) {
 
 func TestFlightsAreBounded(t *testing.T) {
 	u := newUpstream(t, nil, netip.MustParseAddrPort("127.0.0.1:1"))
-	u.active = maxGuests
+	u.active = maxGuestFlights
 	if _, err := u.Lookup(t.Context(), "e.example", A); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("%v", err)
 	}

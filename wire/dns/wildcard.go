@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	knownNames = 1024 // capacity of wildcards.known: a repeated lookup of one of these names discloses nothing new
-	knownZones = 256  // capacity of wildcards.zones
+	maxKnownNames = 1024 // capacity of wildcards.known: a repeated lookup of one of these names discloses nothing new
+	maxKnownZones = 256  // capacity of wildcards.zones
 )
 
 // wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.
@@ -26,11 +26,11 @@ type wildcards struct {
 }
 
 func newWildcards(l Limits, now func() time.Time) *wildcards {
-	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](knownNames), zones: lru.New[string, *bucket](knownZones)}
+	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](maxKnownNames), zones: lru.New[string, *bucket](maxKnownZones)}
 }
 
-// refuse returns a denial and false if name, which *.zone allows, exceeds the limits; otherwise ok is true.
-func (w *wildcards) refuse(name, zone string) (v caisson.Verdict, ok bool) {
+// check returns a denial and false if name, which *.zone allows, exceeds the limits; otherwise ok is true.
+func (w *wildcards) check(name, zone string) (v caisson.Verdict, ok bool) {
 	guest := strings.TrimSuffix(strings.TrimSuffix(name, zone), ".")
 	if n := len(guest); n > w.limits.GuestLength {
 		return refusal("%d characters below *.%s, more than %d: too long for the name of a host", n, zone, w.limits.GuestLength), false

@@ -57,7 +57,7 @@ func (p *Policy) DecideAddress(name string, addr netip.Addr) caisson.Verdict {
 	if rule < 0 {
 		return unmatched(addr)
 	}
-	return caisson.Verdict{Allowed: allowed, Rule: rule, Name: p.matched(rule, names), Reason: p.rules[rule].reason}
+	return caisson.Verdict{Allowed: allowed, Rule: rule, Name: p.matchedName(rule, names), Reason: p.rules[rule].reason}
 }
 
 // DecideFlow implements [caisson.Decider]. It does not allocate memory.
@@ -74,7 +74,7 @@ func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
 	}
 	r := &p.rules[rule]
 	return caisson.Verdict{
-		Allowed: r.allow, Rule: rule, Name: p.matched(rule, f.Names), Reason: r.reason, Exact: r.allow && r.prefix.IsSingleIP(),
+		Allowed: r.allow, Rule: rule, Name: p.matchedName(rule, f.Names), Reason: r.reason, Exact: r.allow && r.prefix.IsSingleIP(),
 	}
 }
 
@@ -167,8 +167,8 @@ func (p *Policy) firstOpen(m *set) (rule int, allowed bool) {
 	return rule, false
 }
 
-// matched returns the first of names that a rule matches, "" if the rule is about addresses.
-func (p *Policy) matched(rule int, names []string) string {
+// matchedName returns the first of names that a rule matches, "" if the rule is about addresses.
+func (p *Policy) matchedName(rule int, names []string) string {
 	if p.prefixes.has(rule) {
 		return ""
 	}

@@ -42,7 +42,7 @@ func parseTarget(s string) (target, error) {
 	if strings.Contains(s, "://") {
 		return target{}, caisson.Invalidf(field, "%.80q is a URL; write HOST:PORT", s)
 	}
-	hostPart, ports, protocol, err := split(s, field)
+	hostPart, ports, protocol, err := splitTarget(s, field)
 	if err != nil {
 		return target{}, err
 	}
@@ -76,7 +76,7 @@ func parseTarget(s string) (target, error) {
 // field.
 func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	field := string(action)
-	hostPart, ports, protocol, err := split(spec, field)
+	hostPart, ports, protocol, err := splitTarget(spec, field)
 	if err != nil {
 		return caisson.Rule{}, err
 	}
@@ -105,8 +105,8 @@ func messageOf(err error) string {
 	return strings.TrimPrefix(caisson.MessageOf(err), caisson.FieldOf(err)+": ")
 }
 
-// split parses HOST[:PORTS][/PROTOCOL]. An IPv6 host with ports needs brackets; without ports they are optional.
-func split(s, field string) (hostPart, ports, protocol string, err error) {
+// splitTarget parses HOST[:PORTS][/PROTOCOL]. An IPv6 host with ports needs brackets; without ports they are optional.
+func splitTarget(s, field string) (hostPart, ports, protocol string, err error) {
 	if len(s) > 512 {
 		return "", "", "", caisson.Invalidf(field, "%.40q… is too long", s)
 	}

@@ -59,7 +59,7 @@ func BenchmarkIn(b *testing.B) {
 
 // BenchmarkConnect measures a connection that is decided, dialled, accepted and closed.
 func BenchmarkConnect(b *testing.B) {
-	w := newWorld(b, func(c *Config, _ *times) { c.Limits.PerSecond, c.Limits.Burst = 1e9, 1e9 })
+	w := newWorld(b, func(c *Config, _ *timeouts) { c.Limits.PerSecond, c.Limits.Burst = 1e9, 1e9 })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		io.Copy(io.Discard, c)
 	})
@@ -75,7 +75,7 @@ func BenchmarkConnect(b *testing.B) {
 
 // BenchmarkNarrow is BenchmarkIn on a connection without large buffers, because the limit is reached.
 func BenchmarkNarrow(b *testing.B) {
-	w := newWorld(b, func(c *Config, _ *times) { c.Budget = NewBudget(10, 0) })
+	w := newWorld(b, func(c *Config, _ *timeouts) { c.Budget = NewBudget(10, 0) })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		buf := make([]byte, 256<<10)
 		for {

@@ -53,7 +53,7 @@ func TestBudget(t *testing.T) {
 // The flows of all forwarders together are limited, and returned when they end.
 func TestSharedBudget(t *testing.T) {
 	b := NewBudget(8, 0)
-	w := newWorld(t, func(c *Config, _ *times) { c.Budget = b })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Budget = b })
 	w.listen("192.0.2.1:7", echo)
 	w.policy(allowAll)
 	var conns []net.Conn
@@ -78,7 +78,7 @@ func TestSharedBudget(t *testing.T) {
 // is in this process, too.
 func TestNarrowMemory(t *testing.T) {
 	const flows, most = 100, 256 << 10 // per flow, including a part of the sandbox's stack
-	small := func(c *Config, _ *times) { c.Budget = NewBudget(2*flows, 0) }
+	small := func(c *Config, _ *timeouts) { c.Budget = NewBudget(2*flows, 0) }
 	w := newWorld(t, small)
 	// Otherwise the sandbox's stack would buffer megabytes.
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}

@@ -11,32 +11,32 @@ const (
 
 // The pools are shared by all forwarders.
 var (
-	narrowChunks   = newChunks(narrowChunk)
-	datagramChunks = newChunks(maxDatagram)
-	wideChunks     = newChunks(wideChunk)
+	narrowChunks   = newBufferPool(narrowChunk)
+	datagramChunks = newBufferPool(maxDatagram)
+	wideChunks     = newBufferPool(wideChunk)
 )
 
-// A chunks is a pool of buffers of one size.
-type chunks struct{ pool sync.Pool }
+// A bufferPool is a pool of buffers of one size.
+type bufferPool struct{ pool sync.Pool }
 
-func newChunks(size int) *chunks {
-	return &chunks{sync.Pool{New: func() any {
+func newBufferPool(size int) *bufferPool {
+	return &bufferPool{sync.Pool{New: func() any {
 		b := make([]byte, size)
 		return &b
 	}}}
 }
 
-func (c *chunks) get() *[]byte { return c.pool.Get().(*[]byte) }
+func (c *bufferPool) get() *[]byte { return c.pool.Get().(*[]byte) }
 
 // put returns a chunk to the pool; b may be nil.
-func (c *chunks) put(b *[]byte) {
+func (c *bufferPool) put(b *[]byte) {
 	if b != nil {
 		c.pool.Put(b)
 	}
 }
 
 // chunks returns the pool from which the flow takes its buffers.
-func (c *flow) chunks() *chunks {
+func (c *flow) chunks() *bufferPool {
 	if c.wide {
 		return wideChunks
 	}

@@ -75,8 +75,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// times are the timeouts of a Forwarder; tests shorten them.
-type times struct {
+// timeouts are the timeouts of a Forwarder; tests shorten them.
+type timeouts struct {
 	dial       time.Duration // for connecting to the destination
 	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
@@ -85,8 +85,8 @@ type times struct {
 	udpOnce    time.Duration // without a second datagram
 }
 
-func defaultTimes() times {
-	return times{
+func defaultTimeouts() timeouts {
+	return timeouts{
 		dial:       10 * time.Second,
 		sniff:      10 * time.Second,
 		header:     10 * time.Second,

@@ -105,7 +105,7 @@ func TestOwnHostForReal(t *testing.T) {
 	}()
 	var forbidden []netip.AddrPort
 	public := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/32")}}
-	w := newWorld(t, func(c *Config, _ *times) {
+	w := newWorld(t, func(c *Config, _ *timeouts) {
 		c.Dialer = NewDialer(func() Settings { return Settings{Host: public, Forbidden: forbidden} })
 	})
 	w.policy(allowAll)

@@ -37,7 +37,7 @@ func (w *testWorld) inject(from, to netip.AddrPort, flags header.TCPFlags) {
 
 // Incomplete connections are limited, and do not use the limits of others.
 func TestHalfOpenFlood(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.InFlight, c.Limits.PerSecond, c.Limits.Burst = 16, 1e9, 1e9 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.InFlight, c.Limits.PerSecond, c.Limits.Burst = 16, 1e9, 1e9 })
 	var mu sync.Mutex
 	accepted := 0
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
@@ -88,7 +88,7 @@ func TestOddSegments(t *testing.T) {
 // A sandbox that opens as many connections as it can is limited, and is served again afterwards.
 func TestConnectionFlood(t *testing.T) {
 	const places, attempts = 32, 2000
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.TCP, c.Limits.PerSecond, c.Limits.Burst = places, 1e9, 1e9 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.TCP, c.Limits.PerSecond, c.Limits.Burst = places, 1e9, 1e9 })
 	w.listen("192.0.2.1:7", echo)
 	w.policy(allowAll)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -127,7 +127,7 @@ func TestConnectionFlood(t *testing.T) {
 
 // A sandbox that disappears while it closes a connection does not use resources for long.
 func TestVanishing(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 50 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *timeouts) { t.halfClosed = 50 * time.Millisecond })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		c.SetDeadline(time.Now().Add(patience))
 		c.Write(make([]byte, 1<<20))
@@ -141,7 +141,7 @@ func TestVanishing(t *testing.T) {
 
 // Datagrams to many destinations are limited in flows and rate.
 func TestDatagramFlood(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.UDP, c.Limits.PerSecond, c.Limits.Burst = 8, 1, 100 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.UDP, c.Limits.PerSecond, c.Limits.Burst = 8, 1, 100 })
 	w.listenUDP("192.0.2.1:9")
 	w.policy(allowAll)
 	for i := range 1000 {

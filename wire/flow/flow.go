@@ -41,10 +41,10 @@ func (c *flow) decide() (caisson.Verdict, error) {
 	c.mu.Unlock()
 	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {
-		return c.set(v, false), nil // no route lookup for denied addresses
+		return c.setVerdict(v, false), nil // no route lookup for denied addresses
 	}
 	own, err := c.f.cfg.Dialer.Own(c.attrs.Dst.Addr())
-	return c.set(requireExact(v, own), own), err
+	return c.setVerdict(requireExact(v, own), own), err
 }
 
 // redecide makes the decision once more, because the policy may have changed.
@@ -52,12 +52,12 @@ func (c *flow) redecide() caisson.Verdict {
 	c.mu.Lock()
 	own := c.hostOwned
 	c.mu.Unlock()
-	return c.set(requireExact(c.f.cfg.Decide(c.attrs), own), own)
+	return c.setVerdict(requireExact(c.f.cfg.Decide(c.attrs), own), own)
 }
 
-// set stores the verdict v on the flow and returns it; own reports whether the destination is an address of the host. Datagrams
+// setVerdict stores the verdict v on the flow and returns it; own reports whether the destination is an address of the host. Datagrams
 // to the ports of QUIC that a rule allows by name are denied, because the name in QUIC cannot be checked.
-func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
+func (c *flow) setVerdict(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
 		v.Reason = "a rule allows the name, but what QUIC says cannot be compared with it; tcp can"

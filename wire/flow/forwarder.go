@@ -33,7 +33,7 @@ const narrowSocket = 64 << 10
 // A Forwarder relays one sandbox's flows. Safe for concurrent use.
 type Forwarder struct {
 	cfg     Config
-	times   times
+	times   timeouts
 	limiter *rate.Limiter  // of new flows
 	queries chan struct{}  // holds a token for each query of a LocalUDP service in progress
 	syns    *tcp.Forwarder // calls connect for each SYN
@@ -57,9 +57,9 @@ type Forwarder struct {
 
 // New makes cfg.Stack forward packets for which it has no endpoint. It must be called before the stack's NIC is created. The
 // Forwarder handles the stack's TCP and UDP until [Forwarder.Close].
-func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, defaultTimes()) }
+func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, defaultTimeouts()) }
 
-func newForwarder(cfg Config, t times) (*Forwarder, error) {
+func newForwarder(cfg Config, t timeouts) (*Forwarder, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func TestResetsPropagate(t *testing.T) {
 }
 
 func TestHalfClosedForEver(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 250 * time.Millisecond }) // longer than a dial takes
+	w := newWorld(t, func(_ *Config, t *timeouts) { t.halfClosed = 250 * time.Millisecond }) // longer than a dial takes
 	w.policy(allowAll)
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		c.CloseWrite()
@@ -147,7 +147,7 @@ func TestHalfClosedForEver(t *testing.T) {
 
 // A sandbox that never reads uses a flow and its buffers until the connection ends.
 func TestNeverReading(t *testing.T) {
-	w := newWorld(t, func(c *Config, t *times) { c.Limits.Wide, t.halfClosed = 1, 50*time.Millisecond })
+	w := newWorld(t, func(c *Config, t *timeouts) { c.Limits.Wide, t.halfClosed = 1, 50*time.Millisecond })
 	w.policy(allowAll)
 	written := make(chan int64, 1)
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
@@ -201,7 +201,7 @@ func TestRecheck(t *testing.T) {
 
 func TestRecheckWhileDialling(t *testing.T) {
 	dialling := make(chan struct{})
-	w := newWorld(t, func(c *Config, _ *times) { c.Dialer = stuck{dialling} })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Dialer = stuck{dialling} })
 	w.policy(allowAll)
 	result := make(chan error, 1)
 	go func() {
@@ -220,7 +220,7 @@ func TestRecheckWhileDialling(t *testing.T) {
 func TestRecheckWhileDeciding(t *testing.T) {
 	var w *testWorld
 	var checks sync.WaitGroup
-	w = newWorld(t, func(c *Config, _ *times) {
+	w = newWorld(t, func(c *Config, _ *timeouts) {
 		names := c.Names
 		c.Names = func(a netip.Addr) []string {
 			list := names(a)
@@ -253,7 +253,7 @@ func (stuck) DialUDP(context.Context, netip.AddrPort) (*net.UDPConn, error) {
 
 func TestDialTimeout(t *testing.T) {
 	dialling := make(chan struct{}, 1)
-	w := newWorld(t, func(c *Config, t *times) { c.Dialer, t.dial = stuck{dialling}, 10*time.Millisecond })
+	w := newWorld(t, func(c *Config, t *timeouts) { c.Dialer, t.dial = stuck{dialling}, 10*time.Millisecond })
 	w.policy(allowAll)
 	w.mustRefuse("192.0.2.1:7")
 	w.reported("the failure", func(d caisson.Decision) bool { return strings.Contains(d.Reason, "no answer in time") })
@@ -280,7 +280,7 @@ func TestOwnHost(t *testing.T) {
 }
 
 func TestLocal(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) {
+	w := newWorld(t, func(c *Config, _ *timeouts) {
 		c.Local = map[uint16]func(net.Conn){80: func(c net.Conn) {
 			go func() { // may return before the connection is closed
 				defer c.Close()
@@ -307,7 +307,7 @@ func TestLocal(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.TCP, c.Limits.UDP = 3, 2 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.TCP, c.Limits.UDP = 3, 2 })
 	w.listen("192.0.2.1:7", echo)
 	w.policy(allowAll)
 	first := w.mustDial("192.0.2.1:7")
@@ -331,7 +331,7 @@ func TestLimits(t *testing.T) {
 
 func TestInFlightLimit(t *testing.T) {
 	dialling := make(chan struct{})
-	w := newWorld(t, func(c *Config, _ *times) { c.Dialer, c.Limits.InFlight = stuck{dialling}, 2 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Dialer, c.Limits.InFlight = stuck{dialling}, 2 })
 	w.policy(allowAll)
 	result := make(chan error, 2)
 	for range 2 {
@@ -349,7 +349,7 @@ func TestInFlightLimit(t *testing.T) {
 }
 
 func TestRateLimit(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.PerSecond, c.Limits.Burst = 1, 5 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.PerSecond, c.Limits.Burst = 1, 5 })
 	to := netip.MustParseAddrPort("192.0.2.1:9")
 	for range 20 {
 		c := w.udp(to)
@@ -366,7 +366,7 @@ func TestRateLimit(t *testing.T) {
 
 // A service at the gateway has a separate limit, and a sandbox that has reached it can still open other connections.
 func TestLocalMost(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) {
+	w := newWorld(t, func(c *Config, _ *timeouts) {
 		c.Local = map[uint16]func(net.Conn){80: func(c net.Conn) { io.Copy(c, c); c.Close() }, 53: func(c net.Conn) { io.Copy(c, c); c.Close() }}
 		c.LocalMost = map[uint16]int{80: 2}
 	})

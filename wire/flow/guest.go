@@ -23,11 +23,11 @@ type guestConn struct {
 	ep   tcpip.Endpoint
 	wq   *waiter.Queue
 
-	hup    waiter.Entry  // closes ended on waiter.EventHUp
-	ended  chan struct{} // closed when the endpoint has ended, normally or with an error
-	once   sync.Once     // for closing ended
-	closed chan struct{} // closed by Close
-	close  sync.Once     // for Close
+	hup       waiter.Entry  // closes ended on waiter.EventHUp
+	ended     chan struct{} // closed when the endpoint has ended, normally or with an error
+	endOnce   sync.Once     // for closing ended
+	closed    chan struct{} // closed by Close
+	closeOnce sync.Once     // for Close
 
 	readMu   sync.Mutex
 	pushback []byte // data that is read again before the connection's; guarded by readMu
@@ -40,11 +40,11 @@ func newGuestConn(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guestConn {
 		ended: make(chan struct{}), closed: make(chan struct{}),
 	}
 	// The queue may be notified while the endpoint is locked, so the callback must not use the endpoint.
-	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.once.Do(func() { close(g.ended) }) })
+	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.endOnce.Do(func() { close(g.ended) }) })
 	wq.EventRegister(&g.hup)
 	switch g.state() {
 	case tcp.StateError, tcp.StateClose, tcp.StateTimeWait:
-		g.once.Do(func() { close(g.ended) })
+		g.endOnce.Do(func() { close(g.ended) })
 	}
 	c.onEnd(g.abort)
 	return g
@@ -87,7 +87,7 @@ func (g *guestConn) Write(p []byte) (int, error) {
 
 // Close implements [net.Conn]. Data that was written is still sent.
 func (g *guestConn) Close() error {
-	g.close.Do(func() {
+	g.closeOnce.Do(func() {
 		close(g.closed)
 		g.ep.Close()
 	})

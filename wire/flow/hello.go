@@ -25,8 +25,8 @@ type sniffer struct {
 	data []byte // the bytes so far
 
 	// For TLS: the next record begins at offset next; msg is the handshake message so far.
-	next int
-	msg  []byte
+	nextRecord int
+	msg        []byte
 	// For text: the first word begins at offset wordStart; the first line does not end before offset scanned.
 	wordStart, scanned int
 	word               string // the first word, once it is complete
@@ -170,8 +170,8 @@ func (e *sniffer) detectTLS() appProtocol {
 		messageHeader = 4
 		clientHello   = 1
 	)
-	for len(e.data) >= e.next+recordHeader {
-		h := e.data[e.next:]
+	for len(e.data) >= e.nextRecord+recordHeader {
+		h := e.data[e.nextRecord:]
 		size := int(binary.BigEndian.Uint16(h[3:]))
 		if h[0] != recordHandshake || h[1] != 3 || size == 0 || size > maxRecord {
 			return e.deny("the TLS handshake is malformed")
@@ -180,7 +180,7 @@ func (e *sniffer) detectTLS() appProtocol {
 			return protoUndecided
 		}
 		e.msg = append(e.msg, h[recordHeader:recordHeader+size]...)
-		e.next += recordHeader + size
+		e.nextRecord += recordHeader + size
 		if len(e.msg) < messageHeader {
 			continue
 		}

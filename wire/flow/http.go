@@ -33,7 +33,7 @@ type proxy struct {
 	dst  string // the destination's address and port
 	http httputil.ReverseProxy
 
-	answer http.Header // header of the current answer; requests are served one at a time
+	responseHeader http.Header // header of the current answer; requests are served one at a time
 
 	busy sync.WaitGroup // current requests
 
@@ -125,7 +125,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
-	p.answer = w.Header()
+	p.responseHeader = w.Header()
 	// Otherwise net/http reads the rest of the request's body, concurrently with the transport, once the answer begins. On an
 	// HTTP/1 connection this returns no error.
 	http.NewResponseController(w).EnableFullDuplex()
@@ -225,7 +225,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 func (p *proxy) respond(r *http.Response) error {
 	for _, h := range []string{"Content-Type", "Date"} {
 		if _, ok := r.Header[h]; !ok {
-			p.answer[h] = nil
+			p.responseHeader[h] = nil
 		}
 	}
 	if r.Close {

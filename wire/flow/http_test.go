@@ -281,7 +281,7 @@ func TestHTTPTransparency(t *testing.T) {
 }
 
 func TestHTTPSlowHeader(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.header = 20 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *timeouts) { t.header = 20 * time.Millisecond })
 	w.serveHTTP("192.0.2.1:80")
 	w.resolved("192.0.2.1", "good.example")
 	w.policy(allowName("good.example"))
@@ -336,7 +336,7 @@ func TestRawOnOtherPorts(t *testing.T) {
 
 // A connection that stalls within its first line is refused after a timeout, because it may become HTTP.
 func TestHalfALine(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.sniff = 50 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *timeouts) { t.sniff = 50 * time.Millisecond })
 	w.resolved("192.0.2.1", "good.example")
 	w.policy(allowName("good.example"))
 	w.listen("192.0.2.1:7", echo)
@@ -389,7 +389,7 @@ func FuzzHTTP(f *testing.F) {
 	} {
 		f.Add(s)
 	}
-	w := newWorld(f, func(c *Config, t *times) {
+	w := newWorld(f, func(c *Config, t *timeouts) {
 		c.Limits.PerSecond, c.Limits.Burst, t.header, t.sniff = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
 	})
 	asked := w.serveHTTP("192.0.2.1:80")

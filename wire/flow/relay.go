@@ -148,7 +148,7 @@ func (r *relay) sendIn(claim func() bool) error {
 }
 
 // receive reads from the destination; the error is io.EOF at the end.
-func (r *relay) receive(chunks *chunks) (chunk *[]byte, n int, err error) {
+func (r *relay) receive(chunks *bufferPool) (chunk *[]byte, n int, err error) {
 	chunk, n, err = readChunk(r.conn, chunks)
 	if err == nil && n == 0 {
 		err = io.EOF
@@ -157,7 +157,7 @@ func (r *relay) receive(chunks *chunks) (chunk *[]byte, n int, err error) {
 }
 
 // readChunk takes a chunk and reads into it once data is available. The caller must return the chunk unless it is nil.
-func readChunk(conn syscall.RawConn, chunks *chunks) (chunk *[]byte, n int, err error) {
+func readChunk(conn syscall.RawConn, chunks *bufferPool) (chunk *[]byte, n int, err error) {
 	var errno error
 	err = conn.Read(func(fd uintptr) bool {
 		chunk = chunks.get()

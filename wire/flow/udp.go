@@ -35,7 +35,7 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	}
 	what := caisson.Flow{Protocol: "udp", Dst: destination(id)}
 	if f.isGateway(what.Dst.Addr()) && f.cfg.LocalUDP[id.LocalPort] != nil {
-		f.query(id, pkt)
+		f.serveQuery(id, pkt)
 		return true
 	}
 	if !f.limiter.Allow() {
@@ -226,8 +226,8 @@ func (e *datagramRelay) relayIn() {
 	}
 }
 
-// query passes one datagram to a service and sends its answer. It drops the datagram if too many queries are in progress.
-func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+// serveQuery passes one datagram to a service and sends its answer. It drops the datagram if too many queries are in progress.
+func (f *Forwarder) serveQuery(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	select {
 	case f.queries <- struct{}{}:
 	default:
@@ -250,13 +250,13 @@ func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
 		<-f.queries // before the answer: its recipient may send the next query at once
 		if len(answer) > 0 && len(answer) <= maxDatagram {
-			f.answer(id, network, answer)
+			f.sendAnswer(id, network, answer)
 		}
 	}()
 }
 
-// answer sends a datagram back to the source of id. Errors are ignored, as for a lost datagram.
-func (f *Forwarder) answer(id stack.TransportEndpointID, network tcpip.NetworkProtocolNumber, payload []byte) {
+// sendAnswer sends a datagram back to the source of id. Errors are ignored, as for a lost datagram.
+func (f *Forwarder) sendAnswer(id stack.TransportEndpointID, network tcpip.NetworkProtocolNumber, payload []byte) {
 	route, err := f.cfg.Stack.FindRoute(f.cfg.NIC, id.LocalAddress, id.RemoteAddress, network, false)
 	if err != nil {
 		return

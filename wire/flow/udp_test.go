@@ -125,7 +125,7 @@ func TestUDPDenied(t *testing.T) {
 
 func TestUDPIdle(t *testing.T) {
 	// An answer that takes longer than udpOnce is lost, and its delay depends on the load of the machine.
-	w := newWorld(t, func(_ *Config, t *times) { t.udpIdle, t.udpOnce = 40*time.Millisecond, time.Second })
+	w := newWorld(t, func(_ *Config, t *timeouts) { t.udpIdle, t.udpOnce = 40*time.Millisecond, time.Second })
 	w.listenUDP("192.0.2.1:9")
 	w.policy(allowAll)
 	c := w.udp(netip.MustParseAddrPort("192.0.2.1:9"))
@@ -144,7 +144,7 @@ func TestUDPIdle(t *testing.T) {
 }
 
 func TestUDPLimit(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *times) { c.Limits.UDP = 2 })
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.Limits.UDP = 2 })
 	w.listenUDP("192.0.2.1:9")
 	w.policy(allowAll)
 	for range 2 {
@@ -160,7 +160,7 @@ func TestUDPLimit(t *testing.T) {
 
 func TestLocalUDP(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, func(c *Config, _ *times) {
+	w := newWorld(t, func(c *Config, _ *timeouts) {
 		c.Limits.Queries = 2
 		c.LocalUDP = map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
 			53: func(ctx context.Context, q []byte, from netip.AddrPort) []byte {

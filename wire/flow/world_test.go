@@ -57,7 +57,7 @@ type testWorld struct {
 	decisions []caisson.Decision
 }
 
-func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
+func newWorld(t testing.TB, change ...func(*Config, *timeouts)) *testWorld {
 	t.Helper()
 	before := runtime.NumGoroutine()
 	w := &testWorld{
@@ -69,7 +69,7 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 		Stack: far, NIC: nic, Gateway: []netip.Addr{gateway4, gateway6},
 		Decide: w.decide, Names: w.namesOf, Dialer: w, Report: w.report,
 	}
-	times := defaultTimes()
+	times := defaultTimeouts()
 	for _, c := range change {
 		c(&cfg, &times)
 	}

@@ -42,7 +42,7 @@ func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer
 	defer chunkBuffers.Put(buf)
 	a := &answer{
 		call: c, ctx: ctx, resp: resp, idle: idle, stream: stream, buf: *buf,
-		meter: c.api.Dialect.Meter(c.endpoint, stream), keyGuard: newGuard(c.model.provider.key.Reveal()), out: http.NewResponseController(c.w),
+		meter: c.api.Dialect.Meter(c.endpoint, stream), keyGuard: newKeyScanner(c.model.provider.key.Reveal()), out: http.NewResponseController(c.w),
 	}
 	if stream {
 		return a.forwardStream()
@@ -135,7 +135,7 @@ type answer struct {
 	stream        bool        // the answer is a stream of events
 	buf           []byte      // one of chunkBuffers
 	meter         dialect.Meter
-	keyGuard      guard
+	keyGuard      keyScanner
 	out           *http.ResponseController // of the connection to the guest
 	writeDeadline time.Time                // deadline for writes to the guest; the zero time if none was set yet
 	drained       bool                     // the end of the answer was read
@@ -287,7 +287,7 @@ func (a *answer) abortAnswer(err error) error {
 	case word == "timeout":
 		failureOf(a.call).record("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.provider.Name)
 	case word == "upstream":
-		failureOf(a.call).record("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.provider.Name, a.model.provider.base.Host, cause(err))
+		failureOf(a.call).record("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.provider.Name, a.model.provider.base.Host, connectionFailure(err))
 	}
 	switch {
 	case err == errKeyLeaked:

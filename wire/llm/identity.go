@@ -23,18 +23,18 @@ func (c *call) endUser() string {
 // setLiteLLMHeaders sets the headers that LiteLLM copies into its spend logs.
 func (c *call) setLiteLLMHeaders(h http.Header) {
 	g := c.guest
-	b := quote(nil, `{"run_id":`, g.Run)
+	b := appendQuoted(nil, `{"run_id":`, g.Run)
 	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(g.Attempt), 10)
-	b = quote(b, `,"user_id":`, g.User)
-	b = quote(b, `,"graph_id":`, g.Agent)
-	b = quote(b, `,"session_id":`, g.Session)
-	b = quote(b, `,"caisson_call_id":`, string(c.row.ID))
+	b = appendQuoted(b, `,"user_id":`, g.User)
+	b = appendQuoted(b, `,"graph_id":`, g.Agent)
+	b = appendQuoted(b, `,"session_id":`, g.Session)
+	b = appendQuoted(b, `,"caisson_call_id":`, string(c.row.ID))
 	h["X-Litellm-End-User-Id"] = []string{escapeHeader([]byte(g.Account))}
 	h["X-Litellm-Spend-Logs-Metadata"] = []string{escapeHeader(append(b, '}'))}
 }
 
-// quote appends before and then s, as a JSON string, to b.
-func quote(b []byte, before, s string) []byte {
+// appendQuoted appends before and then s, as a JSON string, to b.
+func appendQuoted(b []byte, before, s string) []byte {
 	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only means that invalid UTF-8 was replaced
 	return b
 }

@@ -90,7 +90,7 @@ func (f failure) recordRejectedKey(status int, body []byte) {
 
 // recordUnreachable records why the provider could not be reached.
 func (f failure) recordUnreachable(err error) {
-	f.record("provider %q of model %q cannot be reached at %s: %s", f.model.provider.Name, f.model.Alias, f.model.provider.base.Host, cause(err))
+	f.record("provider %q of model %q cannot be reached at %s: %s", f.model.provider.Name, f.model.Alias, f.model.provider.base.Host, connectionFailure(err))
 }
 
 // refuseKeyless refuses a call of a model whose credential is missing. The call is in the ledger, so that the run can report why
@@ -112,8 +112,8 @@ func finalRefusal(d dialect.Dialect, format string, args ...any) *dialect.Refusa
 	return &dialect.Refusal{Status: d.FinalStatus(), Code: "credential", Final: true, Message: fmt.Sprintf(format, args...)}
 }
 
-// cause describes briefly why a connection failed.
-func cause(err error) string {
+// connectionFailure describes briefly why a connection failed.
+func connectionFailure(err error) string {
 	var unresolved *net.DNSError
 	var ours *caisson.Error
 	var verify *tls.CertificateVerificationError

@@ -47,13 +47,13 @@ func (r *recording) end(row caisson.Call) {
 	if r == nil {
 		return
 	}
-	b := quote(nil, `{"call":`, string(row.ID))
-	b = quote(b, `,"at":`, row.At.Format(time.RFC3339Nano))
-	b = quote(b, `,"sandbox":`, string(row.Sandbox))
-	b = quote(b, `,"model":`, row.Model)
+	b := appendQuoted(nil, `{"call":`, string(row.ID))
+	b = appendQuoted(b, `,"at":`, row.At.Format(time.RFC3339Nano))
+	b = appendQuoted(b, `,"sandbox":`, string(row.Sandbox))
+	b = appendQuoted(b, `,"model":`, row.Model)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(row.Status), 10)
 	b = strconv.AppendBool(append(b, `,"cut":`...), r.truncated)
-	b = quote(b, `,"request":`, string(r.secrets.redactAll(r.prompt)))
-	b = quote(b, `,"response":`, string(r.secrets.redactAll(r.answer.Bytes())))
+	b = appendQuoted(b, `,"request":`, string(r.secrets.redactAll(r.prompt)))
+	b = appendQuoted(b, `,"response":`, string(r.secrets.redactAll(r.answer.Bytes())))
 	r.to.Write(append(b, "}\n"...))
 }

@@ -91,21 +91,21 @@ func (s *secrets) redactAll(b []byte) []byte {
 	return keyPatterns.ReplaceAll(s.redact(b), []byte(redaction))
 }
 
-// A guard searches for one key in an answer that is forwarded in pieces.
-type guard struct {
+// A keyScanner searches for one key in an answer that is forwarded in pieces.
+type keyScanner struct {
 	key  []byte
 	held []byte // the end of the data so far, if it is a prefix of the key
 }
 
-func newGuard(key string) guard {
+func newKeyScanner(key string) keyScanner {
 	if len(key) < minKey {
-		return guard{}
+		return keyScanner{}
 	}
-	return guard{key: []byte(key)}
+	return keyScanner{key: []byte(key)}
 }
 
 // next returns the data that may be forwarded, including data held earlier. Returns false if it contains the key.
-func (g *guard) next(p []byte) ([]byte, bool) {
+func (g *keyScanner) next(p []byte) ([]byte, bool) {
 	if len(g.key) == 0 {
 		return p, true
 	}
@@ -126,4 +126,4 @@ func (g *guard) next(p []byte) ([]byte, bool) {
 }
 
 // rest returns the data that is held, at the end of the answer.
-func (g *guard) rest() []byte { return g.held }
+func (g *keyScanner) rest() []byte { return g.held }

@@ -55,7 +55,7 @@ func FuzzGuard(f *testing.F) {
 		f.Add([]byte(s), uint(3))
 	}
 	f.Fuzz(func(t *testing.T, answer []byte, size uint) {
-		g := newGuard(key)
+		g := newKeyScanner(key)
 		var out []byte
 		n := int(1 + size%16)
 		for rest := bytes.Clone(answer); len(rest) > 0; {

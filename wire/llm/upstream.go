@@ -113,7 +113,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	case word == "aborted":
 		f.recordUnreachable(c.lastSendErr)
 	case sent:
-		f.record("provider %q of model %q broke the connection to %s before it answered: %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, cause(err))
+		f.record("provider %q of model %q broke the connection to %s before it answered: %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, connectionFailure(err))
 	default:
 		f.recordUnreachable(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 const (
 	window         = 10 * time.Second      // in which equal decisions are aggregated
-	batch          = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
+	batchDelay     = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
 	maxDistinct    = 64                    // distinct decisions per window, after an idle period
 	steadyDistinct = 16                    // distinct decisions per window, on average
 	maxRecent      = 64                    // distinct refusals that Recent returns
@@ -162,7 +162,7 @@ func (r *Recorder) start(d caisson.Decision) *sum {
 	r.sums[keyOf(s.Decision)] = s
 	r.unreported = append(r.unreported, s)
 	if r.batchTimer == nil && !r.closed {
-		r.batchTimer = time.AfterFunc(batch, func() { r.deliverFrom(r.takeUnreported) })
+		r.batchTimer = time.AfterFunc(batchDelay, func() { r.deliverFrom(r.takeUnreported) })
 	}
 	return s
 }

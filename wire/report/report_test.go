@@ -77,7 +77,7 @@ func TestFirstAtOnceThenSums(t *testing.T) {
 			r.Report(denied("a.example"))
 		}
 		r.Report(denied("b.example"))
-		time.Sleep(batch)
+		time.Sleep(batchDelay)
 		synctest.Wait()
 		batches, after := h.got()
 		if len(batches) != 1 || len(batches[0]) != 2 || batches[0][0].Count != 3 || batches[0][0].Name != "a.example" || batches[0][1].Count != 1 {
@@ -107,7 +107,7 @@ func TestFirstAtOnceThenSums(t *testing.T) {
 			t.Errorf("handed on without a change: %+v", batches[2:])
 		}
 		r.Report(denied("a.example")) // counts as new again
-		time.Sleep(batch)
+		time.Sleep(batchDelay)
 		synctest.Wait()
 		if batches, after = h.got(); len(batches) != 3 {
 			t.Errorf("after a silence: %v", after)
@@ -163,7 +163,7 @@ func TestLongFlood(t *testing.T) {
 				for i := range maxDistinct {
 					r.Report(denied(of(windows, i)))
 				}
-				time.Sleep(batch)
+				time.Sleep(batchDelay)
 				synctest.Wait()
 				if n := len(h.all()) - before; n != maxDistinct {
 					t.Errorf("after a rest %d rows, want %d", n, maxDistinct)
@@ -192,7 +192,7 @@ func TestDifferencesThatCount(t *testing.T) {
 			change(&d)
 			r.Report(d)
 		}
-		time.Sleep(batch)
+		time.Sleep(batchDelay)
 		synctest.Wait()
 		if got := h.all(); len(got) != 8 || got[0].Count != 9 {
 			t.Errorf("%d: %+v", len(got), got)
@@ -235,7 +235,7 @@ func TestFlood(t *testing.T) {
 			t.Errorf("%d sums, %d recent", len(r.sums), r.recent.Len())
 		}
 		r.Report(denied("after.example")) // a new window has room, though the table is full
-		time.Sleep(batch)
+		time.Sleep(batchDelay)
 		synctest.Wait()
 		if got := h.all(); got[len(got)-1].Name != "after.example" {
 			t.Errorf("after the flood: %+v", got[len(got)-1])
@@ -251,7 +251,7 @@ func TestBytesOnly(t *testing.T) {
 		d.Count = 0
 		r.Report(d)
 		r.Report(caisson.Decision{Kind: "name", Allowed: true}) // no count: counts as one, at the current time
-		time.Sleep(batch)
+		time.Sleep(batchDelay)
 		synctest.Wait()
 		got := h.all()
 		if len(got) != 2 || got[0].Count != 1 || got[0].BytesIn != 200 || got[1].Count != 1 || got[1].At.IsZero() {

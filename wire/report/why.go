@@ -53,25 +53,25 @@ type why struct {
 type page struct {
 	Host    string           `json:"host,omitempty"`
 	Now     *caisson.Verdict `json:"now,omitempty"` // the current verdict on Host
-	Refused []refused        `json:"refused"`
+	Refused []refusal        `json:"refused"`
 }
 
-// A refused is a refusal on the page.
-type refused struct {
+// A refusal is a refusal on the page.
+type refusal struct {
 	caisson.Decision
 	Command string `json:"ask"` // a command for the operator
 }
 
 func (w why) serve(rw http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	p := page{Host: hostOf(query.Get("host")), Refused: []refused{}}
+	p := page{Host: hostOf(query.Get("host")), Refused: []refusal{}}
 	if len(p.Host) > maxText {
 		refuse(rw, http.StatusBadRequest, "host: too long")
 		return
 	}
 	for _, d := range w.recent() {
 		if p.Host == "" || concerns(d, p.Host) {
-			p.Refused = append(p.Refused, refused{d, w.command(d)})
+			p.Refused = append(p.Refused, refusal{d, w.command(d)})
 		}
 	}
 	if p.Host != "" && w.explain != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// secretKeys are suffixes of the names of settings that contain secrets, in lower case.
-var secretKeys = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
+// secretSuffixes are suffixes of the names of settings that contain secrets, in lower case.
+var secretSuffixes = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
 
-// notSecret are names of settings that end in one of secretKeys but contain no secret.
-var notSecret = []string{"maxtokens", "contexttokens"}
+// nonSecretNames are names of settings that end in one of secretSuffixes but contain no secret.
+var nonSecretNames = []string{"maxtokens", "contexttokens"}
 
 // isSecretKey reports whether a setting of this name contains a secret.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(notName.ReplaceAllString(name, ""))
-	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
+	return !slices.Contains(nonSecretNames, name) && slices.ContainsFunc(secretSuffixes, func(k string) bool { return strings.HasSuffix(name, k) })
 }
 
 // notName matches the parts of a name that are not letters or digits.
@@ -38,8 +38,8 @@ func secretName(parts ...string) string {
 	return s[:min(len(s), 60)]
 }
 
-// secret records a secret. References to secrets stored elsewhere, and values that are too short, are skipped.
-func (in *importer) secret(name, value, from string) {
+// addSecret records a secret. References to secrets stored elsewhere, and values that are too short, are skipped.
+func (in *importer) addSecret(name, value, from string) {
 	value = strings.TrimSpace(value)
 	if len(value) < 6 || len(value) > maxSecretLen || strings.HasPrefix(value, "${") || strings.HasPrefix(value, "secretref") || !utf8.ValidString(value) {
 		return
@@ -68,21 +68,21 @@ func (in *importer) secret(name, value, from string) {
 func (in *importer) secrets(root map[string]any) {
 	providers, _ := lookup(root, "models", "providers").(map[string]any)
 	for _, p := range slices.Sorted(maps.Keys(providers)) {
-		in.secret(secretName(p, "API_KEY"), stringOf(lookup(providers[p], "apiKey")), "openclaw.json models.providers."+p)
+		in.addSecret(secretName(p, "API_KEY"), stringOf(lookup(providers[p], "apiKey")), "openclaw.json models.providers."+p)
 	}
 	env, _ := lookup(root, "env").(map[string]any)
 	vars, _ := lookup(env, "vars").(map[string]any)
 	for _, m := range []map[string]any{vars, env} {
 		for _, k := range slices.Sorted(maps.Keys(m)) {
-			in.secret(secretName(k), stringOf(m[k]), "openclaw.json env")
+			in.addSecret(secretName(k), stringOf(m[k]), "openclaw.json env")
 		}
 	}
 	entries, _ := lookup(root, "skills", "entries").(map[string]any)
 	for _, s := range slices.Sorted(maps.Keys(entries)) {
-		in.secret(secretName(s, "API_KEY"), stringOf(lookup(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
+		in.addSecret(secretName(s, "API_KEY"), stringOf(lookup(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
 		vars, _ := lookup(entries[s], "env").(map[string]any)
 		for _, k := range slices.Sorted(maps.Keys(vars)) {
-			in.secret(secretName(k), stringOf(vars[k]), "openclaw.json skills.entries."+s)
+			in.addSecret(secretName(k), stringOf(vars[k]), "openclaw.json skills.entries."+s)
 		}
 	}
 	in.walk("openclaw.json", nil, root)
@@ -99,7 +99,7 @@ func (in *importer) walk(from string, names []string, v any) {
 		for _, k := range slices.Sorted(maps.Keys(v)) {
 			here := append(slices.Clone(names), k)
 			if s, ok := v[k].(string); ok && isSecretKey(k) {
-				in.secret(secretName(here[max(0, len(here)-4):]...), s, from+" "+strings.Join(here, "."))
+				in.addSecret(secretName(here[max(0, len(here)-4):]...), s, from+" "+strings.Join(here, "."))
 			}
 			in.walk(from, here, v[k])
 		}
@@ -128,7 +128,7 @@ func (in *importer) dotEnv(name string) {
 		if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
 			value = value[1 : n-1]
 		}
-		in.secret(secretName(m[1]), value, name)
+		in.addSecret(secretName(m[1]), value, name)
 	}
 	in.report(checkWarning, name, "its variables were imported as secrets, and the file is not imported", "set variables that are not secret in the agent's env")
 }
@@ -155,11 +155,11 @@ func (in *importer) logins() {
 		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
 			p := f.Profiles[id]
 			provider := cmp.Or(p.Provider, id)
-			in.secret(secretName(provider, "API_KEY"), p.Key, name)
-			in.secret(secretName(provider, "TOKEN"), p.Token, name)
+			in.addSecret(secretName(provider, "API_KEY"), p.Key, name)
+			in.addSecret(secretName(provider, "TOKEN"), p.Token, name)
 			if p.Access != "" || p.Refresh != "" {
-				in.secret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
-				in.secret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
+				in.addSecret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
+				in.addSecret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
 				in.report(checkWarning, "login "+id, "it belongs to a personal account, and its token expires", "use an API key of the provider instead")
 			}
 		}

@@ -93,8 +93,8 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	if n == nil {
 		return s, nil
 	}
-	s.Programs, s.AnyOf, s.Config, s.Systems = needs(n.Requires.Bins), needs(n.Requires.AnyBins), needs(n.Requires.Config), needs(n.OS)
-	s.Env = needs(append(slices.Clone(n.Requires.Env), n.PrimaryEnv))
+	s.Programs, s.AnyOf, s.Config, s.Systems = cleanNames(n.Requires.Bins), cleanNames(n.Requires.AnyBins), cleanNames(n.Requires.Config), cleanNames(n.OS)
+	s.Env = cleanNames(append(slices.Clone(n.Requires.Env), n.PrimaryEnv))
 	for _, i := range n.Install[:min(len(n.Install), maxNeeds)] {
 		if what := i.Formula + i.Package + i.Module; what != "" && i.Kind != "" {
 			s.Install = append(s.Install, safetext.Escape(truncate(i.Kind+" "+what)))
@@ -124,8 +124,8 @@ func splitSkill(b []byte) (head, body []byte, err error) {
 	return head, body, nil
 }
 
-// needs cleans and deduplicates a list of names.
-func needs(list []string) []string {
+// cleanNames cleans and deduplicates a list of names.
+func cleanNames(list []string) []string {
 	var out []string
 	for _, s := range list {
 		s = safetext.Escape(strings.TrimSpace(truncate(s)))

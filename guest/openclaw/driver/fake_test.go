@@ -74,7 +74,7 @@ func event(stream, data string) string {
 	return `{"type":"event","event":"agent","payload":{"runId":"RUN","stream":"` + stream + `","data":` + data + `}}`
 }
 
-const accepted = `{"type":"res","id":"ID","ok":true,"payload":{"status":"accepted"}}`
+const isAccepted = `{"type":"res","id":"ID","ok":true,"payload":{"status":"accepted"}}`
 
 func final(text string) string {
 	return `{"type":"res","id":"ID","ok":true,"payload":{"runId":"RUN","status":"ok","result":{"payloads":[{"text":"` + text + `"}],"meta":{}}}}`
@@ -87,29 +87,29 @@ func TestStreams(t *testing.T) {
 		lines      []string
 		text, code string
 	}{
-		{"streamed and said again", []string{accepted, event("assistant", `{"text":"ab","itemId":"1"}`), event("assistant", `{"text":"abc","itemId":"1"}`), final("abc")}, "abc", ""},
-		{"only at the end", []string{accepted, final("abc")}, "abc", ""},
-		{"the end is longer", []string{accepted, event("assistant", `{"text":"ab","itemId":"1"}`), final("abc")}, "abc", ""},
-		{"the end is shorter", []string{accepted, event("assistant", `{"text":"ab <tag>","itemId":"1"}`), event("assistant", `{"text":"ab","replace":true,"itemId":"1"}`), final("ab")}, "ab <tag>", ""},
-		{"of another run", []string{accepted, strings.ReplaceAll(event("assistant", `{"text":"no","itemId":"1"}`), "RUN", "other"), final("abc")}, "abc", ""},
+		{"streamed and said again", []string{isAccepted, event("assistant", `{"text":"ab","itemId":"1"}`), event("assistant", `{"text":"abc","itemId":"1"}`), final("abc")}, "abc", ""},
+		{"only at the end", []string{isAccepted, final("abc")}, "abc", ""},
+		{"the end is longer", []string{isAccepted, event("assistant", `{"text":"ab","itemId":"1"}`), final("abc")}, "abc", ""},
+		{"the end is shorter", []string{isAccepted, event("assistant", `{"text":"ab <tag>","itemId":"1"}`), event("assistant", `{"text":"ab","replace":true,"itemId":"1"}`), final("ab")}, "ab <tag>", ""},
+		{"of another run", []string{isAccepted, strings.ReplaceAll(event("assistant", `{"text":"no","itemId":"1"}`), "RUN", "other"), final("abc")}, "abc", ""},
 		{"a preamble twice", []string{
-			accepted, event("assistant", `{"text":"I look.","itemId":"1"}`), event("item", `{"kind":"preamble","phase":"end","progressText":"I look."}`),
+			isAccepted, event("assistant", `{"text":"I look.","itemId":"1"}`), event("item", `{"kind":"preamble","phase":"end","progressText":"I look."}`),
 			event("tool", `{"phase":"start","name":"exec","toolCallId":"c","args":{}}`), event("tool", `{"phase":"result","name":"exec","toolCallId":"c","result":"x"}`),
 			event("assistant", `{"text":"Done.","itemId":"2"}`), final("Done."),
 		}, "I look.\n\nDone.", ""},
 		{"a preamble as an item", []string{
-			accepted, event("item", `{"kind":"preamble","phase":"end","progressText":"I look."}`), event("tool", `{"phase":"start","name":"exec","toolCallId":"c"}`), final("Done."),
+			isAccepted, event("item", `{"kind":"preamble","phase":"end","progressText":"I look."}`), event("tool", `{"phase":"start","name":"exec","toolCallId":"c"}`), final("Done."),
 		}, "I look.\n\nDone.", ""},
-		{"nonsense between", []string{accepted, event("assistant", `[]`), event("tool", `3`), event("item", `null`), event("lifecycle", `""`), `{"type":"event","event":"agent","payload":7}`, final("abc")}, "abc", ""},
-		{"no answer", []string{accepted, final("")}, "", caisson.RunAgentError},
-		{"not JSON", []string{accepted, `x`}, "", caisson.RunAgentError},
+		{"nonsense between", []string{isAccepted, event("assistant", `[]`), event("tool", `3`), event("item", `null`), event("lifecycle", `""`), `{"type":"event","event":"agent","payload":7}`, final("abc")}, "abc", ""},
+		{"no answer", []string{isAccepted, final("")}, "", caisson.RunAgentError},
+		{"not JSON", []string{isAccepted, `x`}, "", caisson.RunAgentError},
 		{"refused", []string{`{"type":"res","id":"ID","ok":false,"error":{"code":"INVALID_REQUEST","message":"no"}}`}, "", caisson.RunAgentError},
 		{"refused without a reason", []string{`{"type":"res","id":"ID","ok":false}`}, "", caisson.RunAgentError},
 		{"billing", []string{
-			accepted, event("lifecycle", `{"phase":"error","errorObservation":{"failoverReason":"billing"}}`),
+			isAccepted, event("lifecycle", `{"phase":"error","errorObservation":{"failoverReason":"billing"}}`),
 			`{"type":"res","id":"ID","ok":false,"error":{"code":"UNAVAILABLE","message":"⚠️ no"}}`,
 		}, "", caisson.RunNoCredits},
-		{"too large", []string{accepted, `{"type":"event","event":"x","payload":"` + strings.Repeat("x", 27<<20) + `"}`}, "", caisson.RunAgentError},
+		{"too large", []string{isAccepted, `{"type":"event","event":"x","payload":"` + strings.Repeat("x", 27<<20) + `"}`}, "", caisson.RunAgentError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			port := fakeGateway(t, answers(c.lines...))
@@ -134,7 +134,7 @@ func TestCancelAborts(t *testing.T) {
 			switch r.Method {
 			case "agent":
 				prompt = r
-				answers(accepted, event("assistant", `{"text":"begun","itemId":"1"}`))(ctx, c, r)
+				answers(isAccepted, event("assistant", `{"text":"begun","itemId":"1"}`))(ctx, c, r)
 			case "chat.abort":
 				key, _ := r.Params["sessionKey"].(string)
 				aborted <- key

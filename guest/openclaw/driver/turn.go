@@ -98,7 +98,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 				}
 				return s.failure(err.Error())
 			}
-			if accepted(payload) {
+			if isAccepted(payload) {
 				s.out.Mark(task.MarkPrompt)
 				continue
 			}
@@ -111,8 +111,8 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 	}
 }
 
-// accepted reports whether an answer is the first of the two answers to a prompt.
-func accepted(payload json.RawMessage) bool {
+// isAccepted reports whether an answer is the first of the two answers to a prompt.
+func isAccepted(payload json.RawMessage) bool {
 	var a struct {
 		Status string `json:"status"`
 	}

@@ -27,8 +27,8 @@ type Options struct {
 	TLS   bool          // use https, with the certificate in Forge.Roots
 	// FailPushes is the number of pushes that are answered with 503 and take no effect.
 	FailPushes int
-	// CutPush is the number of pushes that take effect, but whose connection is closed before the answer.
-	CutPush int
+	// LosePushes is the number of pushes that take effect, but whose connection is closed before the answer.
+	LosePushes int
 	// RejectPush makes a hook reject each push with this line, like the hook of a protected branch.
 	RejectPush string
 	// FailPulls is the number of API calls that are answered with 503.
@@ -86,7 +86,7 @@ func New(t testing.TB, o Options) *Forge {
 		}
 	}
 	f := &Forge{t: t, o: o, minted: map[string]time.Time{}}
-	f.git = gitserver.New(t, gitserver.Options{FailPushes: o.FailPushes, LosePushes: o.CutPush, Reject: o.RejectPush})
+	f.git = gitserver.New(t, gitserver.Options{FailPushes: o.FailPushes, LosePushes: o.LosePushes, Reject: o.RejectPush})
 	f.Dir = f.git.Create(filepath.Join(o.Owner, o.Repo) + ".git")
 	gitserver.Seed(t, f.Dir, map[string]string{"README.md": "# " + o.Repo + "\n"})
 	if o.GitHubApp {
@@ -116,7 +116,7 @@ func (f *Forge) Set(change func(*Options)) {
 	change(&f.o)
 	o := f.o
 	f.git.Set(func(g *gitserver.Options) {
-		g.FailPushes, g.LosePushes, g.Reject = o.FailPushes, o.CutPush, o.RejectPush
+		g.FailPushes, g.LosePushes, g.Reject = o.FailPushes, o.LosePushes, o.RejectPush
 	})
 }
 
@@ -205,7 +205,7 @@ func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
 	defer func() { // also runs when the connection is cut
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.git.Set(func(g *gitserver.Options) { f.o.FailPushes, f.o.CutPush = g.FailPushes, g.LosePushes })
+		f.git.Set(func(g *gitserver.Options) { f.o.FailPushes, f.o.LosePushes = g.FailPushes, g.LosePushes })
 	}()
 	f.git.ServeHTTP(w, r)
 }

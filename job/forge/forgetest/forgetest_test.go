@@ -58,7 +58,7 @@ func TestGit(t *testing.T) {
 }
 
 func TestPushesFail(t *testing.T) {
-	f := New(t, Options{FailPushes: 1, CutPush: 1})
+	f := New(t, Options{FailPushes: 1, LosePushes: 1})
 	dir, commit := work(t, f, "x")
 	out, err := gitserver.TryGit(t, dir, "push", "-q", "origin", "x")
 	if err == nil || !strings.Contains(out, "503") || f.Branches()["x"] != "" {

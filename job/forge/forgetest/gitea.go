@@ -124,8 +124,8 @@ func (f giteaAPI) updatePull(w http.ResponseWriter, r *http.Request, number stri
 		f.notFound(w)
 		return
 	}
-	set(&p.Title, in.Title)
-	set(&p.Body, in.Body)
+	setIfGiven(&p.Title, in.Title)
+	setIfGiven(&p.Body, in.Body)
 	p.Draft = giteaDraft(p.Title)
 	reply(w, http.StatusCreated, f.showPull(p))
 }

@@ -128,13 +128,13 @@ func (f gitHubAPI) updatePull(w http.ResponseWriter, r *http.Request, number str
 		reply(w, http.StatusNotFound, object{"message": "Not Found"})
 		return
 	}
-	set(&p.Title, in.Title)
-	set(&p.Body, in.Body)
+	setIfGiven(&p.Title, in.Title)
+	setIfGiven(&p.Body, in.Body)
 	reply(w, http.StatusOK, f.showPull(p))
 }
 
-// set assigns *from to *to, unless from is nil.
-func set(to, from *string) {
+// setIfGiven assigns *from to *to, unless from is nil.
+func setIfGiven(to, from *string) {
 	if from != nil {
 		*to = *from
 	}

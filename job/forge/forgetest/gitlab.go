@@ -117,8 +117,8 @@ func (f gitLabAPI) updatePull(w http.ResponseWriter, r *http.Request, number str
 		reply(w, http.StatusNotFound, object{"message": "404 Not found"})
 		return
 	}
-	set(&p.Title, in.Title)
-	set(&p.Body, in.Description)
+	setIfGiven(&p.Title, in.Title)
+	setIfGiven(&p.Body, in.Description)
 	p.Draft = gitLabDraft(p.Title)
 	reply(w, http.StatusOK, f.showPull(p))
 }

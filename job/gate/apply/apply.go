@@ -110,7 +110,7 @@ type applier struct {
 	stage          *os.File   // the staging directory; nil if there is none
 	stageRecreated bool       // the staging directory was missing and has been created again
 	moved          gate.Moved // paths that are not in the expected state
-	kept           []string   // see Outcome.LeftInPlace
+	leftInPlace    []string   // see Outcome.LeftInPlace
 }
 
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
@@ -118,7 +118,7 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	// opened in any mode.
 	fd, err := unix.Openat(int(host.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, denied(os.NewSyscallError("open", err), ".")
+		return nil, withPath(os.NewSyscallError("open", err), ".")
 	}
 	a := &applier{ctx: ctx, host: os.NewFile(uintptr(fd), "host"), saved: saved, hook: hook}
 	var st unix.Stat_t
@@ -171,7 +171,7 @@ func (a *applier) newEntry(i int) place { return place{int(a.stage.Fd()), "n" + 
 func (a *applier) oldEntry(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
 
 // recordLeftInPlace records that a change of another process was left in place at a path.
-func (a *applier) recordLeftInPlace(name string) { a.kept, _ = addPath(a.kept, name) }
+func (a *applier) recordLeftInPlace(name string) { a.leftInPlace, _ = addPath(a.leftInPlace, name) }
 
 // recordMoved records that a path of the host is not in the expected state.
 func (a *applier) recordMoved(name string) {
@@ -190,13 +190,13 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	}
 	j, err := openJournal(a.saved, name, true)
 	if err != nil {
-		return Outcome{State: back}, denied(err, "journal")
+		return Outcome{State: back}, withPath(err, "journal")
 	}
 	defer j.close()
-	a.j, a.name, a.kept = j, gate.StagePrefix+rand.Text(), nil
+	a.j, a.name, a.leftInPlace = j, gate.StagePrefix+rand.Text(), nil
 	a.point("journal made")
 	if err := j.begin(a.name, a.steps); err != nil {
-		return Outcome{State: back}, denied(err, "journal")
+		return Outcome{State: back}, withPath(err, "journal")
 	}
 	a.phase = phasePlan
 	a.point("journal begun")
@@ -205,36 +205,36 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 			return Outcome{}, caisson.Wrap(err, caisson.Internal, "the journal of the sync cannot be written; recover when the disk works again")
 		}
 		a.ctx = context.WithoutCancel(a.ctx)
-		if e := a.back(); e != nil {
+		if e := a.rollBack(); e != nil {
 			return Outcome{}, caisson.Wrap(errors.Join(err, e), caisson.Internal, "applying failed, and so did taking it back; that is tried again the next time")
 		}
-		return Outcome{State: back, LeftInPlace: a.kept}, err
+		return Outcome{State: back, LeftInPlace: a.leftInPlace}, err
 	}
 	if err := a.finish(); err != nil {
-		return Outcome{State: done, LeftInPlace: a.kept}, caisson.Wrap(err, caisson.Internal, "everything was applied, but not tidied up; that is tried again the next time")
+		return Outcome{State: done, LeftInPlace: a.leftInPlace}, caisson.Wrap(err, caisson.Internal, "everything was applied, but not tidied up; that is tried again the next time")
 	}
-	return Outcome{State: done, LeftInPlace: a.kept}, nil
+	return Outcome{State: done, LeftInPlace: a.leftInPlace}, nil
 }
 
 // forward performs the phases from the written plan to the commit.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
-		return denied(err, a.name)
+		return withPath(err, a.name)
 	}
 	for i := range a.steps {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
 		if err := a.prepareFresh(i); err != nil {
-			return denied(err, a.steps[i].Path)
+			return withPath(err, a.steps[i].Path)
 		}
 		a.point("staged %d", i)
 	}
 	if err := errors.Join(a.disk.wait(), syncDir(a.stage), syncDir(a.host)); err != nil {
-		return denied(err, a.name)
+		return withPath(err, a.name)
 	}
 	if err := a.j.enter(phaseSwitch, nil); err != nil {
-		return denied(err, "journal")
+		return withPath(err, "journal")
 	}
 	a.phase = phaseSwitch
 	a.point("switch")
@@ -246,7 +246,7 @@ func (a *applier) forward() error {
 	}
 	a.point("switched")
 	if err := a.j.enter(phaseCommit, nil); err != nil {
-		return denied(err, "journal")
+		return withPath(err, "journal")
 	}
 	a.point("commit")
 	return nil

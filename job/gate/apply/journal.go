@@ -55,10 +55,10 @@ const journalVersion = 1
 
 // A history is the content of a journal.
 type history struct {
-	stage string
-	steps []gate.Step
-	phase phase    // the last one recorded
-	kept  []string // of all records
+	stage       string
+	steps       []gate.Step
+	phase       phase    // the last one recorded
+	leftInPlace []string // of all records
 }
 
 // finished reports whether no recovery is needed.
@@ -199,7 +199,7 @@ func parseJournal(r io.Reader) (history, error) {
 			rec.Phase == phaseRestored && (h.phase == phasePlan || h.phase == phaseSwitch),
 			rec.Phase == phaseBack && h.phase == phaseRestored:
 			h.phase = rec.Phase
-			h.kept = append(h.kept, rec.Kept...)
+			h.leftInPlace = append(h.leftInPlace, rec.Kept...)
 		default:
 			return h, errors.New("a phase out of place")
 		}

@@ -31,7 +31,7 @@ func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read 
 	if err != nil {
 		return err
 	}
-	l := &layerer{Coverer: baseline.Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}, host: m, read: read, gone: map[string]bool{}}
+	l := &layerer{Coverer: baseline.Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}, host: m, read: read, notDirs: map[string]bool{}}
 	for _, s := range plan.Sorted() {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -46,22 +46,22 @@ func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read 
 // layerer creates a layer; the embedded Coverer contains the directories created so far.
 type layerer struct {
 	baseline.Coverer
-	host *baseline.Manifest
-	read func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
-	gone map[string]bool                          // paths that are no longer directories
+	host    *baseline.Manifest
+	read    func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
+	notDirs map[string]bool                          // paths that are no longer directories
 }
 
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	for dir := fsat.Parent(s.Path); dir != ""; dir = fsat.Parent(dir) {
-		if l.gone[dir] {
+		if l.notDirs[dir] {
 			return nil // it was removed with the directory
 		}
 	}
-	if err := l.above(fsat.Parent(s.Path)); err != nil {
+	if err := l.ensureDir(fsat.Parent(s.Path)); err != nil {
 		return err
 	}
 	if s.After.Type != gate.NodeDir {
-		l.gone[s.Path] = true
+		l.notDirs[s.Path] = true
 	}
 	switch s.After.Type {
 	case gate.NodeDir:
@@ -77,12 +77,12 @@ func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	return l.Make(s.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
-// above creates the directory path, which exists on the host, and its parents in the layer, unless they exist already.
-func (l *layerer) above(path string) error {
+// ensureDir creates the directory path, which exists on the host, and its parents in the layer, unless they exist already.
+func (l *layerer) ensureDir(path string) error {
 	if _, made := l.Modes[path]; path == "" || made {
 		return nil
 	}
-	if err := l.above(fsat.Parent(path)); err != nil {
+	if err := l.ensureDir(fsat.Parent(path)); err != nil {
 		return err
 	}
 	r, found, _, err := l.host.Lookup(path)

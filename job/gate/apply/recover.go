@@ -47,9 +47,9 @@ func (a *applier) recover() (Outcome, error) {
 func outcome(h history, done, back string) Outcome {
 	switch h.phase {
 	case phaseDone:
-		return Outcome{State: done, LeftInPlace: h.kept}
+		return Outcome{State: done, LeftInPlace: h.leftInPlace}
 	case phaseBack:
-		return Outcome{State: back, LeftInPlace: h.kept}
+		return Outcome{State: back, LeftInPlace: h.leftInPlace}
 	}
 	return Outcome{}
 }
@@ -62,22 +62,22 @@ func (a *applier) resume(name string) (history, error) {
 	}
 	j, err := openJournal(a.saved, name, false)
 	if err != nil {
-		return h, denied(err, "journal")
+		return h, withPath(err, "journal")
 	}
 	defer j.close()
-	a.j, a.name, a.steps, a.phase, a.kept, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
+	a.j, a.name, a.steps, a.phase, a.leftInPlace, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
 	if err := a.openStage(); err != nil {
-		return h, denied(err, a.name)
+		return h, withPath(err, a.name)
 	}
 	a.point("resumed")
 	if h.phase == phaseCommit {
 		err, h.phase = a.finish(), phaseDone
 	} else {
-		err, h.phase = a.back(), phaseBack
+		err, h.phase = a.rollBack(), phaseBack
 	}
-	for _, p := range a.kept {
-		if !slices.Contains(h.kept, p) {
-			h.kept, _ = addPath(h.kept, p)
+	for _, p := range a.leftInPlace {
+		if !slices.Contains(h.leftInPlace, p) {
+			h.leftInPlace, _ = addPath(h.leftInPlace, p)
 		}
 	}
 	return h, err
@@ -106,14 +106,14 @@ func (a *applier) finish() error {
 		return err
 	}
 	a.point("cleared")
-	return a.j.enter(phaseDone, a.kept)
+	return a.j.enter(phaseDone, a.leftInPlace)
 }
 
-// back rolls back all changes.
-func (a *applier) back() error {
+// rollBack rolls back all changes.
+func (a *applier) rollBack() error {
 	if a.stage == nil { // it may have been created but not opened
 		if err := a.openStage(); err != nil {
-			return denied(err, a.name)
+			return withPath(err, a.name)
 		}
 	}
 	if a.phase == phaseSwitch {
@@ -123,17 +123,17 @@ func (a *applier) back() error {
 	}
 	noted := 0
 	if a.phase != phaseRestored {
-		if err := a.j.enter(phaseRestored, a.kept); err != nil {
+		if err := a.j.enter(phaseRestored, a.leftInPlace); err != nil {
 			return err
 		}
-		a.phase, noted = phaseRestored, len(a.kept)
+		a.phase, noted = phaseRestored, len(a.leftInPlace)
 		a.point("restored")
 	}
 	if err := a.clear(); err != nil {
 		return err
 	}
 	a.point("cleared")
-	return a.j.enter(phaseBack, a.kept[noted:])
+	return a.j.enter(phaseBack, a.leftInPlace[noted:])
 }
 
 // clear removes the staging directory and the entries that the apply created in it.
@@ -150,7 +150,7 @@ func (a *applier) clear() error {
 	}
 	for _, name := range names {
 		if err := a.discard(place{int(a.stage.Fd()), name}); err != nil {
-			return denied(err, a.name)
+			return withPath(err, a.name)
 		}
 		a.point("discarded %s", name)
 	}

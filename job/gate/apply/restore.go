@@ -27,8 +27,8 @@ func (a restorer) all() error {
 		counts bool
 	}{
 		{"reopened", false, isDir, a.reopen, false},
-		{"unplaced", true, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.revertPut, true},
-		{"untaken", false, movedAway, a.revertTake, true},
+		{"unplaced", true, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.revertPlaceNew, true},
+		{"untaken", false, movedAway, a.revertMoveAway, true},
 		{"reclosed", true, isDir, a.reclose, false},
 	} {
 		err := a.each(part.up, part.of, func(i int) error {
@@ -52,20 +52,20 @@ func (a restorer) keepUnlessNothing(i int) {
 	s := a.steps[i]
 	if p, err := a.at(s); err == nil {
 		defer p.close()
-		if n, _, err := p.look(); err == nil && n.None() && s.Before.None() {
+		if n, _, err := p.node(); err == nil && n.None() && s.Before.None() {
 			return
 		}
 	} else if s.Before.None() {
 		return
 	}
-	if !slices.Contains(a.kept, s.Path) {
+	if !slices.Contains(a.leftInPlace, s.Path) {
 		a.recordLeftInPlace(s.Path)
 	}
 }
 
 // reopen makes a directory that the apply created or changed writable again.
 func (a restorer) reopen(i int, p place) (bool, error) {
-	n, _, err := p.look()
+	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir || n.Mode&ownerAll == ownerAll {
 		return true, err
 	}
@@ -81,7 +81,7 @@ func (a restorer) reopen(i int, p place) (bool, error) {
 
 // reclose restores the permissions of directories.
 func (a restorer) reclose(i int, p place) (bool, error) {
-	n, _, err := p.look()
+	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir {
 		return true, err
 	}
@@ -102,8 +102,8 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	return true, nil
 }
 
-// revertPut reverts what switcher.put has done for step i. It returns false if another process has changed the path.
-func (a restorer) revertPut(i int, p place) (bool, error) {
+// revertPlaceNew reverts what switcher.placeNew has done for step i. It returns false if another process has changed the path.
+func (a restorer) revertPlaceNew(i int, p place) (bool, error) {
 	s := a.steps[i]
 	// Permissions of directories are ignored because they are temporary; see reopen.
 	was, _, err := p.matches(a.ctx, s.Before, true, nil)
@@ -125,7 +125,7 @@ func (a restorer) revertPut(i int, p place) (bool, error) {
 		return true, nil // not placed
 	}
 	if !now {
-		n, _, err := p.look()
+		n, _, err := p.node()
 		return err == nil && n.None(), err
 	}
 	if s.After.Type == gate.NodeDir {
@@ -166,7 +166,7 @@ func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 			return true, nil // not exchanged; the entry at the path is not from this apply
 		}
 	}
-	n, _, err := p.look()
+	n, _, err := p.node()
 	switch {
 	case err != nil:
 		return false, err
@@ -180,8 +180,8 @@ func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 	return err == nil, unlessVanished(err)
 }
 
-// revertTake moves back the entry that switcher.take has moved away for step i.
-func (a restorer) revertTake(i int, p place) (bool, error) {
+// revertMoveAway moves back the entry that switcher.moveAway has moved away for step i.
+func (a restorer) revertMoveAway(i int, p place) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {
 		was, _, err := p.matches(a.ctx, s.Before, true, nil)

@@ -27,10 +27,10 @@ func (a *applier) prepare() (err error) {
 	a.moved = gate.Moved{}
 	objects, err := a.makeOriginals()
 	if err != nil {
-		return denied(err, a.originals)
+		return withPath(err, a.originals)
 	}
 	defer objects.Close()
-	defer func() { err = errors.Join(err, denied(a.disk.wait(), a.originals)) }()
+	defer func() { err = errors.Join(err, withPath(a.disk.wait(), a.originals)) }()
 	planned := make(map[string]*gate.Step, len(a.steps))
 	keep := saver{a, objects, planned}
 	for i := range a.steps {
@@ -41,7 +41,7 @@ func (a *applier) prepare() (err error) {
 			return err
 		}
 		if err := keep.prepare(s); err != nil {
-			return denied(err, s.Path)
+			return withPath(err, s.Path)
 		}
 		a.point("saved %d", i)
 	}
@@ -49,9 +49,9 @@ func (a *applier) prepare() (err error) {
 		return a.moved.Conflict()
 	}
 	if err := a.disk.wait(); err != nil {
-		return denied(err, a.originals)
+		return withPath(err, a.originals)
 	}
-	return denied(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
+	return withPath(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
 }
 
 // makeOriginals creates an empty directory for originals.

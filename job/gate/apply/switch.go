@@ -26,8 +26,8 @@ func (a switcher) all() error {
 		do   func(i int, p place) (bool, error) // false: the path is not as expected
 	}{
 		{"opened", false, needsOpening, a.openDir},
-		{"taken", true, movedAway, a.take},
-		{"placed", false, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.put},
+		{"taken", true, movedAway, a.moveAway},
+		{"placed", false, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.placeNew},
 		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.closeDir},
 	} {
 		err := a.each(part.up, part.of, func(i int) error {
@@ -60,7 +60,7 @@ func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) e
 			continue
 		}
 		if err := do(i); err != nil {
-			return denied(err, a.steps[i].Path)
+			return withPath(err, a.steps[i].Path)
 		}
 	}
 	return nil
@@ -95,8 +95,8 @@ func (a switcher) openDir(i int, p place) (bool, error) {
 	return p.chmod(s.Before.Mode|ownerAll, gate.NodeDir)
 }
 
-// take moves away an entry that is removed, or that changes from or to a directory.
-func (a switcher) take(i int, p place) (bool, error) {
+// moveAway moves away an entry that is removed, or that changes from or to a directory.
+func (a switcher) moveAway(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if err := p.moveTo(a.oldEntry(i)); err != nil {
 		return false, unlessVanished(err)
@@ -111,8 +111,8 @@ func (a switcher) take(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// put moves a new entry to its path, or exchanges it with the old entry, or sets the permissions of a file.
-func (a switcher) put(i int, p place) (bool, error) {
+// placeNew moves a new entry to its path, or exchanges it with the old entry, or sets the permissions of a file.
+func (a switcher) placeNew(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if swapped(s) {
 		return a.exchange(i, p)
@@ -196,8 +196,8 @@ func (a *applier) syncDirs() error {
 			f.Close()
 		}
 		if err != nil {
-			return denied(err, dir)
+			return withPath(err, dir)
 		}
 	}
-	return denied(syncDir(a.stage), a.name)
+	return withPath(syncDir(a.stage), a.name)
 }

@@ -81,8 +81,8 @@ func (p place) readlink() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// look returns the entry at p without its content; Link is set for symlinks. A type that cannot be in a plan is "special".
-func (p place) look() (gate.Node, unix.Stat_t, error) {
+// node returns the entry at p without its content; Link is set for symlinks. A type that cannot be in a plan is "special".
+func (p place) node() (gate.Node, unix.Stat_t, error) {
 	st, err := p.stat()
 	if errors.Is(err, unix.ENOENT) {
 		return gate.Node{Type: gate.NodeNone}, st, nil
@@ -111,7 +111,7 @@ func (p place) look() (gate.Node, unix.Stat_t, error) {
 // matches reports whether the entry at p is n. If it returns true, it has read the content and, unless w is nil, copied it to
 // w. With anyMode, it ignores the permissions of directories.
 func (p place) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writer) (bool, unix.Stat_t, error) {
-	now, st, err := p.look()
+	now, st, err := p.node()
 	if err != nil {
 		return false, st, err
 	}
@@ -233,8 +233,8 @@ func (p place) chmod(mode uint32, typ string) (bool, error) {
 	return true, f.Sync()
 }
 
-// denied adds the path to err.
-func denied(err error, name string) error {
+// withPath adds the path to err.
+func withPath(err error, name string) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

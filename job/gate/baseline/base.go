@@ -78,15 +78,15 @@ type Store struct {
 	Rebased []string          // paths of the entries that have Rebased set, sorted
 }
 
-// Keep stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
+// SaveBase stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
 // newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
 // touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
-func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
+func SaveBase(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
 	recorded := func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil }
 	return keep(ctx, root, manifest, dst, limits, "", recorded)
 }
 
-// keep implements [Keep] and [KeepCopy]. look returns the state that a file must have to be stored, and whether the state
+// keep implements [SaveBase] and [SaveBaseOfCopy]. look returns the state that a file must have to be stored, and whether the state
 // replaces the one that the manifest has recorded. of precedes the path of a file in errors.
 func keep(
 	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
@@ -147,9 +147,9 @@ func keep(
 	return store.save(dst)
 }
 
-// KeepCopy is like [Keep], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
+// SaveBaseOfCopy is like [SaveBase], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
 // changed between the scan and the copy, it records the state in the copy.
-func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
+func SaveBaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
 	defer fsat.KeepAlive(copied)
 	r := NewHostReader(ctx, int(copied.Fd()))
 	return keep(ctx, copied, manifest, dst, limits, "the copy of ", func(was *Record) (State, bool, error) {
@@ -208,7 +208,7 @@ type Applied struct {
 }
 
 // Rebase records the applied states as the base of a workspace, so that later changes of the same files are compared with them.
-// base is a directory that [Keep] has filled, and host is the host's directory. A path that is no longer in the applied state
+// base is a directory that [SaveBase] has filled, and host is the host's directory. A path that is no longer in the applied state
 // on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and, with the
 // restored states, after an undo.
 func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {

@@ -84,13 +84,13 @@ type copier struct {
 	buf       []byte
 	dirs      []Record // directories created, parents first
 
-	parent int    // file descriptor of a directory in dst, or -1
-	at     string // path of the directory that parent is open on
+	parent     int    // file descriptor of a directory in dst, or -1
+	parentPath string // path of the directory that parent is open on
 }
 
 // enter opens the directory path in dst as parent.
 func (c *copier) enter(path string) error {
-	if c.parent >= 0 && c.at == path {
+	if c.parent >= 0 && c.parentPath == path {
 		return nil
 	}
 	c.leave()
@@ -98,7 +98,7 @@ func (c *copier) enter(path string) error {
 	if err != nil {
 		return fmt.Errorf("open the copy of %s: %w", safetext.Path(path), err)
 	}
-	c.parent, c.at = fd, path
+	c.parent, c.parentPath = fd, path
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (c *copier) record(r *Record) error {
 	switch r.Type {
 	case fsat.TypeDir:
 		c.dirs = append(c.dirs, *r)
-		return c.named(r, unix.Mkdirat(c.parent, name, 0o700))
+		return c.withPath(r, unix.Mkdirat(c.parent, name, 0o700))
 	case fsat.TypeSymlink:
 		return c.link(r, name)
 	case fsat.TypeFile:
@@ -131,8 +131,8 @@ func (c *copier) record(r *Record) error {
 	return nil
 }
 
-// named adds the path of r to err.
-func (c *copier) named(r *Record, err error) error {
+// withPath adds the path of r to err.
+func (c *copier) withPath(r *Record, err error) error {
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", safetext.Path(r.Path), err)
 	}
@@ -143,7 +143,7 @@ func (c *copier) named(r *Record, err error) error {
 // system.
 func (c *copier) countLeftOut(r *Record, err error) error {
 	if err := fsat.UnlessConcurrent(err); err != nil && !errors.Is(err, unix.EINVAL) {
-		return c.named(r, err)
+		return c.withPath(r, err)
 	}
 	c.sum.Left++
 	return nil
@@ -161,7 +161,7 @@ func (c *copier) link(r *Record, name string) error {
 		return c.countLeftOut(r, err)
 	}
 	if err := unix.Symlinkat(string(text[:n]), c.parent, name); err != nil {
-		return c.named(r, err)
+		return c.withPath(r, err)
 	}
 	return c.touch(r, name, r.Mtime)
 }
@@ -169,7 +169,7 @@ func (c *copier) link(r *Record, name string) error {
 // touch sets the times of the copy of r.
 func (c *copier) touch(r *Record, name string, mtime int64) error {
 	at := unix.NsecToTimespec(mtime)
-	return c.named(r, unix.UtimesNanoAt(c.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+	return c.withPath(r, unix.UtimesNanoAt(c.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
 func (c *copier) file(r *Record, name string) error {
@@ -181,7 +181,7 @@ func (c *copier) file(r *Record, name string) error {
 	defer src.Close()
 	before, err := fsat.Lstat(fd, "")
 	if err != nil {
-		return c.named(r, err)
+		return c.withPath(r, err)
 	}
 	if before.Type != fsat.TypeFile {
 		c.sum.Left++
@@ -189,7 +189,7 @@ func (c *copier) file(r *Record, name string) error {
 	}
 	out, err := unix.Openat(c.parent, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return c.named(r, err)
+		return c.withPath(r, err)
 	}
 	dst := os.NewFile(uintptr(out), name)
 	is, err := c.content(src, dst, before)
@@ -197,7 +197,7 @@ func (c *copier) file(r *Record, name string) error {
 		err = unix.Fchmod(out, is.Mode&fsat.Permissions)
 	}
 	if err = errors.Join(err, dst.Close()); err != nil {
-		return c.named(r, err)
+		return c.withPath(r, err)
 	}
 	c.sum.Files++
 	return c.touch(r, name, is.Mtime)
@@ -287,7 +287,7 @@ func (c *copier) finish() error {
 			unix.Close(fd)
 		}
 		if err != nil {
-			return c.named(r, err)
+			return c.withPath(r, err)
 		}
 		is, err := c.original(r)
 		if err != nil {

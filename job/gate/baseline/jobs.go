@@ -64,11 +64,11 @@ func RunCover(ctx context.Context, run worker.Starter, manifest, layer *os.File)
 var jobBase = worker.Job[Limits, worker.None]{
 	Name: "gate.base", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
-		return worker.None{}, Keep(ctx, c.Root, c.Files[0], c.Files[1], limits)
+		return worker.None{}, SaveBase(ctx, c.Root, c.Files[0], c.Files[1], limits)
 	},
 }
 
-// RunKeep runs [Keep] as a worker job with the rights of root's owner. The caller owns dst.
+// RunKeep runs [SaveBase] as a worker job with the rights of root's owner. The caller owns dst.
 func RunKeep(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
@@ -111,11 +111,11 @@ func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.Fi
 var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	Name: "gate.base-of-copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
-		return worker.None{}, KeepCopy(ctx, c.Root, c.Files[0], c.Files[1], limits)
+		return worker.None{}, SaveBaseOfCopy(ctx, c.Root, c.Files[0], c.Files[1], limits)
 	},
 }
 
-// RunKeepCopy runs [KeepCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
+// RunKeepCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
 func RunKeepCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err

@@ -377,7 +377,7 @@ func (m *Manifest) Below(dir string) iter.Seq2[Record, error] {
 // ScanResult is the summary of a scan.
 type ScanResult struct {
 	Files int64 `json:"files"` // entries that are not directories
-	Own   int64 `json:"own"`   // the entries of Files that are not hidden and for which [Own] is true
+	Own   int64 `json:"own"`   // the entries of Files that are not hidden and for which [IsOwnFile] is true
 	Dirs  int64 `json:"dirs"`
 	Bytes int64 `json:"bytes"` // bytes of regular files
 	// Hidden contains the first paths that the mask hides, at most 1000, as [safetext.Path] formats them. HiddenCount counts all.

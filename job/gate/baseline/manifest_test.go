@@ -168,7 +168,7 @@ func TestBase(t *testing.T) {
 	gatetest.Write(t, dir+"/moved", "after!\n")
 	for limit, want := range map[caisson.Size][]string{0: {"new", "old"}, 6: {"new"}} {
 		dst := gatetest.OpenDir(t, t.TempDir())
-		gatetest.Must(t, Keep(t.Context(), gatetest.OpenDir(t, dir), manifest, dst, Limits{Bytes: limit}))
+		gatetest.Must(t, SaveBase(t.Context(), gatetest.OpenDir(t, dir), manifest, dst, Limits{Bytes: limit}))
 		s, err := Open(dst)
 		gatetest.Must(t, err)
 		defer s.Close()

@@ -10,9 +10,9 @@ import (
 // generatedNames are directories of files that tools download or generate.
 var generatedNames = []string{"node_modules", ".venv", "venv", "__pycache__", ".tox", ".pytest_cache", ".mypy_cache"}
 
-// Own reports whether the file at path counts as a source file of the tree when the share of removed files is computed. Files
+// IsOwnFile reports whether the file at path counts as a source file of the tree when the share of removed files is computed. Files
 // of git, which are never changed, and files that tools generate do not count.
-func Own(path string) bool {
+func IsOwnFile(path string) bool {
 	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !countsAsOwn(name) })
 }
 

@@ -56,7 +56,7 @@ type scanner struct {
 	sum  ScanResult
 }
 
-// walk records children, the entries of dir, and everything below them. own means that [Own] is true for dir.
+// walk records children, the entries of dir, and everything below them. own means that [IsOwnFile] is true for dir.
 func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err

@@ -119,7 +119,7 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 	timed, cancel := context.WithTimeout(ctx, l.Time)
 	defer cancel()
 	for i := range files {
-		if err := s.look(timed, &files[i]); err != nil {
+		if err := s.searchFile(timed, &files[i]); err != nil {
 			return s.found, err
 		}
 		if timed.Err() != nil {
@@ -197,8 +197,8 @@ func gitConfig(file string) bool {
 // urlPassword matches URLs that contain a password or token.
 var urlPassword = regexp.MustCompile(`://[^\s/:@]*:[^\s/:@]+@|://[^\s/:@]{20,}@`)
 
-// look searches the content of one file.
-func (s *searcher) look(ctx context.Context, r *Record) error {
+// searchFile searches the content of one file.
+func (s *searcher) searchFile(ctx context.Context, r *Record) error {
 	if s.bytes+r.Size > s.limits.Bytes {
 		return nil
 	}

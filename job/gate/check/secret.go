@@ -44,7 +44,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 			out = append(out, secret{Rule: r.ID, description: r.Description})
 		}
 	}
-	where := all.where(text)
+	where := all.searchSpans(text)
 	var order []int
 	for i := range where {
 		order = append(order, i)
@@ -84,8 +84,8 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 	return out, nil
 }
 
-// where returns, for each rule that may match, the parts of text that must be searched, in order.
-func (all *SecretRules) where(text string) map[int][]span {
+// searchSpans returns, for each rule that may match, the parts of text that must be searched, in order.
+func (all *SecretRules) searchSpans(text string) map[int][]span {
 	where := map[int][]span{}
 	whole := []span{{0, len(text)}}
 	for _, i := range all.always {

@@ -225,7 +225,7 @@ func FuzzSecrets(f *testing.F) {
 		if len(text) > 4000 {
 			return
 		}
-		where := all.where(text)
+		where := all.searchSpans(text)
 		lowered := strings.ToLower(text)
 		for i, r := range all.Rules {
 			if r.Regex == "" || !slices.ContainsFunc(r.Keywords, func(k string) bool { return strings.Contains(lowered, strings.ToLower(k)) }) {

@@ -19,28 +19,28 @@ const maxHops = 40
 
 // tree is the directory as it would be with all changes applied: the changes over the base.
 type tree struct {
-	base    Tree
-	changed map[string]*caisson.Change // by path
-	gone    map[string]bool            // paths that are removed or renamed
-	added   map[string][]string        // names of changed entries by directory
-	names   map[string][]string        // cache of children
+	base         Tree
+	changed      map[string]*caisson.Change // by path
+	removedPaths map[string]bool            // paths that are removed or renamed
+	added        map[string][]string        // names of changed entries by directory
+	names        map[string][]string        // cache of children
 }
 
 func newTree(base Tree, changes []caisson.Change) *tree {
-	t := &tree{base: base, changed: map[string]*caisson.Change{}, gone: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
+	t := &tree{base: base, changed: map[string]*caisson.Change{}, removedPaths: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
 	for i := range changes {
 		c := &changes[i]
 		if c.OldPath != "" && c.Kind == caisson.ChangeRenamed {
-			t.gone[c.OldPath] = true
+			t.removedPaths[c.OldPath] = true
 		}
 		if c.Type == fsat.TypeNone || c.Kind == caisson.ChangeRemoved {
-			t.gone[c.Path] = true
+			t.removedPaths[c.Path] = true
 			continue
 		}
 		t.changed[c.Path] = c
 	}
 	for path := range t.changed {
-		delete(t.gone, path)
+		delete(t.removedPaths, path)
 		dir := fsat.Parent(path)
 		t.added[dir] = append(t.added[dir], path[len(dir):])
 	}
@@ -60,11 +60,11 @@ func (t *tree) lookup(path string) (typ, link string, err error) {
 
 // covered reports whether a change removes the base's entry at path, or replaces or removes one of its parent directories.
 func (t *tree) covered(path string) bool {
-	if t.gone[path] {
+	if t.removedPaths[path] {
 		return true
 	}
 	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
-		if c := t.changed[dir]; t.gone[dir] || c != nil && c.Type != fsat.TypeDir {
+		if c := t.changed[dir]; t.removedPaths[dir] || c != nil && c.Type != fsat.TypeDir {
 			return true
 		}
 	}
@@ -88,7 +88,7 @@ func (t *tree) children(dir string) ([]string, error) {
 	if dir != "" {
 		prefix += "/"
 	}
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return t.gone[prefix+n] })
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return t.removedPaths[prefix+n] })
 	for _, n := range t.added[dir] {
 		names = append(names, strings.TrimPrefix(n, "/"))
 	}
@@ -157,7 +157,7 @@ func (t *tree) follow(path, link string) error {
 // parentNotDir returns the nearest parent directory of path that would not be a directory, or "".
 func (t *tree) parentNotDir(path string) string {
 	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
-		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.gone[dir] {
+		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.removedPaths[dir] {
 			return dir
 		}
 	}
@@ -187,7 +187,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 			return nameGroups{}, err
 		}
 		for _, n := range names {
-			if t.gone[prefix+n] {
+			if t.removedPaths[prefix+n] {
 				continue
 			}
 			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as a change

@@ -59,7 +59,7 @@ func BenchmarkDiff(b *testing.B) {
 	}
 	b.Run("base", func(b *testing.B) {
 		for b.Loop() {
-			gatetest.Must(b, baseline.Keep(b.Context(), o.Dir("host"), o.Manifest, fresh(b), baseline.Limits{}))
+			gatetest.Must(b, baseline.SaveBase(b.Context(), o.Dir("host"), o.Manifest, fresh(b), baseline.Limits{}))
 		}
 	})
 	b.Run("freeze and compare", func(b *testing.B) {

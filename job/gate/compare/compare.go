@@ -49,7 +49,7 @@ type Result struct {
 }
 
 // Changes returns the changes of a sandbox. It compares the frozen copy in frozen with the state of the directory that manifest
-// (and base, see [baseline.Keep] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the sandbox
+// (and base, see [baseline.SaveBase] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the sandbox
 // touched are compared. Files that were copied up without a change are not reported, and neither are changes that both sides
 // made in the same way.
 //
@@ -73,7 +73,7 @@ func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 	}
 	defer f.Close()
 	c := &comparer{
-		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), start: baselineView{m: m, base: store}, frozen: f, cut: f.Cut(),
+		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), baselineStates: baselineView{m: m, base: store}, frozen: f, cut: f.Cut(),
 		objects: overlay.NewKeeper(int(merged.Fd()), overlay.FreezeLimits{}.WithDefaults()), blocked: map[string]*conflict{},
 	}
 	if err := c.run(); err != nil {
@@ -112,15 +112,15 @@ type difference struct {
 type conflict struct{ verdict, message string }
 
 type comparer struct {
-	ctx         context.Context
-	host        *baseline.HostReader // the host's directory as it is now
-	start       baselineView         // the states before the changes of the sandbox
-	frozen      *overlay.Frozen
-	objects     *overlay.Keeper // stores the contents of merged files
-	found       []*difference
-	merged      []overlay.Entry // merged files
-	cachedBytes int             // bytes of host.Data in found
-	cut         bool            // there are more changes, which were not compared
+	ctx            context.Context
+	host           *baseline.HostReader // the host's directory as it is now
+	baselineStates baselineView         // the states before the changes of the sandbox
+	frozen         *overlay.Frozen
+	objects        *overlay.Keeper // stores the contents of merged files
+	found          []*difference
+	merged         []overlay.Entry // merged files
+	cachedBytes    int             // bytes of host.Data in found
+	cut            bool            // there are more changes, which were not compared
 	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
 	blocked map[string]*conflict
 	// emptied is the last directory from which everything is removed that the host has in it, except for the entries of the
@@ -144,7 +144,7 @@ func (c *comparer) run() error {
 
 // entry compares one entry of the frozen copy, and finds the files that the sandbox has removed below it.
 func (c *comparer) entry(e *overlay.Entry) error {
-	base, err := c.start.at(e.Path)
+	base, err := c.baselineStates.at(e.Path)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (c *comparer) entry(e *overlay.Entry) error {
 	}
 	c.emptied = e.Path
 	enough := errors.New("enough")
-	err = c.start.below(e.Path, func(path string, base *origin) error {
+	err = c.baselineStates.below(e.Path, func(path string, base *origin) error {
 		if len(c.found) >= maxDifferences {
 			c.cut = true
 			return enough

@@ -81,7 +81,7 @@ func (s baselineView) below(dir string, do func(path string, o *origin) error) e
 
 // judge compares the sandbox's state of path with its origin and with the host's current state.
 func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
-	hide := base.hidden || c.start.m.Mask.Hides(path)
+	hide := base.hidden || c.baselineStates.m.Mask.Hides(path)
 	if hide && base.None() && box.None() {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (c *comparer) addUnchangedOnHost(path string, base *origin, box, host *base
 		return err
 	}
 	for _, name := range names {
-		o, err := c.start.at(fsat.Join(path, name))
+		o, err := c.baselineStates.at(fsat.Join(path, name))
 		if err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (
 			return nil, "The host has changed this since, and it is too large to be merged.", nil
 		}
 		m.Content, m.Size = host.Content, host.Size
-		_, err := c.objects.Put(host.Data)
+		_, err := c.objects.Store(host.Data)
 		return &m, "", err
 	case host.Content == base.Content || host.Content == box.Content:
 		return &m, "", nil
@@ -244,7 +244,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 	if base.text == nil || host.Data == nil || box.Size > fsat.SmallFile {
 		return nil, other, nil
 	}
-	before := c.start.base.Text(base.text)
+	before := c.baselineStates.base.Text(base.text)
 	if before == nil {
 		return nil, other, nil
 	}
@@ -257,7 +257,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 		return nil, other, nil
 	}
 	m.Size = int64(len(text))
-	m.Content, err = c.objects.Put(text)
+	m.Content, err = c.objects.Store(text)
 	return m, "", err
 }
 
@@ -308,15 +308,15 @@ func (c *comparer) removedAfterApply() error {
 	for _, d := range c.found {
 		seen[d.path] = true
 	}
-	for _, path := range c.start.base.Rebased {
-		e := c.start.base.Entries[path]
+	for _, path := range c.baselineStates.base.Rebased {
+		e := c.baselineStates.base.Entries[path]
 		if e.Type == fsat.TypeNone || seen[path] {
 			continue
 		}
 		if _, there := c.frozen.Lookup(path); there || c.kept(path, "") {
 			continue
 		}
-		if _, found, known, err := c.start.m.Lookup(path); err != nil || found || !known {
+		if _, found, known, err := c.baselineStates.m.Lookup(path); err != nil || found || !known {
 			if err != nil {
 				return err
 			}

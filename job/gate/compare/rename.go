@@ -25,12 +25,12 @@ const (
 func (c *comparer) finish(opts Options) error {
 	c.propagateBlocked()
 	removed, added := c.candidates()
-	removed, added = c.sameContent(removed, added)
-	if err := c.likeContent(removed, added); err != nil {
+	removed, added = c.pairEqual(removed, added)
+	if err := c.pairSimilar(removed, added); err != nil {
 		return err
 	}
 	c.found = slices.DeleteFunc(c.found, func(d *difference) bool { return d.Change.Kind == "" })
-	return c.lines(opts)
+	return c.countLines(opts)
 }
 
 // candidates returns the removed and the added files that may be the old and new names of a renamed file.
@@ -56,8 +56,8 @@ func rename(from, to *difference) {
 	from.Change.Kind = ""
 }
 
-// sameContent pairs files with the same content, preferring files with the same name, and returns the unpaired files.
-func (c *comparer) sameContent(removed, added []*difference) (r, a []*difference) {
+// pairEqual pairs files with the same content, preferring files with the same name, and returns the unpaired files.
+func (c *comparer) pairEqual(removed, added []*difference) (r, a []*difference) {
 	byContent := map[string][]*difference{}
 	for _, d := range removed {
 		byContent[d.base.Content] = append(byContent[d.base.Content], d)
@@ -95,8 +95,8 @@ type text struct {
 	size  int    // bytes
 }
 
-// likeContent pairs text files that have at least half of their content in common, the most similar ones first.
-func (c *comparer) likeContent(removed, added []*difference) error {
+// pairSimilar pairs text files that have at least half of their content in common, the most similar ones first.
+func (c *comparer) pairSimilar(removed, added []*difference) error {
 	left := maxRenameBytes
 	seed := maphash.MakeSeed()
 	from, err := c.texts(removed, &left, func(d *difference) ([]byte, error) { return c.hostText(d.path, &d.host) }, seed)
@@ -224,8 +224,8 @@ func commonBytes(a, b []line) int {
 	return n
 }
 
-// lines counts the changed lines of text files and makes patches. Changes beyond the limits have neither.
-func (c *comparer) lines(opts Options) error {
+// countLines counts the changed lines of text files and makes patches. Changes beyond the limits have neither.
+func (c *comparer) countLines(opts Options) error {
 	left, patches := maxDiffBytes, maxPatches
 	for _, d := range c.found {
 		if err := c.ctx.Err(); err != nil {

@@ -80,7 +80,7 @@ func TestPromise2CopyHides(t *testing.T) {
 		t.Errorf("%+v\n%s", got, tree)
 	}
 	// The base of changed files is the state in the copy.
-	gatetest.Must(t, baseline.KeepCopy(t.Context(), s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
+	gatetest.Must(t, baseline.SaveBaseOfCopy(t.Context(), s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 	base, err := baseline.Open(s.Dir("base"))
 	gatetest.Must(t, err)
 	defer base.Close()

@@ -92,9 +92,9 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	}
 	var data []byte
 	if before.Size <= fsat.SmallFile {
-		data, err = k.small(file, before.Size)
+		data, err = k.readSmall(file, before.Size)
 	} else {
-		*content, err = k.large(file, before.Size)
+		*content, err = k.copyLarge(file, before.Size)
 	}
 	if err != nil && !errors.Is(err, fsat.ErrChanged) {
 		return before, err
@@ -107,7 +107,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 		return after, fsat.ErrChanged
 	}
 	if before.Size <= fsat.SmallFile { // only after the check, because every content in the pack must be in the index
-		if *content, err = k.Put(data); err != nil {
+		if *content, err = k.Store(data); err != nil {
 			return before, err
 		}
 	}
@@ -117,8 +117,8 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	return before, nil
 }
 
-// small returns the content of a file of this size. It is valid until the next call.
-func (k *Keeper) small(file *os.File, size int64) ([]byte, error) {
+// readSmall returns the content of a file of this size. It is valid until the next call.
+func (k *Keeper) readSmall(file *os.File, size int64) ([]byte, error) {
 	n, err := io.ReadFull(file, k.buf[:size+1])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -129,8 +129,8 @@ func (k *Keeper) small(file *os.File, size int64) ([]byte, error) {
 	return k.buf[:n], nil
 }
 
-// Put stores data and returns its sha256.
-func (k *Keeper) Put(data []byte) (string, error) {
+// Store stores data and returns its sha256.
+func (k *Keeper) Store(data []byte) (string, error) {
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
 	if k.pack != nil {
@@ -154,9 +154,9 @@ func (k *Keeper) Put(data []byte) (string, error) {
 	return name, nil
 }
 
-// large copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports
+// copyLarge copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports
 // that; otherwise it has the same holes.
-func (k *Keeper) large(file *os.File, size int64) (string, error) {
+func (k *Keeper) copyLarge(file *os.File, size int64) (string, error) {
 	const tmp = "copying"
 	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
@@ -171,7 +171,7 @@ func (k *Keeper) large(file *os.File, size int64) (string, error) {
 		if err != nil || n != size {
 			return "", errors.Join(err, fsat.ErrChanged)
 		}
-	} else if err := k.sparse(out, file, size, sum); err != nil {
+	} else if err := k.copySparse(out, file, size, sum); err != nil {
 		return "", err
 	}
 	name := hex.EncodeToString(sum.Sum(nil))
@@ -187,8 +187,8 @@ func (k *Keeper) clone(out, in *os.File) bool {
 	return !k.noClone
 }
 
-// sparse copies in, which has size bytes, to out except for its holes, and hashes it with sum.
-func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
+// copySparse copies in, which has size bytes, to out except for its holes, and hashes it with sum.
+func (k *Keeper) copySparse(out, in *os.File, size int64, sum hash.Hash) error {
 	if err := out.Truncate(size); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
 			return os.NewSyscallError("seek", err)
 		}
 		data = min(data, size)
-		if err := k.hole(sum, data-at); err != nil {
+		if err := k.hashZeros(sum, data-at); err != nil {
 			return err
 		}
 		if at = data; at == size {
@@ -225,8 +225,8 @@ func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
 	return nil
 }
 
-// hole hashes n zero bytes with sum.
-func (k *Keeper) hole(sum hash.Hash, n int64) error {
+// hashZeros hashes n zero bytes with sum.
+func (k *Keeper) hashZeros(sum hash.Hash, n int64) error {
 	if k.zeros == nil {
 		k.zeros = make([]byte, 1<<20)
 	}

@@ -38,9 +38,9 @@ type mark struct {
 // marks are the marks of an upper layer, as [Mark] has written them.
 type marks struct {
 	byPath map[string]mark // only the paths that have a mark
-	// until is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
+	// cutAt is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
 	// that no marks are missing, and "." that all may be.
-	until string
+	cutAt string
 }
 
 // Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have
@@ -48,7 +48,7 @@ type marks struct {
 // be a job; it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
-	if err := seesTrusted(); err != nil {
+	if err := requireTrustedXattrs(); err != nil {
 		return err
 	}
 	m := &marker{ctx: ctx, root: int(upper.Fd()), left: MaxEntries, buf: make([]byte, maxXattrList)}
@@ -64,14 +64,14 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 		return err
 	}
 	m.out.Byte(0)
-	m.out.String(m.until)
+	m.out.String(m.cutAt)
 	sum := sha256.Sum256(m.out.B)
 	_, err = out.Write(append(m.out.B, sum[:]...))
 	return err
 }
 
-// seesTrusted returns an error if this process cannot see trusted attributes: the kernel then omits them without an error.
-func seesTrusted() error {
+// requireTrustedXattrs returns an error if this process cannot see trusted attributes: the kernel then omits them without an error.
+func requireTrustedXattrs() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
@@ -91,7 +91,7 @@ type marker struct {
 	ctx   context.Context
 	root  int    // file descriptor of the upper directory
 	left  int    // entries that may still be listed
-	until string // see marks.until
+	cutAt string // see marks.cutAt
 	buf   []byte
 	out   fsat.Packer
 }
@@ -111,14 +111,14 @@ func (m *marker) walk(dir string) error {
 	if err != nil {
 		unix.Close(fd)
 		if errors.Is(err, fsat.ErrTooMany) {
-			m.until, m.left = max(dir, "."), 0
+			m.cutAt, m.left = max(dir, "."), 0
 			return nil
 		}
 		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
 	}
 	kinds := make([]bool, len(names)) // whether each name is a directory
 	for i, name := range names {
-		if kinds[i], err = m.look(fd, fsat.Join(dir, name), name); err != nil {
+		if kinds[i], err = m.markEntry(fd, fsat.Join(dir, name), name); err != nil {
 			unix.Close(fd)
 			return err
 		}
@@ -127,8 +127,8 @@ func (m *marker) walk(dir string) error {
 	for i, name := range names {
 		path := fsat.Join(dir, name)
 		if m.left == 0 {
-			if m.until == "" {
-				m.until = path
+			if m.cutAt == "" {
+				m.cutAt = path
 			}
 			return nil
 		}
@@ -142,8 +142,8 @@ func (m *marker) walk(dir string) error {
 	return nil
 }
 
-// look records the attributes of name in the directory fd, and reports whether it is a directory.
-func (m *marker) look(fd int, path, name string) (dir bool, err error) {
+// markEntry records the attributes of name in the directory fd, and reports whether it is a directory.
+func (m *marker) markEntry(fd int, path, name string) (dir bool, err error) {
 	st, err := fsat.Lstat(fd, name)
 	if err == unix.ENOENT {
 		return false, nil
@@ -220,7 +220,7 @@ func readMarks(r io.Reader) (*marks, error) {
 		}
 		m.byPath[path] = mark{kind: kind, inode: inode}
 	}
-	m.until = u.String(fsat.MaxPathLen)
+	m.cutAt = u.String(fsat.MaxPathLen)
 	if u.Bad || len(u.B) > 0 {
 		return nil, bad
 	}
@@ -229,11 +229,11 @@ func readMarks(r io.Reader) (*marks, error) {
 
 // covers reports whether Mark has read the attributes of path.
 func (m *marks) covers(path string) bool {
-	switch m.until {
+	switch m.cutAt {
 	case "":
 		return true
 	case ".":
 		return false
 	}
-	return fsat.Compare(path, m.until) < 0
+	return fsat.Compare(path, m.cutAt) < 0
 }

@@ -51,7 +51,7 @@ func New(t testing.TB, prepare func(host string)) *Workspace {
 	gatetest.Must(t, err)
 	_, err = baseline.Scan(t.Context(), o.Dir("host"), mask, o.Manifest)
 	gatetest.Must(t, err)
-	gatetest.Must(t, baseline.Keep(t.Context(), o.Dir("host"), o.Manifest, o.Dir("base"), baseline.Limits{}))
+	gatetest.Must(t, baseline.SaveBase(t.Context(), o.Dir("host"), o.Manifest, o.Dir("base"), baseline.Limits{}))
 	gatetest.Must(t, baseline.Cover(t.Context(), o.Manifest, o.Dir("mask")))
 	options := fmt.Sprintf("lowerdir=%s:%s,upperdir=%s,workdir=%s,redirect_dir=off,metacopy=off,index=off,nfs_export=off",
 		top+"/mask", o.Host, o.Upper, top+"/work")

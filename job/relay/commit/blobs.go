@@ -19,12 +19,12 @@ type blobQueue struct {
 	objects *Objects
 	limit   int64 // in bytes; larger files are never requested
 
-	mu    sync.Mutex
-	ids   []string          // expected files, in order
-	sizes []int64           // of ids, in bytes
-	index map[string]int    // index in ids
-	next  int               // index of the first id that was not read yet
-	got   map[string][]byte // contents of the last batch that were not requested yet, by id
+	mu     sync.Mutex
+	ids    []string          // expected files, in order
+	sizes  []int64           // of ids, in bytes
+	index  map[string]int    // index in ids
+	next   int               // index of the first id that was not read yet
+	unread map[string][]byte // contents of the last batch that were not requested yet, by id
 }
 
 func newBlobQueue(o *Objects, limit int64) *blobQueue {
@@ -44,8 +44,8 @@ func (q *blobQueue) expect(id string, size int64) {
 func (q *blobQueue) read(id string) ([]byte, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if data, ok := q.got[id]; ok {
-		delete(q.got, id)
+	if data, ok := q.unread[id]; ok {
+		delete(q.unread, id)
 		return data, nil
 	}
 	from, known := q.index[id]
@@ -62,9 +62,9 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 		return nil, err
 	}
 	// The unread rest of the previous batch is dropped: it is probably not needed.
-	q.got, q.next = map[string][]byte{}, end
+	q.unread, q.next = map[string][]byte{}, end
 	for i, data := range all[1:] {
-		q.got[q.ids[from+1+i]] = data
+		q.unread[q.ids[from+1+i]] = data
 	}
 	return all[0], nil
 }

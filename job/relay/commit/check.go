@@ -105,7 +105,7 @@ func (c *Checker) checkFiles(ctx context.Context, id string, commit *RawCommit, 
 	if err != nil {
 		return err
 	}
-	d := &treeDiff{objects: c.objects, limit: c.rules.MaxFiles, subs: map[string]bool{}}
+	d := &treeDiff{objects: c.objects, limit: c.rules.MaxFiles, submodules: map[string]bool{}}
 	err = d.walk("", commit.tree, parents, bases)
 	if errors.Is(err, errTooLarge) {
 		all.Add(DeniedFinding(checkSize, fmt.Sprintf("%s: the commit changes more than %d files, or directories too large or too deep; raise maxFiles if that is wanted", ShortID(id), c.rules.MaxFiles)))
@@ -216,7 +216,7 @@ func (c *Checker) fillChanges(ctx context.Context, d *treeDiff, blobs *blobQueue
 
 // checkSubmodule adds findings about submodules, which exist only in git.
 func (c *Checker) checkSubmodule(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
-	if d.subs[ch.Path] {
+	if d.submodules[ch.Path] {
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})
 	}
 	if ch.Path != modulesFile || ch.Kind == caisson.ChangeRemoved {

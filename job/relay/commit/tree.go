@@ -183,10 +183,10 @@ const (
 
 // A treeDiff collects the changes of a commit.
 type treeDiff struct {
-	objects *Objects
-	limit   int // maximum number of changes
-	changes []caisson.Change
-	subs    map[string]bool // paths of submodules among the changes
+	objects    *Objects
+	limit      int // maximum number of changes
+	changes    []caisson.Change
+	submodules map[string]bool // paths of submodules among the changes
 }
 
 // walk adds the entries in dir and below that differ from all parents, and those that undo a change of a parent relative to
@@ -319,7 +319,7 @@ func (d *treeDiff) add(full string, e, old treeEntry) error {
 		c.Kind = caisson.ChangeMode
 	}
 	if e.mode == modeSubmodule {
-		d.subs[full] = true
+		d.submodules[full] = true
 	}
 	d.changes = append(d.changes, c)
 	return nil

@@ -30,9 +30,9 @@ type ClientConn struct {
 	readsEnded atomic.Bool
 }
 
-// NewPeer returns a ClientConn on a duplicate of the socket file. The caller still has to close file; closing the ClientConn
+// NewClientConn returns a ClientConn on a duplicate of the socket file. The caller still has to close file; closing the ClientConn
 // does not.
-func NewPeer(file *os.File) (*ClientConn, error) {
+func NewClientConn(file *os.File) (*ClientConn, error) {
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, err
@@ -95,8 +95,8 @@ func (p *ClientConn) Watch(ctx context.Context) (watched context.Context, stop f
 // closedEvents has the poll events of a socket whose other end is closed.
 const closedEvents = unix.POLLHUP | unix.POLLERR | unix.POLLNVAL
 
-// Gone reports whether the other end has closed the connection. The context of Watch may be cancelled slightly later.
-func (p *ClientConn) Gone() bool {
+// PeerClosed reports whether the other end has closed the connection. The context of Watch may be cancelled slightly later.
+func (p *ClientConn) PeerClosed() bool {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
 	n, err := unix.Poll(fds, 0)
 	runtime.KeepAlive(p.file)

@@ -64,7 +64,7 @@ var Job = worker.Job[receiveArgs, Result]{
 		if len(req.Granted) != args.Granted {
 			return Result{}, caisson.Errorf(caisson.Internal, "the job was not told all refs that are granted")
 		}
-		p, err := git.NewPeer(c.Files[0])
+		p, err := git.NewClientConn(c.Files[0])
 		if err != nil {
 			return Result{}, err
 		}

@@ -56,7 +56,7 @@ func exchange(t *testing.T, runner worker.Starter, store, view *os.File, req rec
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := git.NewPeer(near)
+	p, err := git.NewClientConn(near)
 	if err != nil {
 		t.Fatal(err)
 	}

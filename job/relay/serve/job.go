@@ -14,7 +14,7 @@ import (
 var Job = worker.Job[Request, worker.None]{
 	Name: "relay.serve", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (worker.None, error) {
-		p, err := git.NewPeer(c.Files[0])
+		p, err := git.NewClientConn(c.Files[0])
 		if err != nil {
 			return worker.None{}, err
 		}

@@ -72,7 +72,7 @@ func upload(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) err
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case watched.Err() != nil, p.Gone():
+	case watched.Err() != nil, p.PeerClosed():
 		return nil // the client has closed the connection
 	}
 	if text := said.String(); strings.Contains(text, "fatal: ") && !strings.Contains(text, "out of memory") {

@@ -58,7 +58,7 @@ func (s *stand) begin(ctx context.Context, req Request, stall time.Duration) (ne
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { client.Close(); near.Close() })
-	p, err := git.NewPeer(near)
+	p, err := git.NewClientConn(near)
 	if err != nil {
 		s.t.Fatal(err)
 	}

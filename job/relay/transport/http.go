@@ -26,8 +26,8 @@ const (
 	maxErrorText = 2 << 10
 	// responseTimeout is how long a remote may take to answer. After a push it runs its hooks first.
 	responseTimeout = 10 * time.Minute
-	// maxRedirects limits the attempts per request, including those after redirects.
-	maxRedirects = 3
+	// maxAttempts limits the attempts per request, including those after redirects.
+	maxAttempts = 3
 )
 
 // An httpLink forwards smart HTTP requests to a remote.
@@ -128,7 +128,7 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // send sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and
 // port.
 func (h *httpLink) send(r *http.Request, path, query string) (*http.Response, error) {
-	for range maxRedirects {
+	for range maxAttempts {
 		base := h.current()
 		u := *base.JoinPath(path)
 		u.RawQuery = query

@@ -214,8 +214,8 @@ func mode(m os.FileMode) uint32 {
 	return bits
 }
 
-// interval is the time between two increments of a counter.
-const interval = 20 * time.Millisecond
+// counterInterval is the time between two increments of a counter.
+const counterInterval = 20 * time.Millisecond
 
 // A counter counts in memory and writes the number to a file that it never reads.
 type counter struct{ n int }
@@ -229,7 +229,7 @@ func (c *counter) Run(_ context.Context, p *fake.Proc) int {
 		if _, err := p.WriteFile(name, fmt.Appendln(nil, c.n), false); err != nil {
 			return fail(p, exitFailure, err)
 		}
-		if p.Sleep(interval) != nil {
+		if p.Sleep(counterInterval) != nil {
 			return exitFailure
 		}
 	}

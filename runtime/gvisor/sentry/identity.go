@@ -32,9 +32,9 @@ const (
 	maxGenerations = 16
 )
 
-// name returns the name in a generation of the group with this PID. PIDs are 1 to TasksLimit, so no name equals a PID, and all
+// additionalPID returns the name in a generation of the group with this PID. PIDs are 1 to TasksLimit, so no name equals a PID, and all
 // names are different.
-func name(pid kernel.ThreadID, generation int32) kernel.ThreadID {
+func additionalPID(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
@@ -72,8 +72,8 @@ func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 type identities struct {
 	generation int32 // number of the last restore that gave new names; 0 before the first one
 
-	mu sync.RWMutex                      // not saved; acquired after the lock of the task set
-	of map[*kernel.ThreadGroup]*identity // guarded by mu
+	mu      sync.RWMutex                      // not saved; acquired after the lock of the task set
+	byGroup map[*kernel.ThreadGroup]*identity // guarded by mu
 }
 
 // nextGeneration increments the generation, after a restore.
@@ -85,18 +85,18 @@ func (ids *identities) nextGeneration() {
 func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
-	delete(ids.of, tg)
+	delete(ids.byGroup, tg)
 }
 
 // current returns the PID that getpid returns to tg, whose PID in gVisor is pid.
 func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
-	id := ids.of[tg]
+	id := ids.byGroup[tg]
 	if id == nil {
 		return pid
 	}
-	return name(pid, id.generations[len(id.generations)-1])
+	return additionalPID(pid, id.generations[len(id.generations)-1])
 }
 
 // parentName returns the name that parent, whose PID in gVisor is pid, had when child was created. A program may compare
@@ -104,16 +104,16 @@ func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kern
 func (ids *identities) parentName(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
-	p := ids.of[parent]
+	p := ids.byGroup[parent]
 	if p == nil {
 		return pid
 	}
 	born := int32(math.MaxInt32)
-	if c := ids.of[child]; c != nil {
+	if c := ids.byGroup[child]; c != nil {
 		born = c.generations[0]
 	}
 	if g := p.newestBefore(born); g != 0 {
-		return name(pid, g)
+		return additionalPID(pid, g)
 	}
 	return pid
 }
@@ -149,10 +149,10 @@ func (ids *identities) StateFields() []string { return []string{"generation", "o
 
 func (ids *identities) StateSave(sink state.Sink) {
 	sink.Save(0, &ids.generation)
-	sink.Save(1, &ids.of)
+	sink.Save(1, &ids.byGroup)
 }
 
 func (ids *identities) StateLoad(_ context.Context, source state.Source) {
 	source.Load(0, &ids.generation)
-	source.Load(1, &ids.of)
+	source.Load(1, &ids.byGroup)
 }

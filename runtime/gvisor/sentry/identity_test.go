@@ -13,7 +13,7 @@ func TestNames(t *testing.T) {
 	seen := map[kernel.ThreadID]bool{}
 	for _, pid := range []kernel.ThreadID{1, 2, 300, kernel.TasksLimit - 1, kernel.TasksLimit} {
 		for _, g := range []int32{1, 2, 3, maxGeneration - 1, maxGeneration} {
-			n := name(pid, g)
+			n := additionalPID(pid, g)
 			if n <= kernel.TasksLimit || n > futexTID || seen[n] {
 				t.Errorf("pid %d is called %d in generation %d", pid, n, g)
 			}
@@ -54,7 +54,7 @@ func TestManyRestores(t *testing.T) {
 
 func TestWhatIsTold(t *testing.T) {
 	parent, elder, younger, stranger := new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup)
-	ids := &identities{generation: 4, of: map[*kernel.ThreadGroup]*identity{
+	ids := &identities{generation: 4, byGroup: map[*kernel.ThreadGroup]*identity{
 		parent: {generations: []int32{1, 4}}, elder: {generations: []int32{1, 4}}, younger: {generations: []int32{4}},
 	}}
 	const pid = 7
@@ -62,11 +62,11 @@ func TestWhatIsTold(t *testing.T) {
 		what      string
 		got, want kernel.ThreadID
 	}{
-		{"the parent of itself", ids.current(parent, pid), name(pid, 4)},
+		{"the parent of itself", ids.current(parent, pid), additionalPID(pid, 4)},
 		{"a new process of itself", ids.current(stranger, pid), pid},
 		{"a child as old as its parent", ids.parentName(elder, parent, pid), pid},
-		{"a child born in generation 1 to 3", ids.parentName(younger, parent, pid), name(pid, 1)},
-		{"a new child", ids.parentName(stranger, parent, pid), name(pid, 4)},
+		{"a child born in generation 1 to 3", ids.parentName(younger, parent, pid), additionalPID(pid, 1)},
+		{"a new child", ids.parentName(stranger, parent, pid), additionalPID(pid, 4)},
 		{"a child of somebody new", ids.parentName(stranger, stranger, pid), pid},
 	} {
 		if c.got != c.want {

@@ -52,7 +52,7 @@ func (r *LaunchRequest) buildRootfs() error {
 	if err := os.Mkdir(r.root, 0o700); err != nil {
 		return err
 	}
-	if err := attach(state, r.root); err != nil {
+	if err := attachMount(state, r.root); err != nil {
 		return err
 	}
 	points, err := r.mountPoints(stage)
@@ -75,7 +75,7 @@ func (r *LaunchRequest) buildRootfs() error {
 		}
 	}
 	r.Spec.Root.Path = root
-	return r.mountVolumes(stage)
+	return r.mountHostDirs(stage)
 }
 
 // makeStage mounts a tmpfs over the first of stages that exists and does not contain the sandbox's bundle.
@@ -136,7 +136,7 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 		if err := os.Mkdir(dir, 0o711); err != nil {
 			return err
 		}
-		if err := attach(fd, dir); err != nil {
+		if err := attachMount(fd, dir); err != nil {
 			return err
 		}
 		dirs = append(dirs, dir)
@@ -148,9 +148,9 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 	return nil
 }
 
-// mountVolumes mounts the host directories, volumes and workspaces of the request in the stage and adds them to the spec as
+// mountHostDirs mounts the host directories, volumes and workspaces of the request in the stage and adds them to the spec as
 // sources of bind mounts.
-func (r *LaunchRequest) mountVolumes(stage string) error {
+func (r *LaunchRequest) mountHostDirs(stage string) error {
 	for i, m := range r.Mounts {
 		dir := filepath.Join(stage, fmt.Sprint("m", i))
 		if err := os.Mkdir(dir, 0o711); err != nil {
@@ -167,12 +167,12 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 			if err := r.hideNames(m, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
-		} else if err := attach(m.FD, dir); err != nil {
+		} else if err := attachMount(m.FD, dir); err != nil {
 			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
 		r.Spec.Mounts = append(r.Spec.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: dir, Options: []string{mode}})
 	}
-	return r.record()
+	return r.addRecordAnnotation()
 }
 
 // CloneMount returns a detached copy of the mount at path (relative to dirfd; "" is dirfd itself), with the attributes attr,
@@ -199,8 +199,8 @@ func CloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
 	return fd, nil
 }
 
-// attach mounts the detached mount fd at an absolute path and closes fd.
-func attach(fd int, path string) error {
+// attachMount mounts the detached mount fd at an absolute path and closes fd.
+func attachMount(fd int, path string) error {
 	defer unix.Close(fd)
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("move_mount to %s: %w", path, err)

@@ -54,7 +54,7 @@ func (o *LaunchOverlay) mountOverlay(lower int, dir string) error {
 		if err := os.Mkdir(at, 0o711); err != nil {
 			return err
 		}
-		if err := attach(fd, at); err != nil {
+		if err := attachMount(fd, at); err != nil {
 			return err
 		}
 	}

@@ -46,8 +46,8 @@ type workspace struct {
 	table  lastwrite.Table                // last writers by path in the workspace
 }
 
-// record adds RecordAnnotation with the targets of the workspaces to the spec.
-func (r *LaunchRequest) record() error {
+// addRecordAnnotation adds RecordAnnotation with the targets of the workspaces to the spec.
+func (r *LaunchRequest) addRecordAnnotation() error {
 	var targets []string
 	for _, m := range r.Mounts {
 		if m.Overlay != nil {
@@ -145,14 +145,14 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 	r.found.Store(missing == 0)
 }
 
-// place is a path in a workspace.
-type place struct {
+// workspacePath is a path in a workspace.
+type workspacePath struct {
 	table *lastwrite.Table // of the workspace
 	path  string           // relative to the workspace
 }
 
 // locate returns the place of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
-func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok bool) {
+func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p workspacePath, ok bool) {
 	fs := at.Mount().Filesystem()
 	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.fs.Load() == fs })
 	if i < 0 || at.Dentry().IsDead() {
@@ -162,19 +162,19 @@ func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok boo
 	if err != nil || path == "" {
 		return p, false
 	}
-	return place{&r.workspaces[i].table, path[1:]}, true // without the leading slash
+	return workspacePath{&r.workspaces[i].table, path[1:]}, true // without the leading slash
 }
 
 // below returns the place of name in the directory p.
-func (p place) below(name string) place {
+func (p workspacePath) below(name string) workspacePath {
 	if p.path != "" {
 		name = p.path + "/" + name
 	}
-	return place{p.table, name}
+	return workspacePath{p.table, name}
 }
 
-// caller returns the process that makes a system call.
-func caller(t *kernel.Task) lastwrite.Process {
+// callingProcess returns the process that makes a system call.
+func callingProcess(t *kernel.Task) lastwrite.Process {
 	group := t.ThreadGroup()
 	command := t.Name()
 	if leader := group.Leader(); leader != nil && leader != t {

@@ -91,11 +91,11 @@ func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
 	if flags&linux.O_PATH != 0 || !writes && flags&linux.O_CREAT == 0 {
 		return
 	}
-	r.withFile(t, int32(ret), func(p place) {
+	r.withFile(t, int32(ret), func(p workspacePath) {
 		if writes {
-			p.table.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, callingProcess(t))
 		} else {
-			p.table.Opened(p.path, caller(t))
+			p.table.Opened(p.path, callingProcess(t))
 		}
 	})
 }
@@ -110,11 +110,11 @@ func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintp
 
 // changedFile records a change of the open file whose descriptor is the call's first argument.
 func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
-	r.withFile(t, args[0].Int(), func(p place) { p.table.Wrote(p.path, caller(t)) })
+	r.withFile(t, args[0].Int(), func(p workspacePath) { p.table.Wrote(p.path, callingProcess(t)) })
 }
 
 // withFile calls f with the place of an open file if it is in a workspace.
-func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
+func (r *recorder) withFile(t *kernel.Task, fd int32, f func(workspacePath)) {
 	file := t.GetFile(fd)
 	if file == nil {
 		return
@@ -130,7 +130,7 @@ func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
 func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
-			what(p.table, p.path, caller(t))
+			what(p.table, p.path, callingProcess(t))
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) 
 	}
 	name, _, _ := strings.Cut(string(addr[family:]), "\x00")
 	if p, ok := r.nameFrom(t, linux.AT_FDCWD, name); ok {
-		p.table.Made(p.path, caller(t))
+		p.table.Made(p.path, callingProcess(t))
 	}
 }
 
@@ -159,7 +159,7 @@ func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) recordFu
 		to, ok2 := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
 		if ok && ok2 && from.table == to.table { // rename does not work across file systems
 			swap := flags != none && args[flags].Uint()&linux.RENAME_EXCHANGE != 0
-			from.table.Renamed(from.path, to.path, swap, caller(t))
+			from.table.Renamed(from.path, to.path, swap, callingProcess(t))
 		}
 	}
 }
@@ -177,9 +177,9 @@ func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) recordFun
 		}
 		from, ok := r.existing(t, dirOf(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
 		if ok && from.table == to.table {
-			from.table.Linked(from.path, to.path, caller(t))
+			from.table.Linked(from.path, to.path, callingProcess(t))
 		} else { // The old name is not known, for example of an unlinked file that was linked by its descriptor.
-			to.table.Made(to.path, caller(t))
+			to.table.Made(to.path, callingProcess(t))
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (r *recorder) changed(dir, path, flags int, follow bool) recordFunc {
 			how = args[flags].Int()
 		}
 		if p, ok := r.existing(t, dirOf(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
-			p.table.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, callingProcess(t))
 		}
 	}
 }
@@ -208,14 +208,14 @@ func dirOf(args arch.SyscallArguments, arg int) int32 {
 
 // existing returns the place of the existing file at a path that is read from the guest's memory at addr. dir is the descriptor
 // of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is the file itself.
-func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p place, ok bool) {
+func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
 		return p, false
 	}
 	if name == "" {
 		if flags&linux.AT_EMPTY_PATH != 0 && dir != linux.AT_FDCWD {
-			r.withFile(t, dir, func(at place) { p, ok = at, true })
+			r.withFile(t, dir, func(at workspacePath) { p, ok = at, true })
 		}
 		return p, ok
 	}
@@ -224,7 +224,7 @@ func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follo
 }
 
 // nameAt returns the place for a path that is read from the guest's memory, whether or not a file exists there.
-func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p place, ok bool) {
+func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
 		return p, false
@@ -233,7 +233,7 @@ func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p plac
 }
 
 // nameFrom returns the place for a path relative to the directory with the descriptor dir, whether or not a file exists there.
-func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p place, ok bool) {
+func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p workspacePath, ok bool) {
 	path = strings.TrimRight(path, "/")
 	i := strings.LastIndexByte(path, '/') + 1
 	name := path[i:]

@@ -26,8 +26,8 @@ type pidRenamer struct {
 	ids    *identities // set by loadIdentities
 }
 
-// stateKey is the key of the identities in the checkpoint.
-const stateKey = "caisson.identities"
+// identitiesKey is the key of the identities in the checkpoint.
+const identitiesKey = "caisson.identities"
 
 // install wraps the system calls that return or accept PIDs. It must run before gVisor starts the kernel that is restored.
 func (r *pidRenamer) install() {
@@ -129,11 +129,11 @@ func (r *pidRenamer) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
-		r.ids, _ = k.PopCheckpointState(stateKey).(*identities)
+		r.ids, _ = k.PopCheckpointState(identitiesKey).(*identities)
 		if r.ids == nil {
-			r.ids = &identities{of: map[*kernel.ThreadGroup]*identity{}}
+			r.ids = &identities{byGroup: map[*kernel.ThreadGroup]*identity{}}
 		}
-		k.AddStateToCheckpoint(stateKey, r.ids)
+		k.AddStateToCheckpoint(identitiesKey, r.ids)
 		if !r.reseed {
 			return
 		}
@@ -159,17 +159,17 @@ func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
-	id := ids.of[tg]
+	id := ids.byGroup[tg]
 	if id == nil {
 		id = &identity{all: ids, tg: tg, leader: leader}
 		if !leader.RegisterOnDestroyAction(id) {
 			return // the leader has exited
 		}
-		ids.of[tg] = id
+		ids.byGroup[tg] = id
 	}
 	tasks, pid := tasksOf(tg.PIDNamespace()), tg.ID()
 	if dropped := id.add(ids.generation); dropped != 0 {
-		delete(tasks, name(pid, dropped))
+		delete(tasks, additionalPID(pid, dropped))
 	}
-	tasks[name(pid, ids.generation)] = leader
+	tasks[additionalPID(pid, ids.generation)] = leader
 }

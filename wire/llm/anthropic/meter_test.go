@@ -83,14 +83,14 @@ func TestMeter(t *testing.T) {
 			} else {
 				_, _ = m.Write([]byte(tt.in))
 			}
-			if got := dialecttest.Say(m); got != tt.want {
+			if got := dialecttest.Describe(m); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})
 	}
 	m := New().Meter(count, false)
 	_, _ = m.Write([]byte(`{"input_tokens":500}`))
-	if got, want := dialecttest.Say(m), "in 0 out 0 read 0 write 0 complete true seen 20 done true ids []"; got != want {
+	if got, want := dialecttest.Describe(m), "in 0 out 0 read 0 write 0 complete true seen 20 done true ids []"; got != want {
 		t.Errorf("counting is free: %s", got)
 	}
 }

@@ -35,10 +35,10 @@ func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are not granted to this sandbox; leave them out, or request the grant %s", what, grant)
 }
 
-// fields calls each for the fields of an object, with their JSON names. The API accepts two spellings of a name, such as
+// eachField calls each for the fields of an object, with their JSON names. The API accepts two spellings of a name, such as
 // maxOutputTokens and max_output_tokens. Both at once are refused, because it is unknown which one the API would use. Fields that
 // are null are skipped.
-func fields(v strictjson.Value, each func(name string, v strictjson.Value) error) error {
+func eachField(v strictjson.Value, each func(name string, v strictjson.Value) error) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object")
 	}
@@ -88,7 +88,7 @@ func clip(name string) string { return name[:min(len(name), 64)] }
 
 // checkFields checks that an object has no fields other than allowed.
 func checkFields(v strictjson.Value, allowed ...string) error {
-	return fields(v, func(name string, _ strictjson.Value) error {
+	return eachField(v, func(name string, _ strictjson.Value) error {
 		if !slices.Contains(allowed, name) {
 			return errUnknown
 		}
@@ -96,8 +96,8 @@ func checkFields(v strictjson.Value, allowed ...string) error {
 	})
 }
 
-// repeated calls each for the elements of an array. The API accepts a single element in place of an array.
-func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
+// eachElement calls each for the elements of an array. The API accepts a single element in place of an array.
+func eachElement(v strictjson.Value, each func(strictjson.Value) error) error {
 	if v.Kind() != '[' {
 		return each(v)
 	}
@@ -109,8 +109,8 @@ func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
 	return nil
 }
 
-// text checks that v is a string.
-func text(v strictjson.Value) error {
+// checkString checks that v is a string.
+func checkString(v strictjson.Value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "it has to be a string")
 	}
@@ -133,10 +133,10 @@ func (c *checker) serverID(v strictjson.Value) error {
 }
 
 func (c *checker) tool(v strictjson.Value) error {
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "functionDeclarations":
-			return repeated(v, c.function)
+			return eachElement(v, c.function)
 		case "googleSearch", "googleSearchRetrieval", "codeExecution", "googleMaps", "computerUse":
 			return c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools)
 		case "urlContext", "mcpServers":
@@ -145,9 +145,9 @@ func (c *checker) tool(v strictjson.Value) error {
 			if err := c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools); err != nil {
 				return err
 			}
-			return fields(v, func(name string, v strictjson.Value) error {
+			return eachField(v, func(name string, v strictjson.Value) error {
 				if name == "fileSearchStoreNames" {
-					return repeated(v, c.serverID)
+					return eachElement(v, c.serverID)
 				}
 				if name != "topK" && name != "metadataFilter" {
 					return errUnknown
@@ -175,7 +175,7 @@ func (c *checker) function(v strictjson.Value) error {
 }
 
 func (c *checker) toolConfig(v strictjson.Value) error {
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "functionCallingConfig":
 			return checkFields(v, "mode", "allowedFunctionNames")

@@ -61,7 +61,7 @@ func TestMeter(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := dialecttest.Meter(t, func() dialect.Meter { return New().Meter(stream, true) }, tt.in)
 			want := strings.Replace(tt.want, "ALL", strconv.Itoa(len(strings.TrimSpace(tt.in))), 1)
-			if got := dialecttest.Say(m); got != want {
+			if got := dialecttest.Describe(m); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
@@ -69,11 +69,11 @@ func TestMeter(t *testing.T) {
 	long := New().Meter(stream, true)
 	_, _ = long.Write([]byte(events(strings.Replace(hello, "Hello", strings.Repeat("x", 2*maxEvent), 1))))
 	if _, complete := long.Usage(); complete || long.OutputBytes() < 2*maxEvent {
-		t.Errorf("an event too long: %s", dialecttest.Say(long))
+		t.Errorf("an event too long: %s", dialecttest.Describe(long))
 	}
 	m := New().Meter(count, false)
 	_, _ = m.Write([]byte(`{"totalTokens":31,"usageMetadata":{"promptTokenCount":31}}`))
-	if got, want := dialecttest.Say(m), "in 0 out 0 read 0 write 0 complete true seen 58 done true ids []"; got != want {
+	if got, want := dialecttest.Describe(m), "in 0 out 0 read 0 write 0 complete true seen 58 done true ids []"; got != want {
 		t.Errorf("counting is free: %s", got)
 	}
 }

@@ -15,22 +15,22 @@ import (
 )
 
 func (c *checker) content(v strictjson.Value) error {
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "role":
-			return text(v)
+			return checkString(v)
 		case "parts":
-			return repeated(v, c.part)
+			return eachElement(v, c.part)
 		}
 		return errUnknown
 	})
 }
 
 func (c *checker) part(v strictjson.Value) error {
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "text", "thoughtSignature":
-			return text(v)
+			return checkString(v)
 		case "thought":
 			if _, ok := v.Bool(); !ok {
 				return strictjson.Refuse("", "it has to be true or false")
@@ -78,13 +78,13 @@ func (c *checker) providerPart() error {
 // functionResponse checks the result of a function, which may contain parts with media only.
 func (c *checker) functionResponse(v strictjson.Value) error {
 	c.tokens += v.Get("response").Growth()
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "id", "name", "response", "willContinue", "scheduling":
 			return nil
 		case "parts":
-			return repeated(v, func(v strictjson.Value) error {
-				return fields(v, func(name string, v strictjson.Value) error {
+			return eachElement(v, func(v strictjson.Value) error {
+				return eachField(v, func(name string, v strictjson.Value) error {
 					switch name {
 					case "inlineData":
 						return c.inline(v)
@@ -104,7 +104,7 @@ func (c *checker) functionResponse(v strictjson.Value) error {
 func (c *checker) inline(v strictjson.Value) error {
 	var mime string
 	var data strictjson.Value
-	err := fields(v, func(name string, v strictjson.Value) error {
+	err := eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "mimeType":
 			mime, _ = v.Text()
@@ -114,7 +114,7 @@ func (c *checker) inline(v strictjson.Value) error {
 		default:
 			return errUnknown
 		}
-		return text(v)
+		return checkString(v)
 	})
 	if err != nil {
 		return err
@@ -160,14 +160,14 @@ func imageTokens(data []byte) (int64, bool) {
 // file checks a file that the provider fetches from its own storage or from another server.
 func (c *checker) file(v strictjson.Value) error {
 	c.unbounded = true
-	return fields(v, func(name string, v strictjson.Value) error {
+	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "mimeType", "displayName":
-			return text(v)
+			return checkString(v)
 		case "fileUri":
 			uri, ok := v.Text()
 			if !ok {
-				return text(v)
+				return checkString(v)
 			}
 			// URIs of the provider's own files have this host, or none.
 			if !strings.HasPrefix(uri, "https://") || strings.Contains(strings.ToLower(uri), "googleapis.com") {

@@ -47,25 +47,25 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 
 // read checks a GenerateContentRequest and keeps the forwarded fields, each under its JSON name.
 func (r *request) read(c *checker, in strictjson.Value) error {
-	err := fields(in, func(name string, v strictjson.Value) (err error) {
+	err := eachField(in, func(name string, v strictjson.Value) (err error) {
 		switch name {
 		case "contents":
-			err = repeated(v, c.content)
+			err = eachElement(v, c.content)
 		case "systemInstruction":
 			err = c.content(v)
 		case "tools":
 			c.tokens += perTools
-			err = repeated(v, c.tool)
+			err = eachElement(v, c.tool)
 		case "toolConfig":
 			err = c.toolConfig(v)
 		case "safetySettings":
-			err = repeated(v, c.safety)
+			err = eachElement(v, c.safety)
 		case "cachedContent":
 			c.unbounded = true
 			err = c.serverID(v)
 		case "generationConfig":
 			c.tokens += int64(len(v)) // a schema is part of the model's input
-			return fields(v, func(name string, v strictjson.Value) error { return r.configField(c, name, v) })
+			return eachField(v, func(name string, v strictjson.Value) error { return r.configField(c, name, v) })
 		case "model", "serviceTier":
 			return nil // the path contains the model, and other tiers have other prices
 		default:
@@ -92,7 +92,7 @@ func (r *request) readCount(c *checker, in strictjson.Value) error {
 	if whole == nil {
 		return r.read(c, in)
 	}
-	if err := fields(in, func(name string, _ strictjson.Value) error {
+	if err := eachField(in, func(name string, _ strictjson.Value) error {
 		if name != "generateContentRequest" && name != "model" {
 			return errUnknown
 		}
@@ -117,7 +117,7 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 			return strictjson.Refuse("", "only one candidate is supported; request 1, or call several times")
 		}
 	case "responseModalities":
-		err = repeated(v, func(x strictjson.Value) error {
+		err = eachElement(v, func(x strictjson.Value) error {
 			if !x.Is("TEXT") {
 				return strictjson.Refuse("", "only TEXT is possible: other answers cannot be metered")
 			}

@@ -13,7 +13,7 @@ var messageFields = map[string]rule{
 	// Reasoning that providers of other models require to be sent back.
 	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
-	"audio":         refuse("audio cannot be bounded; send text"),
+	"audio":         refuseField("audio cannot be bounded; send text"),
 }
 
 // partFields are the fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
@@ -24,7 +24,7 @@ var partFields = map[string]rule{
 	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
 	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // result of a shell command
 	"cache_control": checkCacheControl,
-	"input_audio":   refuse("audio cannot be bounded; send text"),
+	"input_audio":   refuseField("audio cannot be bounded; send text"),
 }
 
 var (
@@ -33,12 +33,12 @@ var (
 	}
 	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
 	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": copyScalar}
-	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
+	partTypes   = stringSet("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
 
-// set returns the set of names.
-func set(names ...string) map[string]bool {
+// stringSet returns the set of names.
+func stringSet(names ...string) map[string]bool {
 	m := map[string]bool{}
 	for _, n := range names {
 		m[n] = true

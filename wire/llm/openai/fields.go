@@ -27,7 +27,7 @@ type parser struct {
 var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,
-		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
+		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkAnswerCount,
 		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
 		"tools": checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyCountingGrowth,
@@ -39,7 +39,7 @@ var (
 		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
 		"thinking": copyRaw,
 
-		"audio": refuse("audio answers are priced separately and cannot be bounded; leave the field out"),
+		"audio": refuseField("audio answers are priced separately and cannot be bounded; leave the field out"),
 	}
 	responsesFields = map[string]rule{
 		"input": checkItems, "instructions": checkInstructions,
@@ -50,18 +50,18 @@ var (
 		"tools":                checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
 		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyCountingGrowth, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
 
-		"conversation": refuse("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
-		"prompt":       refuse("stored prompts belong to the provider's account; send instructions and input"),
+		"conversation": refuseField("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
+		"prompt":       refuseField("stored prompts belong to the provider's account; send instructions and input"),
 	}
 	embeddingsFields = map[string]rule{
-		"input": checkEmbed, "model": checkModel, "dimensions": copyScalar, "encoding_format": copyScalar,
+		"input": checkEmbeddingInput, "model": checkModel, "dimensions": copyScalar, "encoding_format": copyScalar,
 	}
 )
 
 func init() {
 	// Proxies of this API interpret these fields as instructions to call another server or to call in another way.
 	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
-		no := refuse("the field would change where or how the call is made, which the gateway decides; leave it out")
+		no := refuseField("the field would change where or how the call is made, which the gateway decides; leave it out")
 		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
 	}
 }
@@ -132,8 +132,8 @@ func copyScalar(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// refuse returns a rule for a field that must be missing or null; why is the message of the error.
-func refuse(why string) rule {
+// refuseField returns a rule for a field that must be missing or null; why is the message of the error.
+func refuseField(why string) rule {
 	return func(_ *parser, v value) error {
 		if v.IsNull() {
 			return nil
@@ -188,8 +188,8 @@ func checkStreamOptions(p *parser, v value) error {
 	return nil
 }
 
-// checkOne checks the number of requested answers.
-func checkOne(p *parser, v value) error {
+// checkAnswerCount checks the number of requested answers.
+func checkAnswerCount(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
 	}
@@ -268,8 +268,8 @@ func checkInstructions(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// checkEmbed copies a text or tokens, or a list of them.
-func checkEmbed(p *parser, v value) error {
+// checkEmbeddingInput copies a text or tokens, or a list of them.
+func checkEmbeddingInput(p *parser, v value) error {
 	p.hasInput = true
 	text := func(_ *parser, x value) error {
 		switch x.Kind() {

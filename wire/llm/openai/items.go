@@ -19,14 +19,14 @@ var (
 	reasoningFields = map[string]rule{
 		"type": copyScalar, "id": (*parser).serverID, "status": copyScalar, "summary": checkSummary, "content": checkContent, "encrypted_content": copyScalar,
 	}
-	clientItems = set("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+	clientItems = stringSet("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
 		"local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output",
 		"computer_call", "computer_call_output", "reasoning")
 )
 
 // Types of tools that the client runs, and the fields of these tools.
 var (
-	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
+	clientTools = stringSet("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
 		"type": copyScalar, "name": copyScalar, "description": copyScalar, "parameters": copyCountingGrowth, "strict": copyScalar, "format": copyCountingGrowth,
 		"function": checkFunction, "custom": checkFunction, "display_width": copyScalar, "display_height": copyScalar, "environment": copyScalar,

@@ -83,7 +83,7 @@ type limitedListener struct {
 	maxTotal, maxPerSource int
 
 	mu      sync.Mutex
-	all     int                  // number of open connections; guarded by mu
+	total   int                  // number of open connections; guarded by mu
 	sources map[netip.Prefix]int // number of open connections by source; guarded by mu
 }
 
@@ -100,7 +100,7 @@ func (b *limitedListener) Accept() (net.Conn, error) {
 		}
 		source := sourceOf(c.RemoteAddr().String())
 		if b.acquire(source) {
-			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { b.release(source) })}, nil
+			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { b.release(source) })}, nil
 		}
 		c.Close()
 	}
@@ -109,10 +109,10 @@ func (b *limitedListener) Accept() (net.Conn, error) {
 func (b *limitedListener) acquire(source netip.Prefix) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.all >= b.maxTotal || b.sources[source] >= b.maxPerSource {
+	if b.total >= b.maxTotal || b.sources[source] >= b.maxPerSource {
 		return false
 	}
-	b.all++
+	b.total++
 	b.sources[source]++
 	return true
 }
@@ -120,7 +120,7 @@ func (b *limitedListener) acquire(source netip.Prefix) bool {
 func (b *limitedListener) release(source netip.Prefix) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.all--
+	b.total--
 	if b.sources[source]--; b.sources[source] == 0 {
 		delete(b.sources, source)
 	}
@@ -129,12 +129,12 @@ func (b *limitedListener) release(source netip.Prefix) {
 // A limitedConn is a connection that counts against the limits until it is closed.
 type limitedConn struct {
 	net.Conn
-	leave func() // releases the connection from the limits; idempotent
+	release func() // releases the connection from the limits; idempotent
 }
 
 // Close implements [net.Conn].
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
-	c.leave()
+	c.release()
 	return err
 }

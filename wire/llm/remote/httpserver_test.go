@@ -181,7 +181,7 @@ func TestBounded(t *testing.T) {
 	poll.Until(t, time.Minute, func() bool { return connect("127.0.0.3") })
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.sources) != 1 || b.all != 1 {
-		t.Errorf("%d connections of %d sources are counted", b.all, len(b.sources))
+	if len(b.sources) != 1 || b.total != 1 {
+		t.Errorf("%d connections of %d sources are counted", b.total, len(b.sources))
 	}
 }

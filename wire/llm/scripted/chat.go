@@ -128,8 +128,8 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 // chatFormatter formats answers as chat completions.
 type chatFormatter struct{ *answer }
 
-// finished returns OpenAI's name of the finish reason.
-func (f chatFormatter) finished() string {
+// finishReason returns OpenAI's name of the finish reason.
+func (f chatFormatter) finishReason() string {
 	return map[string]string{finishStop: "stop", finishLength: "length", finishTool: "tool_calls", finishFilter: "content_filter"}[f.finish]
 }
 
@@ -160,7 +160,7 @@ func (f chatFormatter) whole() any {
 	}
 	out := object{
 		"id": "chatcmpl-" + f.id, "object": "chat.completion", "created": created, "model": f.model,
-		"choices":      []any{object{"index": 0, "message": message, "logprobs": nil, "finish_reason": f.finished()}},
+		"choices":      []any{object{"index": 0, "message": message, "logprobs": nil, "finish_reason": f.finishReason()}},
 		"service_tier": "default", "system_fingerprint": nil,
 	}
 	if !f.turn.Silent {
@@ -205,7 +205,7 @@ func (f chatFormatter) arguments(i int, piece string) []event {
 func (f chatFormatter) endCall(int) []event { return nil }
 
 func (f chatFormatter) end() []event {
-	out := []event{{data: f.part(object{"index": 0, "delta": object{}, "logprobs": nil, "finish_reason": f.finished()})}}
+	out := []event{{data: f.part(object{"index": 0, "delta": object{}, "logprobs": nil, "finish_reason": f.finishReason()})}}
 	if f.usage && !f.turn.Silent {
 		last := f.part()
 		last["choices"], last["usage"] = []any{}, f.usageObject()

@@ -60,7 +60,7 @@ func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error
 		v := vector(in, dimensions)
 		var embedding any = v
 		if req.Encoding == "base64" {
-			embedding = base64.StdEncoding.EncodeToString(floats(v))
+			embedding = base64.StdEncoding.EncodeToString(encodeFloats(v))
 		}
 		data = append(data, object{"object": "embedding", "index": i, "embedding": embedding})
 	}
@@ -134,8 +134,8 @@ func vector(text string, dimensions int) []float32 {
 	return v
 }
 
-// floats encodes v in little-endian byte order, as OpenAI's API does for base64.
-func floats(v []float32) []byte {
+// encodeFloats encodes v in little-endian byte order, as OpenAI's API does for base64.
+func encodeFloats(v []float32) []byte {
 	b := make([]byte, 0, len(v)*bytesPerFloat)
 	for _, x := range v {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))

@@ -142,8 +142,8 @@ func (c *conversation) generateContents(contents []generateContent) error {
 // generateFormatter formats answers for Gemini's generateContent.
 type generateFormatter struct{ *answer }
 
-// finished returns Gemini's name of the finish reason.
-func (f generateFormatter) finished() string {
+// finishReason returns Gemini's name of the finish reason.
+func (f generateFormatter) finishReason() string {
 	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
 }
 
@@ -155,7 +155,7 @@ func (f generateFormatter) part(last bool, parts ...any) object {
 	prompt := t.Input + t.CacheRead + t.CacheWrite
 	usage := object{"promptTokenCount": prompt, "totalTokenCount": prompt}
 	if last {
-		candidate["finishReason"] = f.finished()
+		candidate["finishReason"] = f.finishReason()
 		usage = object{
 			"promptTokenCount": prompt, "cachedContentTokenCount": t.CacheRead, "candidatesTokenCount": t.Output, "totalTokenCount": prompt + t.Output,
 		}

@@ -164,8 +164,8 @@ func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error
 // messagesFormatter formats answers for Anthropic's messages API.
 type messagesFormatter struct{ *answer }
 
-// finished returns Anthropic's name of the finish reason.
-func (f messagesFormatter) finished() string {
+// finishReason returns Anthropic's name of the finish reason.
+func (f messagesFormatter) finishReason() string {
 	return map[string]string{finishStop: "end_turn", finishLength: "max_tokens", finishTool: "tool_use", finishFilter: "refusal"}[f.finish]
 }
 
@@ -197,7 +197,7 @@ func (f messagesFormatter) whole() any {
 	for i, c := range f.calls {
 		blocks = append(blocks, object{"type": "tool_use", "id": f.callID("toolu", i), "name": c.Name, "input": json.RawMessage(c.Arguments)})
 	}
-	return f.message(blocks, f.finished(), f.tokens.Output)
+	return f.message(blocks, f.finishReason(), f.tokens.Output)
 }
 
 // block returns the index of the i-th call's block.
@@ -208,26 +208,26 @@ func (f messagesFormatter) block(i int) int {
 	return i
 }
 
-// named returns an event whose name is its type.
-func named(data object) event { return event{data["type"].(string), data} }
+// namedEvent returns an event whose name is its type.
+func namedEvent(data object) event { return event{data["type"].(string), data} }
 
 func (f messagesFormatter) begin() []event {
-	return []event{named(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), named(object{"type": "ping"})}
+	return []event{namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"})}
 }
 
 // start returns the event that begins the block with the given index.
 func (f messagesFormatter) start(index int, block object) event {
-	return named(object{"type": "content_block_start", "index": index, "content_block": block})
+	return namedEvent(object{"type": "content_block_start", "index": index, "content_block": block})
 }
 
 // delta returns the event with a piece of a block.
 func (f messagesFormatter) delta(index int, delta object) event {
-	return named(object{"type": "content_block_delta", "index": index, "delta": delta})
+	return namedEvent(object{"type": "content_block_delta", "index": index, "delta": delta})
 }
 
 // stop returns the event that ends a block.
 func (f messagesFormatter) stop(index int) []event {
-	return []event{named(object{"type": "content_block_stop", "index": index})}
+	return []event{namedEvent(object{"type": "content_block_stop", "index": index})}
 }
 
 func (f messagesFormatter) beginText() []event {
@@ -249,11 +249,11 @@ func (f messagesFormatter) arguments(i int, piece string) []event {
 func (f messagesFormatter) endCall(i int) []event { return f.stop(f.block(i)) }
 
 func (f messagesFormatter) end() []event {
-	last := object{"type": "message_delta", "delta": object{"stop_reason": f.finished(), "stop_sequence": nil}}
+	last := object{"type": "message_delta", "delta": object{"stop_reason": f.finishReason(), "stop_sequence": nil}}
 	if !f.turn.Silent {
 		last["usage"] = f.usageObject(f.tokens.Output)
 	}
-	return []event{named(last), named(object{"type": "message_stop"})}
+	return []event{namedEvent(last), namedEvent(object{"type": "message_stop"})}
 }
 
 func (f messagesFormatter) failed() event {

@@ -47,13 +47,13 @@ func write(t testing.TB, m dialect.Meter, p string) {
 
 func same(t testing.TB, a, b dialect.Meter, what string) {
 	t.Helper()
-	if x, y := Say(a), Say(b); x != y {
+	if x, y := Describe(a), Describe(b); x != y {
 		t.Fatalf("%s: %s\nin one piece: %s", what, y, x)
 	}
 }
 
-// Say returns the state of m as one line.
-func Say(m dialect.Meter) string {
+// Describe returns the state of m as one line.
+func Describe(m dialect.Meter) string {
 	tokens, complete := m.Usage()
 	return fmt.Sprintf("in %d out %d read %d write %d complete %v seen %d done %v ids %v",
 		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.OutputBytes(), m.Done(), m.IDs())
