@@ -6,14 +6,15 @@
 // Most folders are named after the process that runs their code; docs/architecture.md has the exceptions. The programs, and the two
 // ends of the API:
 //
-//	cmd/caisson         the binary: commands, configuration, wiring; cmd/caisson-* are the small programs that it carries
+//	cmd/caisson         the binary: commands, configuration, wiring; cmd/caisson-agent, -guestd, -sentry and -worker are the small programs
+//	                    that it carries
 //	httpapi, client     the API: server and client
 //
 // The daemon, with its cores, which implement the API's services:
 //
 //	daemon/engine       constructs drivers and cores, reconciles at start
 //	daemon/sandboxes    the life of sandboxes, snapshots and forks: combines runtime, images and wires
-//	daemon/runs         agents and runs: queue, attempts, sessions, warm snapshots
+//	daemon/runs         agents and runs: queue, attempts, sessions, warm snapshots, sub-runs
 //	daemon/workspaces   layers, reviews, syncs and undo
 //	daemon/volumes      directories that outlive sandboxes
 //	daemon/repos        repositories, grants and deliveries
