@@ -58,8 +58,8 @@ type prefetcher struct {
 	scarce      bool           // the last lease was smaller than requested
 }
 
-// budgetKey identifies a pool in a segment. Several accounts may use the same id of a session or run; at most one of them has the
-// budget.
+// budgetKey identifies a leasedBudget in a segment. The key of a budget does not suffice: several accounts may use the same id of a
+// session or run; at most one of them has the budget.
 type budgetKey struct{ account, budget string }
 
 func (b *leasedBudget) id() budgetKey { return budgetKey{b.account, b.key} }

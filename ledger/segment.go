@@ -18,13 +18,13 @@ type segment struct {
 	done    func()
 	now     func() time.Time
 
-	refs    atomic.Int64 // references: calls in progress and functions that use the page
+	refs    atomic.Int64 // references: calls in progress and functions that use the segment
 	retired atomic.Bool
 	endOnce sync.Once
 
 	mu      sync.Mutex
 	clock   time.Time                   // last result of monotonicNow; guarded by mu
-	budgets map[budgetKey]*leasedBudget // guarded by mu, and so are the pools
+	budgets map[budgetKey]*leasedBudget // the map and the budgets in it are guarded by mu
 }
 
 func newSegment(p Segment, now func() time.Time) *segment {

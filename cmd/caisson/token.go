@@ -26,7 +26,7 @@ func (c *tokenCreateCmd) Help() string {
 		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a")
 }
 
-// newToken is the output of token create with -o json: the only output that contains the secret of a token.
+// newToken is the output of token create with -o json, jsonl or yaml. No other command prints the secret of a token.
 type newToken struct {
 	*caisson.Token
 	Secret string `json:"secret"`

@@ -20,8 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/prices"
 )
 
-// Wire is the manager of the wire process, which serves model calls.
-type Wire interface {
+// WireProcess informs the wire process, which serves model calls, of changes.
+type WireProcess interface {
 	// Refresh sends the process its current settings.
 	Refresh(ctx context.Context) error
 	// ChangeRuns informs the process of changed gateway runs.
@@ -46,7 +46,7 @@ type CatalogConfig struct {
 	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
 	Secrets        caisson.Secrets
 	Prices         Prices
-	Wire           Wire
+	Wire           WireProcess
 	Events         caisson.Publisher
 }
 

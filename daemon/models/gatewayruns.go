@@ -28,7 +28,7 @@ type GatewayRunsConfig struct {
 	Store   caisson.Store
 	Catalog *Catalog
 	Budget  caisson.Limits // default budget of a run
-	Wire    Wire
+	Wire    WireProcess
 	Events  caisson.Publisher
 }
 

@@ -18,7 +18,7 @@ type SettingsConfig struct {
 	WarmScript      string         // script of the model for warm snapshots, see CatalogConfig.WarmModel
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
-	Wire            Wire
+	Wire            WireProcess
 	Log             *slog.Logger
 }
 
@@ -150,7 +150,7 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 type CredentialWatcher struct {
 	Providers []caisson.Provider
 	RunKeys   []string // names; see GatewaySettings.RunTokenKeys
-	Wire      Wire
+	Wire      WireProcess
 	Log       *slog.Logger
 }
 

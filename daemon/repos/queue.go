@@ -114,7 +114,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 		if !ok {
 			continue // the attempt that ends next wakes the queue
 		}
-		d, err := q.claim(ctx, d.ID)
+		d, err := q.beginAttempt(ctx, d.ID)
 		if err != nil && !errors.Is(err, errChanged) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
 			next = min(next, time.Duration(q.settings.FirstRetry)) // nothing else would wake the queue
@@ -175,8 +175,8 @@ func (q *queue) list(ctx context.Context, state caisson.DeliveryState) (list []*
 	return list, nil
 }
 
-// claim stores that an attempt begins. It returns errChanged if the delivery is no longer waiting.
-func (q *queue) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+// beginAttempt stores that an attempt begins. It returns errChanged if the delivery is no longer waiting.
+func (q *queue) beginAttempt(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
 	return q.deliveries.Update(ctx, caisson.AllAccounts(), id, func(d *caisson.Delivery) error {
 		if d.State != caisson.DeliveryWaiting {
 			return errChanged

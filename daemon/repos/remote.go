@@ -180,8 +180,8 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 	return m.Forge.Pull(ctx, at.server, req)
 }
 
-// link returns a function that serves a connection to a repository's remote, and the protocol of that connection.
-func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Protocol, err error) {
+// transportTo returns a function that serves a connection to a repository's remote, and the protocol of that connection.
+func (m *remotes) transportTo(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Protocol, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err
@@ -217,8 +217,8 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 	return func(ctx context.Context, conn *os.File) error { return m.Transport.Run(ctx, conn, req) }, t, nil
 }
 
-// linkGrace is how long a link may take to end after the job that uses it.
-const linkGrace = 5 * time.Second
+// transportGrace is how long a transport may take to end after the git job that uses it has ended.
+const transportGrace = 5 * time.Second
 
 // connect calls f with a connection to a repository's remote.
 func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Protocol) error) error {
@@ -228,7 +228,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 	}
 	defer near.Close()
 	defer far.Close()
-	serve, transport, err := m.link(ctx, r, push)
+	serve, transport, err := m.transportTo(ctx, r, push)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 		near.Close()
 		select { // the link ends by itself, because its other end is closed
 		case <-ended:
-		case <-time.After(linkGrace):
+		case <-time.After(transportGrace):
 			cancel()
 			<-ended
 		}

@@ -30,7 +30,7 @@ func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 		}
 	}
 	if r.Attempt == 1 || c.Forget == nil {
-		return nil // the model gateway has not read the budget yet
+		return nil // in the first attempt, the model gateway has not read the budget yet
 	}
 	return c.Forget(ctx, key)
 }

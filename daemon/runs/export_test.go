@@ -7,7 +7,7 @@ import (
 
 // Settle does the periodic work of Run on idle sessions, at a given time.
 func (c *Core) Settle(ctx context.Context, at time.Time) error {
-	return c.sessions.hibernateIdle(ctx, at)
+	return c.sessions.pauseIdle(ctx, at)
 }
 
 // Trim removes the runs that ended before the given time.

@@ -232,7 +232,7 @@ func (x provisioner) retryWhileFull(ctx context.Context, f func() error) error {
 		if caisson.KindOf(err) != caisson.Exhausted || caisson.FieldOf(err) != "" {
 			return err
 		}
-		if x.c.sessions.hibernateOldest(ctx) {
+		if x.c.sessions.pauseOldest(ctx) {
 			continue
 		}
 		if !x.c.othersRunning() {

@@ -329,7 +329,7 @@ func (c *Core) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := c.sessions.hibernateIdle(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := c.sessions.pauseIdle(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			c.Log.ErrorContext(ctx, "idle sessions could not be paused", "err", err)
 		}
 		if time.Since(trim) < time.Hour {

@@ -359,8 +359,8 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 // removing is stored as the run of a session that is being removed.
 const removing caisson.ID = "removing"
 
-// hibernateIdle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
-func (c sessions) hibernateIdle(ctx context.Context, at time.Time) error {
+// pauseIdle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
+func (c sessions) pauseIdle(ctx context.Context, at time.Time) error {
 	return c.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -368,15 +368,15 @@ func (c sessions) hibernateIdle(ctx context.Context, at time.Time) error {
 		if s.Run != "" || s.Sandbox == "" || at.Sub(s.UsedAt) < time.Duration(c.Limits.SessionIdle) {
 			return nil
 		}
-		if err := c.hibernate(ctx, s, at); err != nil && ctx.Err() == nil {
+		if err := c.pauseOrStop(ctx, s, at); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", s.Sandbox, "err", err)
 		}
 		return nil
 	})
 }
 
-// hibernateOldest pauses the session in memory that has been idle for longest, and reports whether there was one.
-func (c sessions) hibernateOldest(ctx context.Context) bool {
+// pauseOldest pauses the session in memory that has been idle for longest, and reports whether there was one.
+func (c sessions) pauseOldest(ctx context.Context) bool {
 	var oldest *caisson.Session
 	err := c.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run != "" || s.Sandbox == "" || oldest != nil && oldest.UsedAt.Before(s.UsedAt) {
@@ -390,7 +390,7 @@ func (c sessions) hibernateOldest(ctx context.Context) bool {
 	if err != nil || oldest == nil {
 		return false
 	}
-	if err := c.hibernate(ctx, oldest, oldest.UsedAt.Add(time.Duration(c.Limits.SessionIdle))); err != nil {
+	if err := c.pauseOrStop(ctx, oldest, oldest.UsedAt.Add(time.Duration(c.Limits.SessionIdle))); err != nil {
 		c.Log.WarnContext(ctx, "a session could not be paused to free memory", "session", oldest.ID, "err", err)
 		return false
 	}
@@ -411,9 +411,9 @@ func (c sessions) expire(ctx context.Context, before time.Time) error {
 	})
 }
 
-// hibernate pauses or stops the sandbox of an idle session, unless the session has been claimed in the meantime. A run that
-// claims it during this waits.
-func (c sessions) hibernate(ctx context.Context, s *caisson.Session, at time.Time) error {
+// pauseOrStop pauses or stops the sandbox of an idle session, unless a run uses the session by now. A run that is to use it
+// waits until pauseOrStop has returned.
+func (c sessions) pauseOrStop(ctx context.Context, s *caisson.Session, at time.Time) error {
 	release, err := c.sessionLocks.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
 	if err != nil {
 		return err

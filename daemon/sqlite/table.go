@@ -22,7 +22,7 @@ type table[T any] struct {
 	place         pagePosition // For List, unless kind.named.
 	remove        *sql.Stmt
 	recordRemoved *sql.Stmt // Inserts the position of a deleted object; nil if kind.named.
-	pruneRemoved  *sql.Stmt // Deletes the oldest positions; nil if kind.named.
+	pruneRemoved  *sql.Stmt // Deletes the oldest positions that recordRemoved has inserted; nil if kind.named.
 }
 
 // lookup contains the statements that find an object by ID or name.

@@ -1,4 +1,5 @@
-// Package frozen checks lists of items that must not disappear, such as the names of the API. A list is a file of
+// Package frozen compares the module with lists in files: lists of items that must not disappear, such as the names of the API
+// ([Check]), and lists of known faults that must not grow ([CheckShrinking]). A list is a file of
 // sorted lines. The lines up to the first empty one are its header, and lines that start with # are comments.
 package frozen
 
@@ -46,11 +47,11 @@ func Check(t testing.TB, file string, now []string, rename func(string) string, 
 	}
 }
 
-// Shrink fails the test for each entry of found that is not in the list in file, or is listed with a smaller number;
+// CheckShrinking fails the test for each entry of found that is not in the list in file, or is listed with a smaller number;
 // why is added to the error. A line of the list consists of an entry and, unless it is 0, its number. A listed entry
 // that is not found, or is found with a smaller number, also fails the test. CAISSON_TEST_UPDATE=1 removes such lines
 // and lowers such numbers; it adds no line.
-func Shrink(t testing.TB, file string, found map[string]int, why string) {
+func CheckShrinking(t testing.TB, file string, found map[string]int, why string) {
 	t.Helper()
 	head, lines := Read(t, file)
 	now := map[string]string{} // Lines by entry.

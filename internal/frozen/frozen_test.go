@@ -67,7 +67,7 @@ func TestShrink(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &recorder{TB: t}
-		frozen.Shrink(r, file, test.found, "mend")
+		frozen.CheckShrinking(r, file, test.found, "mend")
 		got, err := os.ReadFile(file)
 		if err != nil || string(got) != test.file || !strings.Contains(r.errors, test.fails) || test.fails == "" && r.errors != "" {
 			t.Errorf("%+v: file %q, errors %q, %v", test, got, r.errors, err)

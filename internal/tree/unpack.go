@@ -20,7 +20,7 @@ import (
 // ownerBits are the permissions that the owner needs to fill a directory.
 const ownerBits = 0o700
 
-// Options limit Unpack. The zero Options are for untrusted archives, without limits.
+// Options limit Unpack. The zero Options are safe for untrusted archives, except that size and number of entries are not limited.
 type Options struct {
 	// Name, a single element, replaces the first element of every name in the archive, which must then contain only one
 	// tree.

@@ -158,6 +158,7 @@ func (a *applier) close() {
 	a.host.Close()
 }
 
+// point tells the hook of a test that the named point has been reached.
 func (a *applier) point(format string, args ...any) {
 	if a.hook != nil {
 		a.hook(fmt.Sprintf(format, args...))

@@ -70,8 +70,8 @@ func CheckPullTemplate(text string) error {
 	return nil
 }
 
-// parsePullTemplate parses a template and refuses constructs that could run or grow without bound: other functions, nested
-// templates, and all loops except loops over the commits.
+// parsePullTemplate parses a template and refuses constructs that could run or grow without bound: functions that are not in
+// pullFuncs, templates defined within the template, and all loops except loops over the commits.
 func parsePullTemplate(text string) (*template.Template, error) {
 	if text == "" {
 		text = defaultPullTemplate
