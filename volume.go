@@ -58,7 +58,7 @@ type Volumes interface {
 	RemoveVolume(ctx context.Context, ref string) error
 }
 
-// VolumeAttachments attaches volumes to sandboxes, for the lifecycle core. All methods are safe for concurrent use.
+// VolumeAttachments attaches volumes to sandboxes, for package sandboxes. All methods are safe for concurrent use.
 type VolumeAttachments interface {
 	// Attach attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
 	// is none of that name. Conflict if it is attached to another sandbox. Idempotent for one sandbox.

@@ -284,7 +284,7 @@ type WorkspaceStore interface {
 	UpdateReceipt(ctx context.Context, in Scope, id ID, change func(*SyncReceipt) error) (*SyncReceipt, error)
 }
 
-// WorkspaceLayers is the interface of workspaces for the lifecycle core. All methods are safe for concurrent use.
+// WorkspaceLayers is the interface of workspaces for package sandboxes. All methods are safe for concurrent use.
 type WorkspaceLayers interface {
 	// Create creates the workspace of a new sandbox: its layers, the mask of hidden files, and the record of the
 	// directory's state. It takes as long as a walk over the directory. The callee closes req.Directory.

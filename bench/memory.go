@@ -15,7 +15,7 @@ import (
 // settleTime is the idle time before memory is measured.
 const settleTime = 3 * time.Second
 
-// waitSettled waits for the time settle.
+// waitSettled waits for settleTime, or until ctx is done.
 func waitSettled(ctx context.Context) error {
 	select {
 	case <-time.After(settleTime):

@@ -62,8 +62,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// requester sends requests to one daemon and decodes the responses. All parts of a [Client] share one conn, whose fields do not
-// change.
+// requester sends requests to one daemon and decodes the responses. All parts of a [Client] share one requester, whose fields do
+// not change.
 type requester struct {
 	http    *http.Client
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/job/image"
 )
 
-// imageDriver adapts the image driver to the interface of the core.
+// imageDriver implements [sandboxes.Images] with the image driver.
 type imageDriver struct{ *image.Driver }
 
 var _ sandboxes.Images = imageDriver{}

@@ -9,13 +9,13 @@ import (
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
-// journals adapts the book to the interface of the wires.
+// journals implements [wire.Ledger] with the book.
 type journals struct{ *ledger.Book }
 
 // Grew does nothing: the book reads the journals periodically, and before every query.
 func (journals) Grew() {}
 
-// policies adapts package egress to the interface of the core.
+// policies implements [sandboxes.Egress] with package egress.
 type policies struct{ host reach.Host }
 
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {

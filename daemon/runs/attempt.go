@@ -55,7 +55,7 @@ type (
 type clock struct {
 	mu     sync.Mutex
 	began  time.Time       // start of the current phase; guarded by mu
-	phases []caisson.Phase // guarded by mu, because the sandbox core adds phases from other goroutines
+	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
 }
 
 // newAttempt returns the attempt of a run that is about to be queued.

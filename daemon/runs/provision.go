@@ -19,7 +19,7 @@ import (
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// withPhaseTimer returns a context with which the sandbox core records the duration of parts of its work.
+// withPhaseTimer returns a context with which package sandboxes records the duration of parts of its work.
 func withPhaseTimer(ctx context.Context, x *attempt) context.Context {
 	return timing.WithTimer(ctx, x.addPart)
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Sandboxes contains the services of the lifecycle core that runs require.
+// Sandboxes contains the services of package sandboxes that runs require.
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
 	Processes caisson.Processes

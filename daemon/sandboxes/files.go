@@ -142,9 +142,9 @@ func (gs *fileClients) drop(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	unused := g != nil && (g.removeStandIn == nil || g.users == 0) // otherwise the last user closes it
+	closeNow := g != nil && (g.removeStandIn == nil || g.users == 0) // otherwise the last user closes it
 	gs.mu.Unlock()
-	if unused {
+	if closeNow {
 		g.close()
 	}
 }

@@ -1,4 +1,4 @@
-// Package sandboxes is the lifecycle core: it combines a runtime, images and wires into sandboxes that survive the
+// Package sandboxes is the core of the life of sandboxes: it combines a runtime, images and wires into sandboxes that survive the
 // daemon.
 //
 // The store contains the intended state, the host the actual state. Every change stores its intent (a state that ends

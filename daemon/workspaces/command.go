@@ -64,7 +64,7 @@ func (c Command) check() string { return checkCommand + " " + c.Name }
 
 const checkCommand = "command"
 
-// Sandboxes contains what this core requires of the lifecycle core, to run commands and to read which processes changed files.
+// Sandboxes contains what this core requires of package sandboxes, to run commands and to read which processes changed files.
 type Sandboxes struct {
 	Lifecycle Lifecycle
 	// Exec is the method of [caisson.Processes].

@@ -45,7 +45,7 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be inconsistent in the copy.", made.Changed)
 	}
 	w.Warning = strings.TrimSpace(w.Warning)
-	// If blocks are shared, a copy needs almost no space.
+	// shared counts the files that share their blocks with the original, and so need almost no space.
 	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
 	return dst.Chmod(os.FileMode(mode & 0o777))
 }

@@ -24,7 +24,8 @@ const (
 	fewFiles = 10
 )
 
-// removalCount counts the files of a host directory that are [baseline.IsOwnFile] and not hidden, as far as syncs have changed them.
+// removalCount has the counts of a host directory's files that are not hidden and for which [baseline.IsOwnFile] is true. Only
+// syncs and new workspaces update the counts.
 type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files removed by automatic syncs, since a person last removed some
@@ -84,9 +85,9 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) 
 	return durable.WriteJSON(c.file(w), had)
 }
 
-// addWorkspace counts for another workspace of a directory that has this number of own files. Files that automatic syncs have
-// created since a person last removed some do not count, and while there may be such files, files that other programs
-// have created do not count either.
+// addWorkspace updates the counts when another workspace of the directory is created. files is the present number of own files.
+// If automatic syncs have created or removed files since a person last removed some, Files can only decrease, because the files
+// that were added since may be those of automatic syncs; otherwise the counts of files start again at this number.
 func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removalCount) bool {
 		if had.Auto {
@@ -115,7 +116,7 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	err := c.update(w, func(had *removalCount) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
-				return false // may contain only syncs
+				return false // these may be only files that syncs have created
 			}
 			had.Files = old.Files
 		}

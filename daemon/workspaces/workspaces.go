@@ -168,7 +168,7 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-// SetSandboxes sets the lifecycle core, which itself uses the layers of this core. It must be called once, before anything
+// SetSandboxes sets package sandboxes, which itself uses the layers of this core. It must be called once, before anything
 // else.
 func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
 
@@ -218,7 +218,7 @@ func (c *Core) acquireSlot(ctx context.Context) error {
 	}
 }
 
-// Layers returns the service that the lifecycle core uses for workspaces.
+// Layers returns the service that package sandboxes uses for workspaces.
 func (c *Core) Layers() *Layers { return &Layers{c} }
 
 // Workspaces returns the service that manages workspaces for callers.

@@ -1,6 +1,6 @@
 // Package openclaw describes OpenClaw: how it is installed, the configuration with which it is an agent of Caisson, what a fork
-// must not keep of the state made at boot, the requirements of its skills, and how an existing installation is imported. It is
-// pure; the driver, which connects to OpenClaw inside a sandbox, is package driver below.
+// must not keep of the state made at boot, the requirements of its skills, and how an existing installation is imported. It
+// starts no processes and connects to nothing; the driver, which connects to OpenClaw inside a sandbox, is guest/openclaw/driver.
 package openclaw
 
 import (

@@ -116,7 +116,8 @@ type interpretation struct {
 	err      *caisson.RunError
 }
 
-// interpret returns the answer or the error. OpenClaw's text about a failure is not an answer, even if it has the form of one.
+// interpret returns the answer, warnings, usage and error of an envelope. A text of OpenClaw about a failure is a warning, even
+// if it is among the answers.
 func (e *envelope) interpret() interpretation {
 	var v interpretation
 	m := e.Meta

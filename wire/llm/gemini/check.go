@@ -119,7 +119,7 @@ func checkString(v strictjson.Value) error {
 
 func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
-// serverID records the id of server-side state.
+// serverID refuses the id of server-side state without the grant, and otherwise records it.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {

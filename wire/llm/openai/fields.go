@@ -66,7 +66,7 @@ func init() {
 	}
 }
 
-// object copies the members of v that are in fields.
+// object applies the rules in fields to the members of v, and drops the other members.
 func (p *parser) object(v value, fields map[string]rule) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "the value is no object; send one")
