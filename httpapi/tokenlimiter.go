@@ -41,7 +41,7 @@ type tokenSource struct {
 
 // failureBucket is a leaky bucket of wrong tokens that drains at failureRate.
 type failureBucket struct {
-	level   float64   // wrong tokens and lookups in progress, minus what has drained until updated
+	level   float64   // wrong tokens and lookups in progress at the time updated; it decreases at a constant rate
 	updated time.Time // the time until which draining is included in level
 }
 

@@ -49,7 +49,7 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// DataConfig configures the data directory and what is kept there.
+// DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
 type DataConfig struct {
 	Dir            string
 	LockWait       time.Duration // how long New waits for another daemon to release the directory; 0 means not at all
