@@ -26,6 +26,7 @@ const (
 
 const usage = `usage: caisson-guestd files
        caisson-guestd run [--user USER[:GROUP]] [--cwd DIR] [--log FILE] [--detach] -- COMMAND [ARG...]
+       caisson-guestd services
        caisson-guestd test PROGRAM [ARG...]
 `
 
@@ -52,6 +53,12 @@ func Main(args []string) int {
 	if len(args) > 0 && args[0] == "run" {
 		return runCommand(args[1:])
 	}
+	if len(args) == 1 && args[0] == "services" {
+		return report(startSupervisor())
+	}
+	if len(args) == 1 && args[0] == "supervise" {
+		return report(supervise())
+	}
 	root, err := os.OpenRoot("/")
 	if err != nil {
 		printError(os.Stderr, err)
@@ -67,6 +74,15 @@ func Main(args []string) int {
 		Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Root: root, Dir: dir,
 		Notify: notify, TerminalSize: terminalSize, Spawn: spawn,
 	})
+}
+
+// report prints err, unless it is nil, and returns the exit code for it.
+func report(err error) int {
+	if err == nil {
+		return 0
+	}
+	printError(os.Stderr, err)
+	return exitUsage
 }
 
 // Run runs the program as a function, with the roles "files" and "test". It returns the exit code when the program has ended, at

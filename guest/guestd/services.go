@@ -1,0 +1,235 @@
+package guestd
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/service"
+)
+
+// serviceMark is the variable that all processes of a service have in their environment, with its id.
+const serviceMark = "CAISSON_SERVICE"
+
+// listenerFD is the descriptor of the supervisor's listener in the role "supervise".
+const listenerFD = 3
+
+// startSupervisor implements the role "services": it starts a supervisor of services in a session of its own, and returns when that
+// can be connected to. If there is one already, it does nothing.
+func startSupervisor() error {
+	if conn, err := net.Dial("unix", service.Socket); err == nil {
+		return conn.Close()
+	}
+	if err := os.MkdirAll(path.Dir(service.Socket), 0o700); err != nil {
+		return err
+	}
+	if err := os.Remove(service.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: service.Socket, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	ln.SetUnlinkOnClose(false)
+	if err := os.Chmod(service.Socket, 0o600); err != nil {
+		return err
+	}
+	f, err := ln.File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p, err := os.StartProcess(self, []string{self, "supervise"}, &os.ProcAttr{
+		Dir: "/", Env: []string{"PATH=" + defaultPath}, Files: []*os.File{null, null, null, f}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return err
+	}
+	return p.Release()
+}
+
+// supervise implements the role "supervise". It ends all services on SIGTERM, and then itself.
+func supervise() error {
+	f := os.NewFile(listenerFD, "listener")
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	killMarked("") // An earlier supervisor may have ended before its services.
+	s := service.New(startService)
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		<-stop
+		s.Close()
+		ln.Close()
+	}()
+	service.Serve(ln, s)
+	return nil
+}
+
+// lingerTimeout is how long the output of a service is read after all of its processes have ended.
+const lingerTimeout = time.Second
+
+// A serviceProcess is a process of a service. It leads a session of its own.
+type serviceProcess struct {
+	p    *os.Process
+	id   string
+	done chan struct{}
+	exit caisson.ExitStatus // set before done is closed
+
+	mu    sync.Mutex
+	ended bool // its pid may belong to another process; guarded by mu
+}
+
+// startService starts the command of a service. It is a [service.Starter].
+func startService(s caisson.Service, out io.Writer) (service.Process, error) {
+	id, err := resolveUser(os.DirFS("/etc"), s.User)
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{"PATH": defaultPath, "HOME": id.home, "PWD": s.Cwd}
+	for k, v := range s.Env {
+		env[k] = v
+	}
+	env[serviceMark] = s.ID
+	program, err := lookPath(s.Command[0], env["PATH"])
+	if err != nil {
+		return nil, errors.New(s.Command[0] + ": " + errorText(err))
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	defer null.Close()
+	attr := &os.ProcAttr{Dir: s.Cwd, Files: []*os.File{null, w, w}, Sys: &syscall.SysProcAttr{Setsid: true, Credential: id.credential()}}
+	for k, v := range env {
+		attr.Env = append(attr.Env, k+"="+v)
+	}
+	p, err := os.StartProcess(program, s.Command, attr)
+	if err != nil {
+		r.Close()
+		return nil, errors.New(s.Command[0] + ": " + errorText(err))
+	}
+	sp := &serviceProcess{p: p, id: s.ID, done: make(chan struct{})}
+	go sp.wait(r, out)
+	return sp, nil
+}
+
+// credential returns id for a new process.
+func (id *identity) credential() *syscall.Credential {
+	c := &syscall.Credential{Uid: uint32(id.uid), Gid: uint32(id.gid)}
+	for _, g := range id.groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c
+}
+
+// wait reads the output of the process, and when that has ended, kills all that it has left running.
+func (p *serviceProcess) wait(r *os.File, out io.Writer) {
+	defer close(p.done)
+	defer r.Close()
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(out, r)
+	}()
+	state, err := p.p.Wait()
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.exit = caisson.ExitStatus{Code: exitFailure}
+	if err == nil {
+		status, _ := state.Sys().(syscall.WaitStatus)
+		if p.exit.Code = status.ExitStatus(); status.Signaled() {
+			p.exit = caisson.ExitStatus{Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
+		}
+	}
+	killMarked(p.id)
+	select {
+	case <-read:
+		return
+	case <-time.After(lingerTimeout): // what holds the output has rid itself of its mark
+	}
+	_ = r.SetReadDeadline(time.Now())
+	<-read
+}
+
+func (p *serviceProcess) PID() int                 { return p.p.Pid }
+func (p *serviceProcess) Done() <-chan struct{}    { return p.done }
+func (p *serviceProcess) Exit() caisson.ExitStatus { return p.exit }
+func (p *serviceProcess) Terminate()               { p.signal(syscall.SIGTERM) }
+func (p *serviceProcess) Kill()                    { p.signal(syscall.SIGKILL) }
+
+// signal sends a signal to the processes of the service's session that have not left its process group.
+func (p *serviceProcess) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended {
+		_ = syscall.Kill(-p.p.Pid, sig)
+	}
+}
+
+// killMarked kills the processes of a service, "" for all services, and returns when it finds none any more, or cannot kill them.
+func killMarked(id string) {
+	for range 20 { // a process can start others while they are listed
+		list, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			return
+		}
+		found := false
+		for _, name := range list {
+			pid, err := strconv.Atoi(path.Base(path.Dir(name)))
+			if err != nil || pid == os.Getpid() || !marked(name, id) {
+				continue
+			}
+			found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// marked reports whether an environment in the format of /proc has the mark of a service, "" for any.
+func marked(name, id string) bool {
+	env, err := os.ReadFile(name) // empty for a zombie
+	if err != nil {
+		return false
+	}
+	want := []byte(serviceMark + "=" + id)
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if bytes.Equal(kv, want) || id == "" && bytes.HasPrefix(kv, want) {
+			return true
+		}
+	}
+	return false
+}

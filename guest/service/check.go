@@ -1,0 +1,102 @@
+package service
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// checkTimeout is the maximum duration of one check.
+const checkTimeout = 5 * time.Second
+
+// check checks once whether a service is ready. It returns soon after ctx has ended.
+func check(ctx context.Context, start Starter, s caisson.Service) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	switch r := s.Readiness; {
+	case r.HTTP != "":
+		return checkHTTP(ctx, s.Port, r.HTTP)
+	case len(r.Exec) > 0:
+		return checkExec(ctx, start, s)
+	default:
+		conn, err := dial(ctx, s.Port)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+}
+
+// dial connects to a port of the loopback device.
+func dial(ctx context.Context, port int) (net.Conn, error) {
+	var first error
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, fmt.Errorf("port %d does not accept a connection: %w", port, first)
+}
+
+// checkHTTP requests a path. It does without net/http, which would make guestd much larger.
+func checkHTTP(ctx context.Context, port int, path string) error {
+	conn, err := dial(ctx, port)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	host := "localhost:" + strconv.Itoa(port)
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nAccept: */*\r\nConnection: close\r\n\r\n"); err != nil {
+		return fmt.Errorf("GET %s: %w", path, err)
+	}
+	status, err := bufio.NewReaderSize(io.LimitReader(conn, 1<<10), 1<<10).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("GET %s has no answer", path)
+	}
+	if proto, rest, _ := strings.Cut(status, " "); strings.HasPrefix(proto, "HTTP/1.") && len(rest) > 3 && (rest[0] == '2' || rest[0] == '3') {
+		return nil
+	}
+	return fmt.Errorf("GET %s is answered %.60q", path, strings.TrimSpace(status))
+}
+
+// checkExec runs the check's program.
+func checkExec(ctx context.Context, start Starter, s caisson.Service) error {
+	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // an id of its own, because all of a service ends with its process
+	var said head
+	p, err := start(s, &said)
+	if err != nil {
+		return fmt.Errorf("the check cannot be started: %w", err)
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		p.Kill()
+		<-p.Done()
+		return errors.New("the check takes too long")
+	}
+	if exit := p.Exit(); !exit.Success() {
+		return errors.New(strings.TrimSuffix(fmt.Sprintf("the check %s: %s", exit, strings.TrimSpace(string(said))), ": "))
+	}
+	return nil
+}
+
+// head keeps the beginning of what is written to it. Only one goroutine may write, and it must have ended before head is read.
+type head []byte
+
+func (h *head) Write(b []byte) (int, error) {
+	*h = append(*h, b[:min(len(b), maxMessage-len(*h))]...)
+	return len(b), nil
+}

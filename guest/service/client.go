@@ -1,0 +1,171 @@
+package service
+
+import (
+	"context"
+	"io"
+	"math"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// answerTimeout is how long the supervisor may take for an answer that does not depend on a change.
+const answerTimeout = 10 * time.Second
+
+// Apply replaces the set of services. Like all functions here, it takes conn over, a connection to [Socket].
+func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, list []caisson.Service) error {
+	_, err := ask(ctx, conn, request{Op: opApply, Revision: revision, Services: list})
+	return err
+}
+
+// Restart restarts a service.
+func Restart(ctx context.Context, conn io.ReadWriteCloser, id string) error {
+	_, err := ask(ctx, conn, request{Op: opRestart, ID: id})
+	return err
+}
+
+// List returns the conditions of all services, at most one for each id.
+func List(ctx context.Context, conn io.ReadWriteCloser) ([]Condition, error) {
+	a, err := ask(ctx, conn, request{Op: opList})
+	if err != nil {
+		return nil, err
+	}
+	return a.Conditions, nil
+}
+
+// Watch calls changed with the conditions of all services, at once and after each change, until the connection or ctx ends. While
+// changed runs, changes are passed over.
+func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Condition)) error {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := writeMessage(conn, request{Op: opWatch}); err != nil {
+		return unavailable(err)
+	}
+	for {
+		a, err := receive(conn)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if a.Conditions != nil {
+			changed(a.Conditions)
+		}
+	}
+}
+
+// Logs returns the output of a service. It is untrusted.
+func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) (io.ReadCloser, error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	if err := writeMessage(conn, request{Op: opLogs, ID: id, Follow: follow}); err != nil {
+		stop()
+		conn.Close()
+		return nil, unavailable(err)
+	}
+	l := &logReader{conn: conn, stop: stop}
+	if follow {
+		return l, nil // the first answer may take as long as the service is silent
+	}
+	// The first answer may be an error, which the caller is to get as such.
+	a, err := receive(conn)
+	if err != nil && err != io.EOF {
+		l.Close()
+		return nil, err
+	}
+	if err == nil {
+		l.rest = a.Output
+	}
+	return l, nil
+}
+
+// A logReader reads the output in answers. It is for one goroutine; Close may be called by another one.
+type logReader struct {
+	conn io.ReadWriteCloser
+	stop func() bool
+	rest []byte
+}
+
+func (l *logReader) Read(b []byte) (int, error) {
+	for len(l.rest) == 0 {
+		a, err := receive(l.conn)
+		if err != nil {
+			return 0, err
+		}
+		l.rest = a.Output
+	}
+	n := copy(b, l.rest)
+	l.rest = l.rest[n:]
+	return n, nil
+}
+
+func (l *logReader) Close() error {
+	l.stop()
+	return l.conn.Close()
+}
+
+// ask sends a request and returns its only answer.
+func ask(ctx context.Context, conn io.ReadWriteCloser, req request) (*answer, error) {
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := writeMessage(conn, req); err != nil {
+		return nil, unavailable(err)
+	}
+	a, err := receive(conn)
+	if err == io.EOF {
+		err = unavailable(err)
+	}
+	return a, err
+}
+
+// unavailable returns the error for a supervisor that does not answer as it should.
+func unavailable(cause error) error {
+	return caisson.Wrap(cause, caisson.Unavailable, "the supervisor of the sandbox's services does not answer as it should; try again")
+}
+
+// receive receives and checks an answer. io.EOF means that the supervisor has closed the connection after an answer.
+func receive(r io.Reader) (*answer, error) {
+	var a answer
+	if err := readMessage(r, maxAnswer, &a); err == io.EOF {
+		return nil, err
+	} else if err != nil {
+		return nil, unavailable(err)
+	}
+	if a.Kind != "" {
+		switch a.Kind {
+		case caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Exhausted, caisson.Unavailable:
+			return nil, caisson.Errorf(a.Kind, "%s", safetext.Short(safetext.Line(a.Message), maxMessage))
+		}
+		return nil, unavailable(errProtocol)
+	}
+	if len(a.Conditions) > MaxServices {
+		return nil, unavailable(errProtocol)
+	}
+	seen := map[string]bool{}
+	for i := range a.Conditions {
+		c := &a.Conditions[i]
+		if seen[c.ID] || !c.plausible() {
+			return nil, unavailable(errProtocol)
+		}
+		seen[c.ID] = true
+		c.Message = safetext.Short(safetext.Line(c.Message), maxMessage)
+		c.Since, c.RetryAt = c.Since.UTC(), c.RetryAt.UTC()
+	}
+	return &a, nil
+}
+
+// plausible reports whether a condition has values that a supervisor can send.
+func (c *Condition) plausible() bool {
+	switch c.State {
+	case caisson.ServiceStarting, caisson.ServiceReady, caisson.ServiceBackoff, caisson.ServiceFailed, caisson.ServiceStopped:
+	default:
+		return false
+	}
+	year := func(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 } // what JSON can hold
+	inRange := func(n int) bool { return n >= 0 && n <= math.MaxInt32 }
+	return inRange(c.PID) && inRange(c.Restarts) && inRange(c.Failures) && year(c.Since) && year(c.RetryAt) &&
+		(c.Exit == nil || c.Exit.Reason == "" && !c.Exit.Unknown && c.Exit.Code >= 0 && c.Exit.Code <= 255 && c.Exit.Signal >= 0 && c.Exit.Signal <= 64)
+}

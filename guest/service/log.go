@@ -1,0 +1,48 @@
+package service
+
+import (
+	"fmt"
+	"sync"
+)
+
+// logSize is the number of bytes of a service's output that are kept.
+const logSize = 256 << 10
+
+// A ring keeps the last bytes that were written to it, and lets readers follow.
+type ring struct {
+	mu      sync.Mutex
+	buf     []byte        // the last output, at most twice logSize; guarded by mu
+	end     int64         // bytes written so far; guarded by mu
+	changed chan struct{} // closed at the next write; guarded by mu
+}
+
+func newRing() *ring { return &ring{changed: make(chan struct{})} }
+
+// Write appends b. It never fails.
+func (r *ring) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.buf)+len(b) > 2*logSize {
+		r.buf = append(r.buf[:0], r.buf[max(0, len(r.buf)-logSize):]...)
+	}
+	r.buf = append(r.buf, b[max(0, len(b)-logSize):]...)
+	r.end += int64(len(b))
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return len(b), nil
+}
+
+// read returns kept output from position at, at most limit bytes of it, and the position behind it. A line takes the place of output
+// that is no longer kept. changed is closed when more has been written.
+func (r *ring) read(at int64, limit int) (b []byte, next int64, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := r.buf[max(0, len(r.buf)-logSize):]
+	if oldest := r.end - int64(len(kept)); at < oldest {
+		b = fmt.Appendf(b, "[caisson: %d bytes of output are not kept]\n", oldest-at)
+		at = oldest
+	}
+	part := kept[at-(r.end-int64(len(kept))):]
+	part = part[:min(len(part), limit)]
+	return append(b, part...), at + int64(len(part)), r.changed
+}

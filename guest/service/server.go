@@ -1,0 +1,175 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxConns       = 64               // connections at the same time; more are closed at once
+	requestTimeout = 10 * time.Second // for a request to arrive, and for each write
+	aliveInterval  = 30 * time.Second // between two answers that show that the client still reads
+	acceptPause    = 100 * time.Millisecond
+)
+
+// Serve answers requests to s until ln is closed. It then closes all connections.
+func Serve(ln net.Listener, s *Supervisor) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	defer cancel()
+	free := make(chan struct{}, maxConns)
+	for {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // too many open files, for example
+			time.Sleep(acceptPause)
+			continue
+		}
+		select {
+		case free <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		conns.Go(func() {
+			defer func() { <-free }()
+			defer conn.Close()
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			(&server{s, conn, cancel}).serve(ctx)
+		})
+	}
+}
+
+// A server answers the request of one connection.
+type server struct {
+	supervisor *Supervisor
+	conn       net.Conn
+	cancel     context.CancelFunc
+}
+
+func (c *server) serve(ctx context.Context) {
+	if c.conn.SetReadDeadline(time.Now().Add(requestTimeout)) != nil {
+		return
+	}
+	var req request
+	if readMessage(c.conn, maxRequest, &req) != nil {
+		return
+	}
+	if c.conn.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	go func() { // ends when conn is closed
+		_, _ = c.conn.Read(make([]byte, 1)) // a client that sends more has nothing to say either
+		c.cancel()
+	}()
+	err := c.execute(ctx, &req)
+	if err != nil && ctx.Err() == nil {
+		kind := caisson.KindOf(err)
+		if kind == caisson.Internal {
+			kind = caisson.Unavailable
+		}
+		_ = c.send(answer{Kind: kind, Message: short(err)})
+	}
+}
+
+// execute executes a request, and sends all answers but that for an error.
+func (c *server) execute(ctx context.Context, req *request) error {
+	switch req.Op {
+	case opApply:
+		if err := c.supervisor.Apply(req.Revision, req.Services); err != nil {
+			return err
+		}
+		return c.send(answer{})
+	case opRestart:
+		if err := c.supervisor.Restart(req.ID); err != nil {
+			return err
+		}
+		return c.send(answer{})
+	case opList:
+		list, _ := c.supervisor.Conditions()
+		return c.send(answer{Conditions: list})
+	case opWatch:
+		return c.watch(ctx)
+	case opLogs:
+		u, err := c.supervisor.unit(req.ID)
+		if err != nil {
+			return err
+		}
+		return c.logs(ctx, u, req.Follow)
+	}
+	return caisson.Errorf(caisson.Invalid, "no operation %.40q", req.Op)
+}
+
+// send sends an answer.
+func (c *server) send(a answer) error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return err
+	}
+	return writeMessage(c.conn, a)
+}
+
+// watch sends the conditions at once and after each change, until the client is gone.
+func (c *server) watch(ctx context.Context) error {
+	for {
+		list, changed := c.supervisor.Conditions()
+		if err := c.send(answer{Conditions: list}); err != nil {
+			return err
+		}
+		if err := c.wait(ctx, changed, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// logs sends the output of a service, with follow until the client is gone or the service is removed.
+func (c *server) logs(ctx context.Context, u *unit, follow bool) error {
+	for at := int64(0); ; {
+		b, next, changed := u.log.read(at, chunkSize)
+		if at = next; len(b) > 0 {
+			if err := c.send(answer{Output: b}); err != nil {
+				return err
+			}
+			continue
+		}
+		if !follow {
+			return nil
+		}
+		if err := c.wait(ctx, changed, u.done); err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// wait waits until something has changed. Meanwhile it sends empty answers. Returns io.EOF when ended is closed.
+func (c *server) wait(ctx context.Context, changed, ended <-chan struct{}) error {
+	alive := time.NewTicker(aliveInterval)
+	defer alive.Stop()
+	for {
+		select {
+		case <-changed:
+			return nil
+		case <-ended:
+			return io.EOF
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-alive.C:
+			if err := c.send(answer{}); err != nil {
+				return err
+			}
+		}
+	}
+}

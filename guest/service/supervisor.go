@@ -1,0 +1,158 @@
+// Package service runs the services of a sandbox: see [caisson.Service]. It has both ends: [Supervisor] runs in the sandbox and
+// listens on a unix socket, where the host reaches it with [Apply], [List], [Watch], [Restart] and [Logs], which treat all that they
+// receive as hostile.
+package service
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Process is a started service or check.
+type Process interface {
+	PID() int
+	// Done is closed when the process has ended, together with all that it had started, and its output has been read.
+	Done() <-chan struct{}
+	// Exit returns how it ended. It must be called after Done has been closed.
+	Exit() caisson.ExitStatus
+	// Terminate asks the process and what it has started to end. Kill ends them.
+	Terminate()
+	Kill()
+}
+
+// A Starter starts the command of a service, and writes its output to out until the process is done.
+type Starter func(s caisson.Service, out io.Writer) (Process, error)
+
+// A Supervisor keeps a set of services running. Its methods are safe for concurrent use.
+type Supervisor struct {
+	start Starter
+
+	mu       sync.Mutex
+	revision int64            // of the set; guarded by mu
+	units    map[string]*unit // guarded by mu
+	changed  chan struct{}    // closed at the next change of a condition or of the set; guarded by mu
+	closed   bool             // guarded by mu
+	running  sync.WaitGroup   // goroutines of units
+}
+
+// New returns a supervisor without services.
+func New(start Starter) *Supervisor {
+	return &Supervisor{start: start, units: map[string]*unit{}, changed: make(chan struct{})}
+}
+
+// Apply replaces the set of services. Services that are the same as before keep running; others are ended before what replaces them
+// starts. Returns Conflict for a set that is older than the present one.
+func (s *Supervisor) Apply(revision int64, list []caisson.Service) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return caisson.Errorf(caisson.Conflict, "the sandbox is being stopped")
+	case revision < s.revision:
+		return caisson.Errorf(caisson.Conflict, "the services have been changed again meanwhile")
+	case len(list) > MaxServices:
+		return caisson.Errorf(caisson.Invalid, "more than %d services", MaxServices)
+	}
+	next := map[string]*unit{}
+	for _, svc := range list {
+		if _, twice := next[svc.ID]; twice {
+			return caisson.Errorf(caisson.Invalid, "service %.70q is there twice", svc.ID)
+		}
+		next[svc.ID] = nil
+	}
+	s.revision = revision
+	for _, svc := range list {
+		old := s.units[svc.ID]
+		if old != nil && same(old.service, svc) {
+			next[svc.ID] = old
+			continue
+		}
+		next[svc.ID] = newUnit(s, svc, old)
+	}
+	for id, u := range s.units {
+		if next[id] != u {
+			u.remove()
+		}
+	}
+	for id, u := range next {
+		if s.units[id] != u {
+			s.running.Go(u.run)
+		}
+	}
+	s.units = next
+	s.notify()
+	return nil
+}
+
+// notify wakes watchers. The caller must hold mu.
+func (s *Supervisor) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// set changes the condition of a unit.
+func (s *Supervisor) set(u *unit, change func(c *caisson.ServiceCondition)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := u.condition.State
+	change(&u.condition)
+	if u.condition.State != was {
+		u.condition.Since = time.Now().UTC()
+	}
+	if s.units[u.service.ID] == u {
+		s.notify()
+	}
+}
+
+// Conditions returns the conditions of all services by id, and a channel that is closed at the next change.
+func (s *Supervisor) Conditions() (list []Condition, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, u := range s.units {
+		list = append(list, Condition{id, u.condition})
+	}
+	slices.SortFunc(list, func(a, b Condition) int { return strings.Compare(a.ID, b.ID) })
+	return list, s.changed
+}
+
+// unit returns the unit of a service.
+func (s *Supervisor) unit(id string) (*unit, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u := s.units[id]; u != nil {
+		return u, nil
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "the sandbox has no service %.70q", id)
+}
+
+// Restart ends a service, if it runs, and starts it without waiting.
+func (s *Supervisor) Restart(id string) error {
+	u, err := s.unit(id)
+	if err != nil {
+		return err
+	}
+	if len(u.service.Command) == 0 {
+		return caisson.Errorf(caisson.Conflict, "service %s has no command to start again", id)
+	}
+	select {
+	case u.restart <- struct{}{}:
+	default: // it is restarted already
+	}
+	return nil
+}
+
+// Close ends all services and returns when they have ended.
+func (s *Supervisor) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, u := range s.units {
+		u.remove()
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}

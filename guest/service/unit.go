@@ -1,0 +1,281 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+const (
+	minBackoff = 500 * time.Millisecond // wait before the first start again; doubles with each failure in a row
+	maxBackoff = time.Minute
+	stableTime = 30 * time.Second // a service that has run so long does not count as one that keeps failing
+	stopGrace  = 10 * time.Second // between Terminate and Kill
+	askPause   = 10 * time.Second // minimum between two checks of a ready service without a command
+)
+
+// A unit runs one service of a supervisor.
+type unit struct {
+	supervisor *Supervisor
+	service    caisson.Service
+	log        *ring
+	condition  caisson.ServiceCondition // guarded by supervisor.mu
+
+	before  <-chan struct{} // closed when the unit that this one replaces has ended; nil if there is none
+	ctx     context.Context // ends with remove
+	remove  context.CancelFunc
+	restart chan struct{} // holds a request to restart
+	done    chan struct{} // closed when run has returned
+}
+
+// newUnit returns the unit of a service, which takes the place of old unless that is nil.
+func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
+	u := &unit{supervisor: s, service: svc, log: newRing(), restart: make(chan struct{}, 1), done: make(chan struct{})}
+	u.ctx, u.remove = context.WithCancel(context.Background())
+	if old != nil {
+		u.log, u.before = old.log, old.done
+	}
+	u.condition = caisson.ServiceCondition{State: caisson.ServiceStarting, Since: time.Now().UTC()}
+	return u
+}
+
+// same reports whether two services are the same; absent and empty lists and maps are.
+func same(a, b caisson.Service) bool {
+	if len(a.Env) == 0 && len(b.Env) == 0 {
+		a.Env, b.Env = nil, nil
+	}
+	if len(a.Command) == 0 && len(b.Command) == 0 {
+		a.Command, b.Command = nil, nil
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// run runs the service until it is removed.
+func (u *unit) run() {
+	defer close(u.done)
+	if u.before != nil {
+		<-u.before
+	}
+	if len(u.service.Command) == 0 {
+		u.askPort()
+		return
+	}
+	for failures := 0; u.ctx.Err() == nil; {
+		began := time.Now()
+		end := u.runOnce()
+		if u.ctx.Err() != nil {
+			return
+		}
+		if end.restart || time.Since(began) >= stableTime {
+			failures = 0
+		}
+		if !end.restart {
+			failures++
+			end.restart = u.rest(end, failures)
+			if end.restart {
+				failures = 0
+			}
+		}
+		u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Restarts, c.Failures = c.Restarts+1, failures })
+	}
+}
+
+// An end is how one run of a service ended.
+type end struct {
+	exit    caisson.ExitStatus
+	message string // why it counts as failed if that is not its exit status
+	restart bool   // it was ended by a request to restart
+}
+
+func (e end) failed() bool { return e.message != "" || !e.exit.Success() }
+
+// rest waits until the service is to be started again, which it may never be. requested reports whether a request is the reason.
+func (u *unit) rest(e end, failures int) (requested bool) {
+	var retry <-chan time.Time
+	again := u.service.Restart == caisson.RestartAlways || u.service.Restart == caisson.RestartOnFailure && e.failed()
+	wait := min(minBackoff<<min(failures-1, 16), maxBackoff)
+	if again {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		retry = t.C
+	}
+	u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+		c.PID, c.Exit, c.Message, c.Failures = 0, &e.exit, e.message, failures
+		switch {
+		case again:
+			c.State, c.RetryAt = caisson.ServiceBackoff, time.Now().Add(wait).UTC()
+		case e.failed():
+			c.State = caisson.ServiceFailed
+		default:
+			c.State, c.Failures = caisson.ServiceStopped, 0
+		}
+	})
+	select {
+	case <-retry:
+		return false
+	case <-u.restart:
+		return true
+	case <-u.ctx.Done():
+		return false
+	}
+}
+
+// runOnce starts the service and returns when it has ended.
+func (u *unit) runOnce() end {
+	p, err := u.supervisor.start(u.service, u.log)
+	if err != nil {
+		message := "it cannot be started: " + short(err)
+		fmt.Fprintln(u.log, "[caisson: "+message+"]")
+		return end{exit: caisson.ExitStatus{Code: 127}, message: message}
+	}
+	u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+		c.State, c.PID, c.Message, c.RetryAt = caisson.ServiceStarting, p.PID(), "", time.Time{}
+	})
+	ctx, cancel := context.WithCancel(u.ctx)
+	checked := make(chan error, 1)
+	var checks sync.WaitGroup
+	checks.Go(func() { checked <- u.awaitReady(ctx) })
+	e := u.follow(p, checked)
+	cancel()
+	checks.Wait()
+	e.exit = p.Exit()
+	return e
+}
+
+// follow waits until p has ended, and ends it when the service is removed, restarted or not ready in time.
+func (u *unit) follow(p Process, checked <-chan error) (e end) {
+	for {
+		select {
+		case <-p.Done():
+			return e
+		case <-u.ctx.Done():
+			stop(p)
+			return e
+		case <-u.restart:
+			stop(p)
+			e.restart = true
+			return e
+		case err := <-checked:
+			checked = nil
+			if err != nil {
+				e.message = short(err)
+				stop(p)
+				return e
+			}
+			u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.State, c.Message = caisson.ServiceReady, "" })
+		}
+	}
+}
+
+// stop ends a process and returns when it has ended.
+func stop(p Process) {
+	p.Terminate()
+	grace := time.NewTimer(stopGrace)
+	defer grace.Stop()
+	select {
+	case <-p.Done():
+		return
+	case <-grace.C:
+	}
+	p.Kill()
+	<-p.Done()
+}
+
+// awaitReady checks the service until it is ready. The error says why it is not, when its time is up.
+func (u *unit) awaitReady(ctx context.Context) error {
+	r := u.service.Readiness
+	if r == nil {
+		return nil
+	}
+	for clock := u.newClock(); ; {
+		err := check(ctx, u.supervisor.start, u.service)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case clock.expired():
+			return fmt.Errorf("not ready within %v: %w", time.Duration(r.Timeout), err)
+		}
+		u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Message = short(err) })
+		if !sleep(ctx, time.Duration(r.Interval)) {
+			return nil
+		}
+	}
+}
+
+// askPort checks a service without a command until it is removed.
+func (u *unit) askPort() {
+	r := u.service.Readiness
+	if r == nil { // the host always sets one
+		return
+	}
+	for clock := u.newClock(); ; {
+		err := check(u.ctx, u.supervisor.start, u.service)
+		if u.ctx.Err() != nil {
+			return
+		}
+		expired, pause := clock.expired(), time.Duration(r.Interval)
+		u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+			switch {
+			case err == nil:
+				c.State, c.Message = caisson.ServiceReady, ""
+				pause = max(pause, askPause)
+				return
+			case c.State == caisson.ServiceReady: // it has as much time again
+				c.State, clock = caisson.ServiceStarting, u.newClock()
+			case expired:
+				c.State = caisson.ServiceFailed
+			}
+			c.Message = short(err)
+		})
+		if !sleep(u.ctx, pause) {
+			return
+		}
+	}
+}
+
+// A readyClock measures how long a service has not been ready. The time for which the sandbox was paused is left out but for one check,
+// because the clock of a resumed sandbox jumps.
+type readyClock struct {
+	left, most time.Duration // time left, and the most that one check and the pause before it take
+	last       time.Time
+}
+
+func (u *unit) newClock() *readyClock {
+	r := u.service.Readiness
+	return &readyClock{time.Duration(r.Timeout), time.Duration(r.Interval) + checkTimeout, time.Now()}
+}
+
+// expired takes the time since the last call into account, and reports whether none is left.
+func (c *readyClock) expired() bool {
+	now := time.Now()
+	c.left -= min(now.Sub(c.last), c.most)
+	c.last = now
+	return c.left <= 0
+}
+
+// sleep waits for d, and returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// short returns the text of err as one short line.
+func short(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*caisson.Error](err); ok {
+		text = e.Msg
+	}
+	return safetext.Short(safetext.Line(text), maxMessage)
+}
