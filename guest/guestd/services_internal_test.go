@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // output is the output of a service.
@@ -98,7 +97,7 @@ func TestServiceTree(t *testing.T) {
 		}
 		p := startShell(t, id, script, &out)
 		var pids []string
-		poll.Until(t, time.Minute, func() bool { pids = strings.Fields(out.String()); return len(pids) == 2 })
+		poll(t, func() bool { pids = strings.Fields(out.String()); return len(pids) == 2 })
 		switch how {
 		case "terminated":
 			p.Terminate()
@@ -111,7 +110,7 @@ func TestServiceTree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			poll.Until(t, time.Minute, func() bool { return unix.Kill(pid, 0) == unix.ESRCH || zombie(pid) })
+			poll(t, func() bool { return unix.Kill(pid, 0) == unix.ESRCH || zombie(pid) })
 		}
 	}
 	if unix.Kill(other.PID(), 0) != nil || zombie(other.PID()) {
