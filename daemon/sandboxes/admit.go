@@ -78,7 +78,7 @@ func (h *processes) releaseMemory(id caisson.ID) {
 	_, promised := h.reservedMemory[id]
 	h.mu.Unlock()
 	filling, ok := h.c.Runtime.(caisson.MemoryWaiter)
-	if !promised || !ok || !h.c.goBackground(func(ctx context.Context) {
+	if !promised || !ok || !h.c.background.Start(func(ctx context.Context) {
 		defer done()
 		if err := filling.WaitForMemory(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)

@@ -15,7 +15,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	if err := c.network.checkAssignment(ctx, a); err != nil {
 		return nil, err
 	}
-	sb, err := c.find(ctx, string(id))
+	sb, err := c.finder.find(ctx, string(id))
 	if err != nil {
 		return nil, err
 	}

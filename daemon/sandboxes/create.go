@@ -18,7 +18,7 @@ var _ caisson.Sandboxes = (*Lifecycle)(nil)
 
 // Get implements [caisson.Sandboxes].
 func (l *Lifecycle) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.c.find(ctx, ref)
+	return l.c.finder.find(ctx, ref)
 }
 
 // List implements [caisson.Sandboxes].
@@ -148,7 +148,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 		back.Push(func() error { return l.c.processes.halt(clean, sb.ID) })
 		state = caisson.Running
 	}
-	made, err := l.c.setState(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
+	made, err := l.c.states.set(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
 		setDeadlines(s)
 		return nil
 	})
@@ -160,7 +160,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 		l.c.watches.watch(made)
 	}
 	l.c.deadlines.arm(made)
-	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
+	l.c.states.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
 	l.c.workspaces.publishUnreviewed(ctx, made, req.Workspace)
 	return made, nil
 }

@@ -57,7 +57,7 @@ func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) {
 	d.waiting[g.Account]++
 	d.queue = append(d.queue, guestDecisions{g, list})
 	if !d.running {
-		d.running = c.goBackground(d.run)
+		d.running = c.background.Start(d.run)
 	}
 }
 

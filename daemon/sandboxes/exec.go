@@ -38,7 +38,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (t *timeLimited) Close() error {
 
 // ListProcesses implements [caisson.Processes].
 func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.Pr
 
 // Kill implements [caisson.Processes].
 func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error
 
 // Stats implements [caisson.Processes].
 func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbStats)
+	sb, err := p.c.finder.findFor(ctx, ref, caisson.VerbStats)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 
 // Logs implements [caisson.Processes].
 func (p *Processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
-	sb, err := p.c.find(ctx, ref)
+	sb, err := p.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

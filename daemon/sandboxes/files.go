@@ -63,7 +63,7 @@ const standInTTL = 5 * time.Second
 // acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
 func (gs *fileClients) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
-	sb, err := gs.c.findFor(ctx, ref, caisson.VerbFiles)
+	sb, err := gs.c.finder.findFor(ctx, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,7 +132,7 @@ func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 
 // closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
 func (gs *fileClients) closeInBackground(g *fileClient) {
-	if !gs.c.goBackground(func(context.Context) { g.close() }) {
+	if !gs.c.background.Start(func(context.Context) { g.close() }) {
 		g.close()
 	}
 }
@@ -165,7 +165,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 	}
 	defer release()
 	// The record is read again: the state may have changed while waiting for the lock.
-	if of, err = gs.c.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
+	if of, err = gs.c.finder.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
 		return nil, nil, err
 	}
 	if of.State == caisson.Running {
@@ -196,7 +196,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 		return nil, nil, err
 	}
 	defer admitted()
-	show := gs.c.hide(sb.ID)
+	show := gs.c.hidden.hold(sb.ID)
 	end := func() {
 		defer show()
 		ctx := context.WithoutCancel(ctx)
@@ -321,7 +321,7 @@ func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool
 
 // WatchFiles implements [caisson.Files].
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	sb, err := f.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := f.c.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}

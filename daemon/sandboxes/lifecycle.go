@@ -15,12 +15,12 @@ import (
 // change performs one change of a sandbox: it stores the transient state, calls act, and stores the outcome. If act
 // fails, the previous state is stored, or the state in act's error (see [stateError]).
 func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	sb, err := l.c.find(ctx, ref)
+	sb, err := l.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	if !sb.State.Transient() { // In a transient state, tryAcquire returns a better error: that a change is under way.
-		if err := l.c.allow(sb, v); err != nil {
+		if err := l.c.finder.allow(sb, v); err != nil {
 			return nil, err
 		}
 	}
@@ -44,9 +44,9 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Transition()
 	var before caisson.State
-	sb, err := l.c.setState(ctx, id, via, func(s *caisson.Sandbox) error {
+	sb, err := l.c.states.set(ctx, id, via, func(s *caisson.Sandbox) error {
 		before = s.State
-		return l.c.allow(s, v)
+		return l.c.finder.allow(s, v)
 	})
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		if errors.As(err, &b) {
 			became = b.state
 		}
-		failed, serr := l.c.setState(clean, id, became, func(s *caisson.Sandbox) error {
+		failed, serr := l.c.states.set(clean, id, became, func(s *caisson.Sandbox) error {
 			if became == caisson.Failed {
 				s.Reason = caisson.MessageOf(err)
 			}
@@ -71,13 +71,13 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 			if became == caisson.Running {
 				l.c.watches.ensureWatched(failed)
 			}
-			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
+			l.c.states.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
 		l.c.unresolved.set(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
 	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken has been watched all the time
-	done, err := l.c.setState(clean, id, to, func(s *caisson.Sandbox) error {
+	done, err := l.c.states.set(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
 		if begins {
 			s.Build, s.Exit, s.PauseAt = old.Build, old.Exit, deadline(s.Spec.TTL)
@@ -89,7 +89,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		l.c.unresolved.set(id, true)
 		return nil, err
 	}
-	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
+	l.c.states.event(clean, done, "sandbox."+string(to), reasonData(done))
 	if begins {
 		if err := l.c.dropSaved(id, pauseDir, filesTar); err != nil {
 			l.c.Log.ErrorContext(clean, "the saved state of a sandbox could not be removed after its start", "sandbox", id, "err", err)
@@ -339,7 +339,7 @@ func (l *Lifecycle) Extend(ctx context.Context, ref string, ttl, hardTTL *caisso
 
 // Remove implements [caisson.Sandboxes].
 func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
-	sb, err := l.c.find(ctx, ref)
+	sb, err := l.c.finder.find(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -371,7 +371,7 @@ func (l *Lifecycle) lockForRemoval(ctx context.Context, id caisson.ID) (release 
 
 // remove deletes a sandbox and all its data. The caller must hold its lock. reason is recorded in the event.
 func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) error {
-	sb, err := l.c.setState(ctx, id, caisson.Removing, nil)
+	sb, err := l.c.states.set(ctx, id, caisson.Removing, nil)
 	if err != nil {
 		return err
 	}
@@ -396,6 +396,6 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	}
 	l.c.unresolved.set(id, false)
 	sb.Reason = reason
-	l.c.event(ctx, sb, "sandbox.removed", reasonData(sb))
+	l.c.states.event(ctx, sb, "sandbox.removed", reasonData(sb))
 	return nil
 }

@@ -199,7 +199,7 @@ func (r *logReader) waitForMore() error {
 	select {
 	case <-r.ctx.Done():
 		return context.Cause(r.ctx)
-	case <-r.c.ctx.Done():
+	case <-r.c.background.Context().Done():
 		return io.EOF
 	case <-time.After(followInterval):
 	}

@@ -163,7 +163,7 @@ var _ caisson.Policies = (*PolicyService)(nil)
 
 // GetPolicy implements [caisson.Policies].
 func (s *PolicyService) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, error) {
-	sb, err := s.c.find(ctx, ref)
+	sb, err := s.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	if err := s.c.network.checkPolicy(ctx, "", &p); err != nil {
 		return nil, err
 	}
-	sb, err := s.c.find(ctx, ref)
+	sb, err := s.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	}
 	defer release()
 	// The record is read again under the lock: another policy may have been set in the meantime.
-	if sb, err = s.c.find(ctx, string(sb.ID)); err != nil {
+	if sb, err = s.c.finder.find(ctx, string(sb.ID)); err != nil {
 		return nil, err
 	}
 	old := sb.Spec.Policy
@@ -218,13 +218,13 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 			return nil, err
 		}
 	}
-	s.c.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
+	s.c.states.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
 	return &changed.Spec.Policy, nil
 }
 
 // ExplainPolicy implements [caisson.Policies].
 func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (*caisson.Explanation, error) {
-	sb, err := s.c.find(ctx, ref)
+	sb, err := s.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if !matchesSpec(sb, want) {
 			continue
 		}
-		got, err := p.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
+		got, err := p.c.states.set(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
 			if !s.Pooled || s.State != caisson.Running {
 				return errUnchanged
 			}
@@ -68,7 +68,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 			return nil, errors.Join(err, p.c.Sandboxes().Remove(context.WithoutCancel(ctx), string(got.ID)))
 		}
 		p.c.deadlines.arm(got)
-		p.c.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
+		p.c.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil
 	}
 	return nil, nil
@@ -100,7 +100,7 @@ func (p *pool) refill(tpl *caisson.Template) {
 		return
 	}
 	name, account := tpl.Name, tpl.Account
-	p.c.goBackground(func(ctx context.Context) {
+	p.c.background.Start(func(ctx context.Context) {
 		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
 		for asked := 0; p.refillRequested(key, &asked); {
 			if err := p.fill(ctx, name); err != nil && ctx.Err() == nil {
@@ -115,7 +115,7 @@ func (p *pool) refill(tpl *caisson.Template) {
 func (p *pool) refillRequested(key string, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.filling[key] == *asked || p.c.ctx.Err() != nil {
+	if p.filling[key] == *asked || p.c.background.Context().Err() != nil {
 		delete(p.filling, key)
 		return false
 	}
@@ -191,7 +191,7 @@ func (p *pool) discard(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	defer release()
-	_, err = p.c.setState(ctx, id, caisson.Removing, func(s *caisson.Sandbox) error {
+	_, err = p.c.states.set(ctx, id, caisson.Removing, func(s *caisson.Sandbox) error {
 		if !s.Pooled {
 			return errUnchanged
 		}

@@ -3,7 +3,6 @@ package sandboxes
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,13 +62,13 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access,
 				// which is safe.
 				c.Log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
-				c.event(ctx, sb, "sandbox.disconnected", nil)
+				c.states.event(ctx, sb, "sandbox.disconnected", nil)
 			}
 			c.watches.watch(sb)
 		}
 		c.deadlines.arm(sb)
 	}
-	c.goBackground(c.diskGuard.run)
+	c.background.Start(c.diskGuard.run)
 	return garbage, r.refillPools(ctx)
 }
 
@@ -166,7 +165,7 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 		}
 	}
 	if to != sb.State {
-		updated, err := r.c.setState(ctx, sb.ID, to, func(x *caisson.Sandbox) error {
+		updated, err := r.c.states.set(ctx, sb.ID, to, func(x *caisson.Sandbox) error {
 			if reason != "" {
 				x.Reason = reason
 			}
@@ -175,7 +174,7 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 		if err != nil {
 			return err
 		}
-		r.c.event(ctx, updated, "sandbox."+string(to), map[string]string{"reconciled": string(sb.State)})
+		r.c.states.event(ctx, updated, "sandbox."+string(to), map[string]string{"reconciled": string(sb.State)})
 	}
 	if err := r.removeParts(sb.ID); err != nil {
 		return err
@@ -297,9 +296,10 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 // knownIDs returns the ids of sandboxes and snapshots that are in the store or in use.
 func (r *reconciler) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	c := r.c
-	c.mu.Lock()
-	known := maps.Clone(c.hidden)
-	c.mu.Unlock()
+	known := map[caisson.ID]bool{}
+	for _, id := range c.hidden.list() {
+		known[id] = true
+	}
 	boxes, err := listAll(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err

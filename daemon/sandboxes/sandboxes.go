@@ -25,14 +25,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
@@ -138,13 +136,10 @@ type Core struct {
 	workspaces  workspaces
 	decisions   *decisions
 	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
-
-	mu     sync.Mutex
-	hidden map[caisson.ID]bool     // ids that are in use, but not in the store; guarded by mu
-	closed bool                    // guarded by mu
-	wg     sync.WaitGroup          // goroutines of this core; none is added once closed
-	ctx    context.Context         // cancelled by Close; for work that outlives a request
-	stop   context.CancelCauseFunc // cancels ctx
+	finder      finder
+	states      states
+	background  *background.Group
+	hidden      *idSet // ids that are in use but not in the store: of stand-ins, template builds and captures of forks
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -163,154 +158,24 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
+	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: &idSet{}, background: background.New()}
+	c.finder, c.states = finder{cfg.Store.Sandboxes(), cfg.Build}, states{cfg.Store.Sandboxes(), cfg.Events}
 	c.processes = &processes{c: c, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{}}
 	c.fileClients = &fileClients{c: c, open: map[caisson.ID]*fileClient{}}
 	c.watches = &watches{c: c, stops: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	c.diskGuard = &diskGuard{c: c}
-	// This context belongs to the core, not to a request: it carries no caller.
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.network, c.workspaces = network{c}, workspaces{c}
 	c.decisions = &decisions{c: c}
 	return c, nil
 }
 
-// errClosing is the cause of the cancellation of Core.ctx.
-var errClosing = errors.New("the daemon is shutting down")
-
 // Close stops the background work of the core. Sandboxes keep running.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
+	c.background.Stop()
 	c.deadlines.close()
 	c.fileClients.close()
-	c.wg.Wait()
+	c.background.Close()
 	return nil
 }
-
-// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) goBackground(f func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.wg.Go(func() { f(c.ctx) })
-	return true
-}
-
-// hide protects an id that is in use but not in the store (of a stand-in, the sandbox of a template build, or the
-// capture of a fork) from garbage collection until show is called.
-func (c *Core) hide(id caisson.ID) (show func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hidden[id] = true
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.hidden, id)
-	}
-}
-
-// idSet is a set of sandbox ids that is safe for concurrent use.
-type idSet struct {
-	mu  sync.Mutex
-	ids map[caisson.ID]bool // guarded by mu
-}
-
-// set adds id to the set if to is true, else removes it.
-func (m *idSet) set(id caisson.ID, to bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ids == nil {
-		m.ids = map[caisson.ID]bool{}
-	}
-	delete(m.ids, id)
-	if to {
-		m.ids[id] = true
-	}
-}
-
-// has reports whether id is in the set.
-func (m *idSet) has(id caisson.ID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ids[id]
-}
-
-// list returns the ids in the set, in no particular order.
-func (m *idSet) list() []caisson.ID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Keys(m.ids))
-}
-
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
-// find returns a sandbox of the caller's account.
-func (c *Core) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return c.Store.Sandboxes().Get(ctx, in, ref)
-}
-
-// findFor returns a sandbox of the caller's account if its state allows v.
-func (c *Core) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
-	sb, err := c.find(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	return sb, c.allow(sb, v)
-}
-
-// allow returns an error if v is not allowed in the state of sb. A sandbox that another build started uses that build's
-// protocol: it can only be stopped or removed, and started again by this build.
-func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
-	if err := sb.State.Allow(v); err != nil {
-		return err
-	}
-	if wired(sb) && sb.Build != c.Build && v != caisson.VerbStop && v != caisson.VerbRemove {
-		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
-	}
-	return nil
-}
-
-// errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
-var errUnchanged = errors.New("unchanged")
-
-// event publishes an event about a sandbox.
-func (c *Core) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
-	c.Events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
-}
-
-// setState stores a state, and the fields that change sets.
-func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	return c.Store.Sandboxes().Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
-		if change != nil {
-			if err := change(s); err != nil {
-				return err
-			}
-		}
-		if s.State != to {
-			s.ChangedAt = now()
-		}
-		s.State = to
-		if !to.Live() {
-			s.PauseAt = nil // only live sandboxes can be paused
-		}
-		return nil
-	})
-}
-
-// now returns the current time in UTC, as it is stored.
-func now() time.Time { return time.Now().UTC() }

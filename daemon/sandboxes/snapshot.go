@@ -40,7 +40,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	if err := c.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
-	defer c.hide(snap.ID)() // until it is in the store
+	defer c.hidden.hold(snap.ID)() // until it is in the store
 	dir := c.snapshotDir(snap.ID)
 	if err := c.Snapshots().captureAll(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 // lockFor locks a sandbox until release is called, and returns its record. Returns an error if the sandbox's state does
 // not allow v.
 func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
-	sb, err = s.c.find(ctx, ref)
+	sb, err = s.c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,7 +72,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 	// The record is read again: it may have changed while waiting for the lock.
 	sb, err = s.c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
 	if err == nil {
-		err = s.c.allow(sb, v)
+		err = s.c.finder.allow(sb, v)
 	}
 	if err != nil {
 		release()
@@ -157,7 +157,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	}
 	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
 	temporary := caisson.NewID(caisson.SnapshotPrefix)
-	defer c.hide(temporary)()
+	defer c.hidden.hold(temporary)()
 	dir := c.snapshotDir(temporary)
 	if err := c.Snapshots().capture(ctx, sb, dir, from.memory); err != nil {
 		return nil, err
@@ -317,7 +317,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 			return nil, err
 		}
 	}
-	made, err := s.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
+	made, err := s.c.states.set(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
 		s.Reason, s.SharedRandomness = reason, shared
 		setDeadlines(s)
 		return nil
@@ -332,7 +332,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if len(shared) > 0 {
 		data["sharedRandomness"] = strings.Join(shared, ", ")
 	}
-	s.c.event(ctx, made, "sandbox.forked", data)
+	s.c.states.event(ctx, made, "sandbox.forked", data)
 	s.c.workspaces.publishUnreviewed(ctx, made, req.Workspace)
 	return made, nil
 }

@@ -56,7 +56,7 @@ func (h *processes) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 	if err == nil {
 		return nil
 	}
-	sb, serr := h.c.setState(ctx, id, caisson.Suspended, func(s *caisson.Sandbox) error {
+	sb, serr := h.c.states.set(ctx, id, caisson.Suspended, func(s *caisson.Sandbox) error {
 		if s.State != caisson.Running || h.ended(id) {
 			return errUnchanged
 		}
@@ -64,7 +64,7 @@ func (h *processes) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 	})
 	switch {
 	case serr == nil:
-		h.c.event(ctx, sb, "sandbox.suspended", map[string]string{"reason": caisson.MessageOf(err)})
+		h.c.states.event(ctx, sb, "sandbox.suspended", map[string]string{"reason": caisson.MessageOf(err)})
 	case !errors.Is(serr, errUnchanged):
 		err = errors.Join(err, serr)
 	}

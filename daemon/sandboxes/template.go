@@ -307,7 +307,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	}
 	defer admitted()
 	// The sandbox is not stored: the API does not show it, and after a crash CollectGarbage removes it.
-	defer t.c.hide(sb.ID)()
+	defer t.c.hidden.hold(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	back.Push(func() error { return t.c.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })

@@ -55,12 +55,12 @@ func (d *deadlines) arm(sb *caisson.Sandbox) {
 	if sb.PauseAt != nil && (next == nil || sb.PauseAt.Before(*next)) && sb.State != caisson.Paused {
 		next = sb.PauseAt
 	}
-	if next == nil || d.c.ctx.Err() != nil {
+	if next == nil || d.c.background.Context().Err() != nil {
 		return
 	}
 	id := sb.ID
 	d.timers[id] = time.AfterFunc(time.Until(*next), func() {
-		d.c.goBackground(func(ctx context.Context) { d.expire(ctx, id) })
+		d.c.background.Start(func(ctx context.Context) { d.expire(ctx, id) })
 	})
 }
 

@@ -18,26 +18,26 @@ type watches struct {
 // watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
 func (w *watches) watch(sb *caisson.Sandbox) {
 	w.unwatch(sb.ID)
-	ctx, cancel := context.WithCancel(w.c.ctx)
+	ctx, cancel := context.WithCancel(w.c.background.Context())
 	var collecting sync.WaitGroup
 	w.mu.Lock()
 	w.stops[sb.ID] = func() { cancel(); collecting.Wait() }
 	w.mu.Unlock()
 	if len(sb.Spec.Command) > 0 {
 		collecting.Add(1)
-		if !w.c.goBackground(func(context.Context) { defer collecting.Done(); w.collectLog(ctx, sb.ID) }) {
+		if !w.c.background.Start(func(context.Context) { defer collecting.Done(); w.collectLog(ctx, sb.ID) }) {
 			collecting.Done()
 		}
 		if sb.Exit == nil {
-			w.c.goBackground(func(context.Context) { w.watchCommand(ctx, sb) })
+			w.c.background.Start(func(context.Context) { w.watchCommand(ctx, sb) })
 		}
 	}
 	done := w.c.Runtime.Done(sb.ID)
-	w.c.goBackground(func(context.Context) {
+	w.c.background.Start(func(context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-done:
-			w.recordDeath(w.c.ctx, ctx, sb.ID)
+			w.recordDeath(w.c.background.Context(), ctx, sb.ID)
 		}
 	})
 }
@@ -77,7 +77,7 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 		w.c.Log.WarnContext(ctx, "the end of a command could not be stored", "sandbox", sb.ID, "err", err)
 		return
 	}
-	w.c.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
+	w.c.states.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
 // recordDeath records the unexpected end of a sandbox, unless watch, the context of its watch, has ended. Files that were
@@ -104,7 +104,7 @@ func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 // on the host. The caller must hold its lock.
 func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
-	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
+	sb, err := w.c.states.set(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
 		if s.State != caisson.Running && s.State != caisson.Suspended {
 			return errUnchanged
 		}
@@ -117,5 +117,5 @@ func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	if err := w.c.processes.halt(ctx, id); err != nil {
 		w.c.Log.ErrorContext(ctx, "the resources of a failed sandbox could not be freed", "sandbox", id, "err", err)
 	}
-	w.c.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})
+	w.c.states.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})
 }

@@ -132,7 +132,7 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 // publishUnreviewed publishes an event that the sandbox's changes to a host directory are not reviewed.
 func (w workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
-		w.c.event(ctx, sb, "workspace.direct", map[string]string{
+		w.c.states.event(ctx, sb, "workspace.direct", map[string]string{
 			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
 		})
 	}
