@@ -64,7 +64,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	if err != nil {
 		return nil, from, nil, err
 	}
-	t, err := l.c.Templates().template(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
+	t, err := l.c.catalog.get(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
 	if err != nil {
 		return nil, from, nil, err
 	}
@@ -106,7 +106,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return nil, err
 	}
-	admitted, err := l.c.processes.admit(ctx, sb.ID, 0)
+	admitted, err := l.c.admission.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, err
 	}

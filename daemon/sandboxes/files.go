@@ -152,7 +152,7 @@ func (gs *fileClients) drop(id caisson.ID) {
 // client returns a client for the files of a running sandbox. Its program in the sandbox runs as the guest's root.
 func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return gs.c.processes.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return execIn(ctx, gs.c.Runtime, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 
@@ -191,7 +191,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
 	// runtimeSpec finds by the sandbox's id.
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
-	admitted, err := gs.c.processes.admit(ctx, sb.ID, 0)
+	admitted, err := gs.c.admission.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -120,7 +120,7 @@ func (b stateError) Unwrap() error { return b.error }
 func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	c := l.c
 	return c.Sandboxes().change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
-		admitted, err := c.processes.admit(ctx, sb.ID, 0)
+		admitted, err := c.admission.admit(ctx, sb.ID, 0)
 		if err != nil {
 			return err
 		}
@@ -271,7 +271,7 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 // resume starts a paused sandbox from its pauseDir. It is the act of a change.
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := l.c.inDir(sb.ID, pauseDir)
-	admitted, err := l.c.processes.admit(ctx, sb.ID, memoryOf(dir))
+	admitted, err := l.c.admission.admit(ctx, sb.ID, memoryOf(dir))
 	if err != nil {
 		return err
 	}
@@ -362,7 +362,7 @@ func (l *Lifecycle) lockForRemoval(ctx context.Context, id caisson.ID) (release 
 	if release, err = l.c.locks.acquire(wait, id); err == nil || ctx.Err() != nil {
 		return release, err
 	}
-	l.c.workspaces.keepWriters(context.WithoutCancel(ctx), id)
+	l.c.writers.keep(context.WithoutCancel(ctx), id)
 	if err := l.c.Runtime.Destroy(context.WithoutCancel(ctx), id); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 	if req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
 	}
-	tpl, err := p.c.Templates().template(ctx, want.Template)
+	tpl, err := p.c.catalog.get(ctx, want.Template)
 	if err != nil || tpl.Pool == 0 {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ const refillPause = 10 * time.Millisecond
 // fill creates pooled sandboxes of a template until there are enough, and removes surplus and outdated ones.
 func (p *pool) fill(ctx context.Context, name string) error {
 	for {
-		tpl, err := p.c.Templates().template(ctx, name)
+		tpl, err := p.c.catalog.get(ctx, name)
 		if caisson.KindOf(err) == caisson.NotFound {
 			// The removal of the template may have missed a sandbox that was created just before.
 			_, caller, err := scope(ctx)

@@ -58,7 +58,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	for _, sb := range boxes {
 		if wired(sb) {
-			if err := r.reattach(ctx, sb, netns); err != nil {
+			if err := c.network.reattach(ctx, sb, netns); err != nil {
 				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access,
 				// which is safe.
 				c.Log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
@@ -101,19 +101,6 @@ func (r *reconciler) resolve(ctx context.Context, id caisson.ID) error {
 	r.c.deadlines.arm(sb)
 	r.c.unresolved.set(id, false)
 	return nil
-}
-
-// reattach attaches the wire of a sandbox that has been running since before this daemon started.
-func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
-	if r.c.Wires == nil {
-		return nil
-	}
-	ns, err := netns(sb.ID)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return r.c.Wires.Reattach(ctx, sb.ID, ns, r.c.network.wireSpec(sb))
 }
 
 // refillPools starts to fill the pools of all templates, in the background.

@@ -124,7 +124,7 @@ func (l *Limits) Validate() error {
 type Core struct {
 	Config
 	dirs
-	locks       locks
+	locks       *locks
 	builds      keylock.Locks // held while a template is built; the key is account/name
 	processes   *processes
 	fileClients *fileClients
@@ -133,6 +133,14 @@ type Core struct {
 	pool        *pool
 	diskGuard   *diskGuard
 	network     network
+	admission   *admission
+	catalog     catalog
+	images      *ImageService
+	logs        *logs
+	writers     *writers
+	policies    *PolicyService
+	execs       *Processes
+	assignments *assignments
 	workspaces  workspaces
 	decisions   *decisions
 	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
@@ -160,14 +168,35 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: &idSet{}, background: background.New()}
 	c.finder, c.states = finder{cfg.Store.Sandboxes(), cfg.Build}, states{cfg.Store.Sandboxes(), cfg.Events}
-	c.processes = &processes{c: c, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{}}
+	c.processes = &processes{c: c}
 	c.fileClients = &fileClients{c: c, open: map[caisson.ID]*fileClient{}}
 	c.watches = &watches{c: c, stops: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	c.diskGuard = &diskGuard{c: c}
-	c.network, c.workspaces = network{c}, workspaces{c}
-	c.decisions = &decisions{c: c}
+	c.workspaces = workspaces{c}
+	c.locks = &locks{}
+	c.network = network{wires: cfg.Wires, egress: cfg.Egress, gateway: cfg.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
+	memory, _ := cfg.Runtime.(caisson.MemoryWaiter)
+	c.admission = &admission{
+		limits: cfg.Limits, runtime: cfg.Runtime, memory: memory, available: cfg.Available, free: cfg.Free, background: c.background,
+		log: cfg.Log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
+	}
+	c.catalog = catalog{cfg.Store.Templates()}
+	c.images = &ImageService{
+		driver: cfg.Images, images: cfg.Store.Images(), accounts: cfg.Store.Accounts(), catalog: c.catalog, events: cfg.Events,
+		users: rootfsUsers{cfg.Store.Sandboxes(), cfg.Store.Snapshots(), cfg.Store.Templates()},
+	}
+	c.logs = &logs{dirs: c.dirs, states: c.states, background: c.background, log: cfg.Log}
+	recorder, _ := cfg.Runtime.(caisson.WriterRecorder)
+	c.writers = &writers{states: c.states, runtime: recorder, dirs: c.dirs, log: cfg.Log}
+	c.policies = &PolicyService{
+		finder: c.finder, states: c.states, sandboxes: cfg.Store.Sandboxes(), locks: c.locks, network: c.network, egress: cfg.Egress,
+		traffic: cfg.Traffic,
+	}
+	c.execs = &Processes{finder: c.finder, states: c.states, runtime: cfg.Runtime, traffic: cfg.Traffic, logs: c.logs}
+	c.assignments = &assignments{finder: c.finder, sandboxes: cfg.Store.Sandboxes(), locks: c.locks, network: c.network, log: cfg.Log}
+	c.decisions = &decisions{events: cfg.Events, background: c.background, log: cfg.Log}
 	return c, nil
 }
 
@@ -178,4 +207,21 @@ func (c *Core) Close() error {
 	c.fileClients.close()
 	c.background.Close()
 	return nil
+}
+
+// RecordDecisions records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
+// beyond the queue's limit are dropped, which is logged.
+func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) { c.decisions.add(g, list) }
+
+// Assign sets the run that a sandbox of the caller's account serves; nil clears it. Returns a Conflict error while the
+// sandbox serves another run or another attempt of the same run: the caller must call Assign with nil in between. When
+// Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
+// of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
+func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
+	return c.assignments.assign(ctx, id, a)
+}
+
+// LayersInUse returns the directories of the layers that images and other objects of any account use.
+func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
+	return c.images.layersInUse(ctx)
 }

@@ -273,7 +273,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if from.memory {
 		need = memoryOf(dir)
 	}
-	admitted, err := s.c.processes.admit(ctx, sb.ID, need)
+	admitted, err := s.c.admission.admit(ctx, sb.ID, need)
 	if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
-
-	"github.com/caisson-dev/caisson/internal/timing"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -31,10 +28,6 @@ type source struct {
 type processes struct {
 	c *Core
 
-	mu             sync.Mutex
-	starting       map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
-	reservedMemory map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
-
 	leftovers idSet // sandboxes that could not be stopped, or whose resources could not be freed
 }
 
@@ -49,7 +42,7 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	var netns *os.File
 	var wire errgroup.Group // attaches in parallel with the other preparations
 	wire.Go(func() (err error) {
-		netns, err = h.attachWire(ctx, sb)
+		netns, err = h.c.network.attach(ctx, sb)
 		return err
 	})
 	spec, release, err := h.prepareSpec(ctx, sb, from)
@@ -71,20 +64,6 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 		return errors.Join(err, h.halt(context.WithoutCancel(ctx), sb.ID))
 	}
 	return nil
-}
-
-// attachWire attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
-func (h *processes) attachWire(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
-	if h.c.Wires == nil {
-		return nil, nil
-	}
-	began := time.Now()
-	netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
-	timing.RecordTime(ctx, "wire", began)
-	if err != nil {
-		return nil, fmt.Errorf("attach wire: %w", err)
-	}
-	return netns, nil
 }
 
 // prepareSpec returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
@@ -109,10 +88,10 @@ func (h *processes) prepareSpec(ctx context.Context, sb *caisson.Sandbox, from s
 // keep their wire.
 func (h *processes) halt(ctx context.Context, id caisson.ID) error {
 	h.c.fileClients.drop(id)
-	h.c.workspaces.keepWriters(ctx, id)
+	h.c.writers.keep(ctx, id)
 	err := h.c.Runtime.Destroy(ctx, id)
-	if h.c.Wires != nil && (err == nil || h.ended(id)) {
-		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
+	if err == nil || h.ended(id) {
+		err = errors.Join(err, h.c.network.detach(ctx, id))
 	}
 	h.leftovers.set(id, err != nil)
 	return err
@@ -177,15 +156,6 @@ func (h *processes) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec 
 			spec.Stdout.Close()
 		}
 	}, nil
-}
-
-// exec starts a process in a sandbox that was running when the caller checked its state.
-func (h *processes) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
-	p, err := h.c.Runtime.Exec(ctx, id, e)
-	if caisson.KindOf(err) == caisson.NotFound { // The sandbox is not found, though the caller has just read its record.
-		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
-	}
-	return p, err
 }
 
 // sharedRandomness returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if

@@ -30,8 +30,13 @@ func (c *Core) Templates() *Templates { return &Templates{c} }
 
 var _ caisson.Templates = (*Templates)(nil)
 
-// template returns a template of the caller's account, or a built-in one.
-func (t *Templates) template(ctx context.Context, name string) (*caisson.Template, error) {
+// catalog reads templates.
+type catalog struct {
+	templates caisson.Table[caisson.Template]
+}
+
+// get returns a template of the caller's account, or a built-in one.
+func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -39,16 +44,23 @@ func (t *Templates) template(ctx context.Context, name string) (*caisson.Templat
 	if tpl := builtin(name); tpl != nil {
 		return tpl, nil
 	}
-	tpl, err := t.c.Store.Templates().Get(ctx, in, name)
+	tpl, err := c.templates.Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls lists the templates", name)
 	}
 	return tpl, err
 }
 
+// list returns the built-in templates and those in a scope.
+func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
+	list := []*caisson.Template{hostTemplate()}
+	own, err := listAll(ctx, c.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	return append(list, own...), err
+}
+
 // GetTemplate implements [caisson.Templates].
 func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
-	return t.template(ctx, name)
+	return t.c.catalog.get(ctx, name)
 }
 
 // ListTemplates implements [caisson.Templates].
@@ -57,9 +69,7 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 	if err != nil {
 		return nil, err
 	}
-	list := []*caisson.Template{hostTemplate()}
-	own, err := listAll(ctx, t.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
-	return append(list, own...), err
+	return t.c.catalog.list(ctx, in)
 }
 
 // listAll returns all rows of a table.
@@ -225,7 +235,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil, err
 	}
 	defer release()
-	tpl, err := c.Templates().template(ctx, name)
+	tpl, err := c.catalog.get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +311,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	admitted, err := t.c.processes.admit(ctx, sb.ID, 0)
+	admitted, err := t.c.admission.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return rootfs, err
 	}

@@ -25,7 +25,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	w.mu.Unlock()
 	if len(sb.Spec.Command) > 0 {
 		collecting.Add(1)
-		if !w.c.background.Start(func(context.Context) { defer collecting.Done(); w.collectLog(ctx, sb.ID) }) {
+		if !w.c.background.Start(func(context.Context) { defer collecting.Done(); w.c.logs.collect(ctx, sb.ID) }) {
 			collecting.Done()
 		}
 		if sb.Exit == nil {
