@@ -18,7 +18,7 @@ import (
 // checkCreate checks everything about a request that does not depend on the state of the host: its form and limits, the
 // directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
 // capacity is checked by admit, and money by the lease of each call of a model.
-func checkCreate(ctx context.Context, n network, w workspaces, req *caisson.CreateRequest) error {
+func checkCreate(ctx context.Context, n network, w *workspaces, req *caisson.CreateRequest) error {
 	if err := validateCreate(req); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 			return s.c.workspaces.capture(ctx, sb, part)
 		}
 		if sb.State == caisson.Running {
-			return s.c.workspaces.whileFrozen(ctx, sb.ID, both)
+			return s.whileFrozen(ctx, sb.ID, both)
 		}
 		return both()
 	})
@@ -52,7 +52,7 @@ func (s *Snapshots) writeCapture(ctx context.Context, sb *caisson.Sandbox, part 
 	switch {
 	case sb.State == caisson.Running && memory:
 		if err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
-			err = errors.Join(err, s.c.processes.thawOrSuspend(ctx, sb.ID)) // The sandbox may be frozen despite the error.
+			err = errors.Join(err, s.c.freezer.thawOrSuspend(ctx, sb.ID)) // The sandbox may be frozen despite the error.
 		}
 	case sb.State == caisson.Running:
 		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
@@ -81,4 +81,14 @@ func linkCheckpoint(from, to string, memory bool) error {
 		}
 	}
 	return nil
+}
+
+// whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
+func (s *Snapshots) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
+	s.c.fileClients.drop(id) // A frozen sandbox does not reply to it.
+	err := s.c.freezer.freeze(ctx, id)
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, s.c.freezer.thawOrSuspend(ctx, id))
 }

@@ -128,7 +128,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if err := l.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
 		return nil, err
 	}
-	if err := l.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
+	if err := l.c.workspaces.create(ctx, sb, req.Workspace, l.c.processes.halt, &back); err != nil {
 		return nil, err
 	}
 	if from.files != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -147,7 +146,7 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 			return c.Sandboxes().stopPaused(sb)
 		}
 		if sb.State == caisson.Suspended { // A suspended sandbox has to be thawed to terminate.
-			if err := c.processes.thaw(ctx, sb.ID); err != nil {
+			if err := c.freezer.thaw(ctx, sb.ID); err != nil {
 				return err
 			}
 		}
@@ -171,7 +170,7 @@ func (l *Lifecycle) shutDown(ctx context.Context, id caisson.ID, grace time.Dura
 	}
 	l.c.watches.unwatch(id)
 	err := l.c.processes.halt(ctx, id)
-	if err != nil && l.c.processes.ended(id) {
+	if err != nil && ended(l.c.Runtime, id) {
 		return stateError{err, caisson.Stopped} // The files are saved; the next start frees the sandbox's other resources.
 	}
 	return err
@@ -251,7 +250,7 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	if err != nil {
 		if sb.State != caisson.Suspended {
 			// The sandbox is frozen if the checkpoint was, or may have been, written.
-			return l.c.processes.thawAfter(ctx, sb.ID, err)
+			return l.c.freezer.thawAfter(ctx, sb.ID, err)
 		}
 		return err
 	}
@@ -286,23 +285,6 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	}
 	sb.Build = l.c.Build
 	return nil
-}
-
-// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
-// with its files only; then filesOnly is the reason. randomness is as in [source].
-func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
-	had, err := readDepends(dir)
-	if err != nil {
-		return "", err
-	}
-	have, err := h.dependencies(ctx, sb)
-	if err != nil {
-		return "", err
-	}
-	if why := mismatch(had, have); why != "" {
-		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
-	}
-	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
 // Extend implements [caisson.Sandboxes].

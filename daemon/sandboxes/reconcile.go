@@ -141,7 +141,7 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 	case caisson.Suspended:
 		fctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
-		if err := r.c.processes.freeze(fctx, sb.ID); err != nil {
+		if err := r.c.freezer.freeze(fctx, sb.ID); err != nil {
 			r.c.Log.WarnContext(ctx, "a suspended sandbox may not be frozen", "sandbox", sb.ID, "err", err)
 		}
 	default:

@@ -21,4 +21,11 @@ type (
 	fileSaver interface {
 		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error
 	}
+	starter interface {
+		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error
+		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error
+		Destroy(ctx context.Context, id caisson.ID) error
+		execer
+		ender
+	}
 )

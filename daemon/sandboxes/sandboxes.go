@@ -141,7 +141,10 @@ type Core struct {
 	policies    *PolicyService
 	execs       *Processes
 	assignments *assignments
-	workspaces  workspaces
+	workspaces  *workspaces
+	freezer     *freezer
+	specs       *specs
+	files       *Files
 	decisions   *decisions
 	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
 	finder      finder
@@ -168,13 +171,8 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: &idSet{}, background: background.New()}
 	c.finder, c.states = finder{cfg.Store.Sandboxes(), cfg.Build}, states{cfg.Store.Sandboxes(), cfg.Events}
-	c.processes = &processes{c: c}
-	c.fileClients = &fileClients{c: c, open: map[caisson.ID]*fileClient{}}
-	c.watches = &watches{c: c, stops: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
-	c.diskGuard = &diskGuard{c: c}
-	c.workspaces = workspaces{c}
 	c.locks = &locks{}
 	c.network = network{wires: cfg.Wires, egress: cfg.Egress, gateway: cfg.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
 	memory, _ := cfg.Runtime.(caisson.MemoryWaiter)
@@ -190,6 +188,33 @@ func New(cfg Config) (*Core, error) {
 	c.logs = &logs{dirs: c.dirs, states: c.states, background: c.background, log: cfg.Log}
 	recorder, _ := cfg.Runtime.(caisson.WriterRecorder)
 	c.writers = &writers{states: c.states, runtime: recorder, dirs: c.dirs, log: cfg.Log}
+	c.workspaces = &workspaces{
+		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: cfg.Store.Sandboxes(), accounts: cfg.Store.Accounts(), states: c.states,
+		dirs: c.dirs,
+	}
+	c.freezer = &freezer{runtime: cfg.Runtime, states: c.states}
+	c.fileClients = &fileClients{runtime: cfg.Runtime, background: c.background, open: map[caisson.ID]*fileClient{}}
+	c.specs = &specs{
+		accounts: cfg.Store.Accounts(), images: cfg.Images, runtime: cfg.Runtime, workspaces: c.workspaces, dirs: c.dirs, build: cfg.Build,
+	}
+	randomness, _ := cfg.Runtime.(caisson.RandomnessReporter)
+	c.processes = &processes{
+		runtime: cfg.Runtime, randomness: randomness, specs: c.specs, network: c.network, writers: c.writers, clients: c.fileClients,
+		leftovers: &idSet{},
+	}
+	ends, _ := cfg.Runtime.(caisson.EndReporter)
+	c.watches = &watches{
+		runtime: cfg.Runtime, ends: ends, sandboxes: cfg.Store.Sandboxes(), states: c.states, locks: c.locks, processes: c.processes,
+		logs: c.logs, background: c.background, log: cfg.Log, stops: map[caisson.ID]func(){},
+	}
+	c.diskGuard = &diskGuard{
+		runtime: cfg.Runtime, states: c.states, workspaces: c.workspaces, locks: c.locks, watches: c.watches, free: cfg.Free,
+		reserve: cfg.Limits.DiskReserve, log: cfg.Log,
+	}
+	c.files = &Files{finder: c.finder, access: &fileAccess{
+		finder: c.finder, locks: c.locks, clients: c.fileClients, admission: c.admission, hidden: c.hidden, specs: c.specs,
+		runtime: cfg.Runtime, dirs: c.dirs, log: cfg.Log,
+	}}
 	c.policies = &PolicyService{
 		finder: c.finder, states: c.states, sandboxes: cfg.Store.Sandboxes(), locks: c.locks, network: c.network, egress: cfg.Egress,
 		traffic: cfg.Traffic,

@@ -292,7 +292,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if err := s.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
 		return nil, err
 	}
-	if err := s.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
+	if err := s.c.workspaces.create(ctx, sb, req.Workspace, s.c.processes.halt, &back); err != nil {
 		return nil, err
 	}
 	back.Push(func() error { return s.c.network.deleteBudget(clean, sb) })
