@@ -2,7 +2,6 @@ package sandboxes
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"os"
@@ -14,25 +13,6 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
 )
-
-// checkCreate checks everything about a request that does not depend on the state of the host: its form and limits, the
-// directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
-// capacity is checked by admit, and money by the lease of each call of a model.
-func checkCreate(ctx context.Context, n network, w *workspaces, req *caisson.CreateRequest) error {
-	if err := validateCreate(req); err != nil {
-		return err
-	}
-	if err := checkDirectories(ctx, req); err != nil {
-		return err
-	}
-	if err := errors.Join(w.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(req)); err != nil {
-		return err
-	}
-	if err := n.check(ctx, "", req.Policy, req.Models); err != nil {
-		return err
-	}
-	return n.checkAssignment(ctx, req.Assigned)
-}
 
 // admission decides whether the host has room for a sandbox that starts.
 type admission struct {

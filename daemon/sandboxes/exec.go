@@ -25,9 +25,6 @@ type Processes struct {
 	logs    *logs
 }
 
-// Processes returns the service that manages the processes in sandboxes.
-func (c *Core) Processes() *Processes { return c.execs }
-
 var _ caisson.Processes = (*Processes)(nil)
 
 // Exec implements [caisson.Processes].

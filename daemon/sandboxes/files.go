@@ -19,9 +19,6 @@ type Files struct {
 	access *fileAccess
 }
 
-// Files returns the service for the files in sandboxes.
-func (c *Core) Files() *Files { return c.files }
-
 var _ caisson.Files = (*Files)(nil)
 
 // fileClients manages the file clients of sandboxes.

@@ -64,6 +64,11 @@ func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error
 	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
 }
 
+// list returns all sandboxes in a scope.
+func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
+	return listAll(ctx, s.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+}
+
 // errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")
 

@@ -18,9 +18,6 @@ type ImageService struct {
 	events   caisson.Publisher
 }
 
-// ImageService returns the service that manages images.
-func (c *Core) ImageService() *ImageService { return c.images }
-
 var _ caisson.Images = (*ImageService)(nil)
 
 // image returns an image of the caller's account, and pulls it if it is not present.

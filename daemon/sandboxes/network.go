@@ -209,9 +209,6 @@ type PolicyService struct {
 	traffic   Traffic // nil: no traffic statistics
 }
 
-// Policies returns the service that manages the policies of sandboxes.
-func (c *Core) Policies() *PolicyService { return c.policies }
-
 var _ caisson.Policies = (*PolicyService)(nil)
 
 // GetPolicy implements [caisson.Policies].

@@ -31,7 +31,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
-	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
@@ -120,37 +119,31 @@ func (l *Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Core is the state that the services of this package share. Its exported methods are for the engine.
+// Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	Config
-	dirs
-	locks       *locks
-	builds      keylock.Locks // held while a template is built; the key is account/name
-	processes   *processes
-	fileClients *fileClients
-	watches     *watches
-	deadlines   *deadlines
-	pool        *pool
-	diskGuard   *diskGuard
-	network     network
-	admission   *admission
-	catalog     catalog
-	images      *ImageService
-	logs        *logs
-	writers     *writers
-	policies    *PolicyService
-	execs       *Processes
-	assignments *assignments
-	workspaces  *workspaces
-	freezer     *freezer
-	specs       *specs
-	files       *Files
-	decisions   *decisions
-	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
-	finder      finder
-	states      states
+	node        string
 	background  *background.Group
-	hidden      *idSet // ids that are in use but not in the store: of stand-ins, template builds and captures of forks
+	states      states
+	deadlines   *deadlines
+	clients     *fileClients
+	diskGuard   *diskGuard
+	expiry      *expiry
+	reconciler  *reconciler
+	garbage     *garbage
+	assignments *assignments
+	decisions   *decisions
+	api         services
+}
+
+// services are the services of a Core.
+type services struct {
+	lifecycle *Lifecycle
+	processes *Processes
+	files     *Files
+	snapshots *Snapshots
+	templates *Templates
+	images    *ImageService
+	policies  *PolicyService
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -169,70 +162,169 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: &idSet{}, background: background.New()}
-	c.finder, c.states = finder{cfg.Store.Sandboxes(), cfg.Build}, states{cfg.Store.Sandboxes(), cfg.Events}
-	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
-	c.pool = newPool(c)
-	c.locks = &locks{}
-	c.network = network{wires: cfg.Wires, egress: cfg.Egress, gateway: cfg.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
+	// The runtime's optional abilities; nil if it does not have them.
 	memory, _ := cfg.Runtime.(caisson.MemoryWaiter)
-	c.admission = &admission{
-		limits: cfg.Limits, runtime: cfg.Runtime, memory: memory, available: cfg.Available, free: cfg.Free, background: c.background,
-		log: cfg.Log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
-	}
-	c.catalog = catalog{cfg.Store.Templates()}
-	c.images = &ImageService{
-		driver: cfg.Images, images: cfg.Store.Images(), accounts: cfg.Store.Accounts(), catalog: c.catalog, events: cfg.Events,
-		users: rootfsUsers{cfg.Store.Sandboxes(), cfg.Store.Snapshots(), cfg.Store.Templates()},
-	}
-	c.logs = &logs{dirs: c.dirs, states: c.states, background: c.background, log: cfg.Log}
 	recorder, _ := cfg.Runtime.(caisson.WriterRecorder)
-	c.writers = &writers{states: c.states, runtime: recorder, dirs: c.dirs, log: cfg.Log}
-	c.workspaces = &workspaces{
-		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: cfg.Store.Sandboxes(), accounts: cfg.Store.Accounts(), states: c.states,
-		dirs: c.dirs,
-	}
-	c.freezer = &freezer{runtime: cfg.Runtime, states: c.states}
-	c.fileClients = &fileClients{runtime: cfg.Runtime, background: c.background, open: map[caisson.ID]*fileClient{}}
-	c.specs = &specs{
-		accounts: cfg.Store.Accounts(), images: cfg.Images, runtime: cfg.Runtime, workspaces: c.workspaces, dirs: c.dirs, build: cfg.Build,
-	}
 	randomness, _ := cfg.Runtime.(caisson.RandomnessReporter)
-	c.processes = &processes{
-		runtime: cfg.Runtime, randomness: randomness, specs: c.specs, network: c.network, writers: c.writers, clients: c.fileClients,
-		leftovers: &idSet{},
-	}
 	ends, _ := cfg.Runtime.(caisson.EndReporter)
-	c.watches = &watches{
-		runtime: cfg.Runtime, ends: ends, sandboxes: cfg.Store.Sandboxes(), states: c.states, locks: c.locks, processes: c.processes,
-		logs: c.logs, background: c.background, log: cfg.Log, stops: map[caisson.ID]func(){},
+
+	runtime, log := cfg.Runtime, cfg.Log
+	accounts, boxes, snapshots, templates := cfg.Store.Accounts(), cfg.Store.Sandboxes(), cfg.Store.Snapshots(), cfg.Store.Templates()
+	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
+	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
+	finder, states, catalog := finder{boxes, cfg.Build}, states{boxes, cfg.Events}, catalog{templates}
+	network := network{wires: cfg.Wires, egress: cfg.Egress, gateway: cfg.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
+	logs := &logs{dirs: dirs, states: states, background: background, log: log}
+	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
+	freezer := &freezer{runtime: runtime, states: states}
+	deadlines := &deadlines{background: background, due: make(chan caisson.ID), timers: map[caisson.ID]*time.Timer{}}
+	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
+	admission := &admission{
+		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Available, free: cfg.Free, background: background, log: log,
+		starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
 	}
-	c.diskGuard = &diskGuard{
-		runtime: cfg.Runtime, states: c.states, workspaces: c.workspaces, locks: c.locks, watches: c.watches, free: cfg.Free,
-		reserve: cfg.Limits.DiskReserve, log: cfg.Log,
+	images := &ImageService{
+		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
+		users: rootfsUsers{boxes, snapshots, templates},
 	}
-	c.files = &Files{finder: c.finder, access: &fileAccess{
-		finder: c.finder, locks: c.locks, clients: c.fileClients, admission: c.admission, hidden: c.hidden, specs: c.specs,
-		runtime: cfg.Runtime, dirs: c.dirs, log: cfg.Log,
-	}}
-	c.policies = &PolicyService{
-		finder: c.finder, states: c.states, sandboxes: cfg.Store.Sandboxes(), locks: c.locks, network: c.network, egress: cfg.Egress,
-		traffic: cfg.Traffic,
+	workspaces := &workspaces{
+		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: boxes, accounts: accounts, states: states, dirs: dirs,
 	}
-	c.execs = &Processes{finder: c.finder, states: c.states, runtime: cfg.Runtime, traffic: cfg.Traffic, logs: c.logs}
-	c.assignments = &assignments{finder: c.finder, sandboxes: cfg.Store.Sandboxes(), locks: c.locks, network: c.network, log: cfg.Log}
-	c.decisions = &decisions{events: cfg.Events, background: c.background, log: cfg.Log}
-	return c, nil
+	specs := &specs{
+		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, build: cfg.Build,
+	}
+	processes := &processes{
+		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
+		leftovers: leftovers,
+	}
+	watches := &watches{
+		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs,
+		background: background, log: log, stops: map[caisson.ID]func(){},
+	}
+	remover := &remover{
+		states: states, locks: locks, watches: watches, deadlines: deadlines, processes: processes, workspaces: workspaces, dirs: dirs,
+		network: network, unresolved: unresolved,
+	}
+	resolver := &resolver{
+		runtime: runtime, states: states, dirs: dirs, freezer: freezer, processes: processes, watches: watches, deadlines: deadlines,
+		remover: remover, unresolved: unresolved, log: log,
+	}
+	changes := &changes{
+		finder: finder, states: states, locks: locks, resolver: resolver, watches: watches, deadlines: deadlines, dirs: dirs,
+		unresolved: unresolved, log: log,
+	}
+	verbs := &verbs{
+		runtime: runtime, states: states, admission: admission, processes: processes, freezer: freezer, clients: clients,
+		watches: watches, dirs: dirs, build: cfg.Build,
+	}
+	planner := &planner{
+		catalog: catalog, images: images, holds: cfg.Images, snapshots: snapshots, network: network, workspaces: workspaces, dirs: dirs,
+		node: cfg.Node, build: cfg.Build,
+	}
+	creator := &creator{
+		accounts: accounts, sandboxes: boxes, states: states, locks: locks, admission: admission, dirs: dirs, workspaces: workspaces,
+		network: network, processes: processes, watches: watches, deadlines: deadlines,
+	}
+	pool := &pool{
+		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
+		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
+	}
+	garbage := &garbage{
+		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
+	}
+	return &Core{
+		node: cfg.Node, background: background, states: states, deadlines: deadlines, clients: clients, garbage: garbage,
+		diskGuard: &diskGuard{
+			runtime: runtime, states: states, workspaces: workspaces, locks: locks, watches: watches, free: cfg.Free,
+			reserve: cfg.Limits.DiskReserve, log: log,
+		},
+		expiry: &expiry{
+			states: states, locks: locks, deadlines: deadlines, remover: remover, changes: changes, verbs: verbs,
+			background: background, log: log, retry: deadlineRetry,
+		},
+		reconciler: &reconciler{
+			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
+			watches: watches, deadlines: deadlines, pool: pool, unresolved: unresolved, log: log,
+		},
+		assignments: &assignments{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log},
+		decisions:   &decisions{events: cfg.Events, background: background, log: log},
+		api: services{
+			lifecycle: &Lifecycle{
+				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
+				remover: remover, deadlines: deadlines, writers: writers,
+			},
+			processes: &Processes{finder: finder, states: states, runtime: runtime, traffic: cfg.Traffic, logs: logs},
+			files: &Files{finder: finder, access: &fileAccess{
+				finder: finder, locks: locks, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
+				dirs: dirs, log: log,
+			}},
+			snapshots: &Snapshots{
+				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden,
+				captures:   &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs},
+				workspaces: workspaces, planner: planner, creator: creator, remover: remover,
+			},
+			templates: &Templates{
+				catalog: catalog, templates: templates, accounts: accounts, driver: cfg.Images, images: images, network: network,
+				events: cfg.Events, pool: pool, builder: &builder{
+					planner: planner, accounts: accounts, admission: admission, hidden: hidden, processes: processes, clients: clients,
+					dirs: dirs, images: cfg.Images, runtime: runtime,
+				},
+			},
+			images: images,
+			policies: &PolicyService{
+				finder: finder, states: states, sandboxes: boxes, locks: locks, network: network, egress: cfg.Egress,
+				traffic: cfg.Traffic,
+			},
+		},
+	}, nil
+}
+
+// Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked
+// as failed, incomplete changes are completed or rolled back, and processes and directories of unknown sandboxes are
+// removed and returned. netns opens the network namespace of a running sandbox, for its wire. Reconcile must return
+// before the core is used otherwise.
+func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, error)) ([]caisson.Garbage, error) {
+	garbage, err := c.reconciler.reconcile(ctx, netns)
+	if err != nil {
+		return garbage, err
+	}
+	c.background.Start(c.expiry.run)
+	c.background.Start(c.diskGuard.run)
+	return garbage, c.reconciler.refillPools(ctx)
 }
 
 // Close stops the background work of the core. Sandboxes keep running.
 func (c *Core) Close() error {
 	c.background.Stop()
 	c.deadlines.close()
-	c.fileClients.close()
+	c.clients.close()
 	c.background.Close()
 	return nil
 }
+
+// Sandboxes returns the service that manages the lifecycle of sandboxes.
+func (c *Core) Sandboxes() *Lifecycle { return c.api.lifecycle }
+
+// Processes returns the service that manages the processes in sandboxes.
+func (c *Core) Processes() *Processes { return c.api.processes }
+
+// Files returns the service for the files in sandboxes.
+func (c *Core) Files() *Files { return c.api.files }
+
+// Snapshots returns the service for snapshots and forks.
+func (c *Core) Snapshots() *Snapshots { return c.api.snapshots }
+
+// Templates returns the service that manages templates.
+func (c *Core) Templates() *Templates { return c.api.templates }
+
+// ImageService returns the service that manages images.
+func (c *Core) ImageService() *ImageService { return c.api.images }
+
+// Policies returns the service that manages the policies of sandboxes.
+func (c *Core) Policies() *PolicyService { return c.api.policies }
+
+// Node returns the name of this machine.
+func (c *Core) Node() string { return c.node }
 
 // RecordDecisions records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
 // beyond the queue's limit are dropped, which is logged.
@@ -248,5 +340,25 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
-	return c.images.layersInUse(ctx)
+	return c.api.images.layersInUse(ctx)
+}
+
+// CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
+// and returns them.
+func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
+	return c.garbage.collect(ctx)
+}
+
+// Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
+func (c *Core) Idle(ctx context.Context) (bool, error) {
+	boxes, err := c.states.list(ctx, caisson.AllAccounts())
+	if err != nil {
+		return false, err
+	}
+	for _, sb := range boxes {
+		if sb.State.Live() || sb.State.Transient() || sb.PauseAt != nil || sb.RemoveAt != nil {
+			return false, nil
+		}
+	}
+	return true, nil
 }

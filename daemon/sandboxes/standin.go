@@ -35,7 +35,7 @@ type standIn struct {
 	runtime standInRuntime
 	dirs    dirs
 	log     *slog.Logger
-	show    func()          // see [idSet.hold]
+	hidden  *idSet          // has id until the removal
 	ctx     context.Context // for its removal
 	removed sync.Once
 }
@@ -43,7 +43,7 @@ type standIn struct {
 // remove removes the stand-in.
 func (s *standIn) remove() {
 	s.removed.Do(func() {
-		defer s.show()
+		defer s.hidden.set(s.id, false)
 		if err := errors.Join(s.runtime.Destroy(s.ctx, s.id), s.dirs.removeSandboxDir(s.ctx, s.id)); err != nil {
 			s.log.ErrorContext(s.ctx, "a temporary sandbox for reading files could not be removed", "sandbox", s.id, "err", err)
 		}
@@ -103,9 +103,8 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 		return nil, nil, err
 	}
 	defer admitted()
-	in := &standIn{
-		id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, show: a.hidden.hold(sb.ID), ctx: context.WithoutCancel(ctx),
-	}
+	a.hidden.set(sb.ID, true)
+	in := &standIn{id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, hidden: a.hidden, ctx: context.WithoutCancel(ctx)}
 	if err := a.dirs.makeDir(&sb); err != nil {
 		in.remove()
 		return nil, nil, err

@@ -94,13 +94,18 @@ type halter = func(ctx context.Context, id caisson.ID) error
 // keep their wire.
 func (h *processes) halt(ctx context.Context, id caisson.ID) error {
 	h.clients.drop(id)
-	h.writers.keep(ctx, id)
-	err := h.runtime.Destroy(ctx, id)
+	err := h.kill(ctx, id)
 	if err == nil || ended(h.runtime, id) {
 		err = errors.Join(err, h.network.detach(ctx, id))
 	}
 	h.leftovers.set(id, err != nil)
 	return err
+}
+
+// kill kills the processes of a sandbox.
+func (h *processes) kill(ctx context.Context, id caisson.ID) error {
+	h.writers.keep(ctx, id)
+	return h.runtime.Destroy(ctx, id)
 }
 
 // ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.

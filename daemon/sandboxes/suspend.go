@@ -7,19 +7,6 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Suspend implements [caisson.Sandboxes]. The wire stays attached: replies to requests that the sandbox has sent are
-// kept until it is woken.
-func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.change(ctx, ref, caisson.VerbSuspend, func(ctx context.Context, sb *caisson.Sandbox) error {
-		// A file client is dropped, because a frozen sandbox does not reply to it.
-		l.c.fileClients.drop(sb.ID)
-		if err := l.c.freezer.freeze(ctx, sb.ID); err != nil {
-			return l.c.freezer.thawAfter(ctx, sb.ID, err)
-		}
-		return nil
-	})
-}
-
 // freezer freezes and thaws sandboxes.
 type freezer struct {
 	runtime interface {
@@ -37,13 +24,6 @@ func (f *freezer) thawAfter(ctx context.Context, id caisson.ID, err error) error
 		return err
 	}
 	return stateError{errors.Join(err, terr), caisson.Suspended}
-}
-
-// Wake implements [caisson.Sandboxes].
-func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.change(ctx, ref, caisson.VerbWake, func(ctx context.Context, sb *caisson.Sandbox) error {
-		return l.c.freezer.thaw(ctx, sb.ID)
-	})
 }
 
 // freeze freezes a sandbox. It is idempotent, because an earlier daemon may have stopped before it stored the new

@@ -29,16 +29,13 @@ type writers struct {
 	log     *slog.Logger
 }
 
-// Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
-// the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
-// record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
-// account.
-func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
-	sb, err := l.c.states.get(ctx, id)
+// byID implements [Lifecycle.Writers].
+func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+	sb, err := w.states.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return l.c.writers.of(ctx, sb)
+	return w.of(ctx, sb)
 }
 
 // of implements Writers for a sandbox that has been read from the store.
