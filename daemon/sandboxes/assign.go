@@ -2,45 +2,52 @@ package sandboxes
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
 )
 
-// Assign sets the run that a sandbox of the caller's account serves; nil clears it. Returns a Conflict error while the
-// sandbox serves another run or another attempt of the same run: the caller must call Assign with nil in between. When
-// Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
-// of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
-func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
-	if err := c.network.checkAssignment(ctx, a); err != nil {
+// assignments assigns sandboxes to runs.
+type assignments struct {
+	finder    finder
+	sandboxes caisson.Table[caisson.Sandbox]
+	locks     *locks
+	network   network
+	log       *slog.Logger
+}
+
+// assign implements [Core.Assign].
+func (a *assignments) assign(ctx context.Context, id caisson.ID, to *caisson.Assignment) (*caisson.Sandbox, error) {
+	if err := a.network.checkAssignment(ctx, to); err != nil {
 		return nil, err
 	}
-	sb, err := c.find(ctx, string(id))
+	sb, err := a.finder.find(ctx, string(id))
 	if err != nil {
 		return nil, err
 	}
-	release, err := c.locks.acquireSoon(ctx, sb.ID)
+	release, err := a.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	var old *caisson.Assignment
 	set := func(ctx context.Context, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
-		return c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), change)
+		return a.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), change)
 	}
 	// The assignment is stored first: if the daemon stops here, the next one configures the wire from the store.
 	changed, err := set(ctx, func(s *caisson.Sandbox) error {
 		old = s.Assigned
-		if err := checkAssignable(s, a); err != nil {
+		if err := checkAssignable(s, to); err != nil {
 			return err
 		}
-		s.Assigned = a
+		s.Assigned = to
 		return nil
 	})
 	if err != nil || !wired(changed) {
 		return changed, err // A sandbox without a wire gets the assignment with its next wire.
 	}
-	err = c.network.configure(ctx, changed)
+	err = a.network.configure(ctx, changed)
 	if caisson.KindOf(err) == caisson.NotFound {
 		err = nil // The sandbox has lost its wire and has no network access.
 	}
@@ -55,10 +62,10 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 		return nil
 	})
 	if uerr == nil {
-		uerr = c.network.configure(clean, back)
+		uerr = a.network.configure(clean, back)
 	}
 	if uerr != nil {
-		c.Log.ErrorContext(ctx, "an assignment that failed could not be taken back", "sandbox", sb.ID, "err", uerr)
+		a.log.ErrorContext(ctx, "an assignment that failed could not be taken back", "sandbox", sb.ID, "err", uerr)
 	}
 	return nil, err
 }

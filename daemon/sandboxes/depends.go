@@ -1,7 +1,6 @@
 package sandboxes
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -54,22 +53,4 @@ func mismatch(had, have caisson.Dependencies) string {
 		return "the files of its image have changed"
 	}
 	return ""
-}
-
-// dependencies returns the dependencies of a memory snapshot of a sandbox that starts now.
-func (h *processes) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
-	caps := h.c.Runtime.Capabilities()
-	d = caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
-	if len(sb.Rootfs.Binds) == 0 {
-		return d, nil // Layers are immutable.
-	}
-	// Host directories can change after the sandbox was created, so the current digest of the host image is included.
-	img, err := h.c.Images.Host(ctx)
-	if err != nil {
-		return d, err
-	}
-	if img.Digest != d.Rootfs {
-		d.Rootfs += " on " + img.Digest
-	}
-	return d, nil
 }

@@ -57,11 +57,11 @@ func validateSeed(field string, f caisson.SeedFile) error {
 }
 
 // writeSeeds writes files in a running sandbox as its root, and creates their parent directories.
-func (t *Templates) writeSeeds(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
+func (b *builder) writeSeeds(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
 	if len(files) == 0 {
 		return nil
 	}
-	client := t.c.fileClients.client(id)
+	client := b.clients.client(id)
 	defer client.Close()
 	for _, f := range files {
 		mode := f.Mode

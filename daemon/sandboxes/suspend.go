@@ -7,64 +7,53 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Suspend implements [caisson.Sandboxes]. The wire stays attached: replies to requests that the sandbox has sent are
-// kept until it is woken.
-func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.change(ctx, ref, caisson.VerbSuspend, func(ctx context.Context, sb *caisson.Sandbox) error {
-		// A file client is dropped, because a frozen sandbox does not reply to it.
-		l.c.fileClients.drop(sb.ID)
-		if err := l.c.processes.freeze(ctx, sb.ID); err != nil {
-			return l.c.processes.thawAfter(ctx, sb.ID, err)
-		}
-		return nil
-	})
+// freezer freezes and thaws sandboxes.
+type freezer struct {
+	runtime interface {
+		caisson.Freezer
+		ender
+	}
+	states states
 }
 
 // thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.
 // If it cannot be thawed, the returned error sets the state Suspended, so that the sandbox can be woken.
-func (h *processes) thawAfter(ctx context.Context, id caisson.ID, err error) error {
-	terr := h.thaw(context.WithoutCancel(ctx), id)
-	if terr == nil || h.ended(id) {
+func (f *freezer) thawAfter(ctx context.Context, id caisson.ID, err error) error {
+	terr := f.thaw(context.WithoutCancel(ctx), id)
+	if terr == nil || ended(f.runtime, id) {
 		return err
 	}
 	return stateError{errors.Join(err, terr), caisson.Suspended}
 }
 
-// Wake implements [caisson.Sandboxes].
-func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.change(ctx, ref, caisson.VerbWake, func(ctx context.Context, sb *caisson.Sandbox) error {
-		return l.c.processes.thaw(ctx, sb.ID)
-	})
-}
-
 // freeze freezes a sandbox. It is idempotent, because an earlier daemon may have stopped before it stored the new
 // state.
-func (h *processes) freeze(ctx context.Context, id caisson.ID) error {
-	return h.ignoreRepeated(id, h.c.Runtime.Freeze(ctx, id))
+func (f *freezer) freeze(ctx context.Context, id caisson.ID) error {
+	return f.ignoreRepeated(id, f.runtime.Freeze(ctx, id))
 }
 
 // thaw resumes a frozen sandbox. It is idempotent.
-func (h *processes) thaw(ctx context.Context, id caisson.ID) error {
-	return h.ignoreRepeated(id, h.c.Runtime.Thaw(ctx, id))
+func (f *freezer) thaw(ctx context.Context, id caisson.ID) error {
+	return f.ignoreRepeated(id, f.runtime.Thaw(ctx, id))
 }
 
 // thawOrSuspend thaws a sandbox that was frozen only for a short time. If that fails, it stores the state Suspended, so that
 // the sandbox can be woken.
-func (h *processes) thawOrSuspend(ctx context.Context, id caisson.ID) error {
+func (f *freezer) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 	ctx = context.WithoutCancel(ctx)
-	err := h.thaw(ctx, id)
+	err := f.thaw(ctx, id)
 	if err == nil {
 		return nil
 	}
-	sb, serr := h.c.setState(ctx, id, caisson.Suspended, func(s *caisson.Sandbox) error {
-		if s.State != caisson.Running || h.ended(id) {
+	sb, serr := f.states.set(ctx, id, caisson.Suspended, func(s *caisson.Sandbox) error {
+		if s.State != caisson.Running || ended(f.runtime, id) {
 			return errUnchanged
 		}
 		return nil
 	})
 	switch {
 	case serr == nil:
-		h.c.event(ctx, sb, "sandbox.suspended", map[string]string{"reason": caisson.MessageOf(err)})
+		f.states.event(ctx, sb, "sandbox.suspended", map[string]string{"reason": caisson.MessageOf(err)})
 	case !errors.Is(serr, errUnchanged):
 		err = errors.Join(err, serr)
 	}
@@ -73,11 +62,11 @@ func (h *processes) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 
 // ignoreRepeated returns nil for a Conflict error that means that the sandbox was already frozen or thawed. If the sandbox has
 // ended, it returns a Conflict error that reports this.
-func (h *processes) ignoreRepeated(id caisson.ID, err error) error {
+func (f *freezer) ignoreRepeated(id caisson.ID, err error) error {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return err
 	}
-	if h.ended(id) {
+	if ended(f.runtime, id) {
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
 	}
 	return nil
