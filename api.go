@@ -10,6 +10,7 @@ import (
 type API struct {
 	Sandboxes
 	Processes
+	Services
 	Snapshots
 	Templates
 	Images

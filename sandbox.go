@@ -37,7 +37,7 @@ type Sandbox struct {
 }
 
 // A Spec contains everything that defines how a sandbox behaves: its template with the request's changes, resolved.
-// Except for the policy, it is immutable.
+// Except for the policy and the services, it is immutable.
 type Spec struct {
 	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
 	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
@@ -49,7 +49,7 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
-	Policy    Policy            `json:"policy,omitzero" doc:"Egress policy; the only part that can change later"`
+	Policy    Policy            `json:"policy,omitzero" doc:"Egress policy; can change later"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Randomness is for sandboxes of agents, see [Warm]: the reason why forks of a snapshot of it draw different random
 	// numbers.
@@ -61,6 +61,10 @@ type Spec struct {
 	WorkspaceAt string `json:"workspaceAt,omitempty"`
 	// Volume is the attached volume; nil if there is none.
 	Volume *VolumeMount `json:"volume,omitempty"`
+	// Services are the services of the sandbox by id; they can change later.
+	Services []Service `json:"services,omitempty"`
+	// ServicesRevision is incremented with each change of Services.
+	ServicesRevision int64 `json:"servicesRevision,omitempty"`
 }
 
 // Resources are hard limits. Zero means the default of [DefaultResources] in a request or template.
@@ -129,6 +133,7 @@ type CreateRequest struct {
 	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
 	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
+	Services  []Service         `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
 	Assigned  *Assignment       `json:"-"` // the run that it is created for
 	// KeepRandomness is as in [ForkRequest].
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`

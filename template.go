@@ -23,11 +23,13 @@ type Template struct {
 	HardTTL     Duration          `json:"hardTtl,omitempty" yaml:"hardTtl"`
 	Mounts      []Mount           `json:"mounts,omitempty" yaml:"mounts"`
 	// Setup steps run one after another in a sandbox, as root; the resulting changes are stored as a layer.
-	Setup  []SetupStep       `json:"setup,omitempty" yaml:"setup"`
-	Policy Policy            `json:"policy,omitzero" yaml:"policy"`
-	Models *ModelGrant       `json:"models,omitempty" yaml:"models"`
-	Pool   int               `json:"pool,omitempty" yaml:"pool" doc:"How many ready sandboxes to keep"`
-	Labels map[string]string `json:"labels,omitempty" yaml:"labels"`
+	Setup []SetupStep `json:"setup,omitempty" yaml:"setup"`
+	// Services are started with each sandbox.
+	Services []Service         `json:"services,omitempty" yaml:"services"`
+	Policy   Policy            `json:"policy,omitzero" yaml:"policy"`
+	Models   *ModelGrant       `json:"models,omitempty" yaml:"models"`
+	Pool     int               `json:"pool,omitempty" yaml:"pool" doc:"How many ready sandboxes to keep"`
+	Labels   map[string]string `json:"labels,omitempty" yaml:"labels"`
 	// Built describes the last build; nil if the template has not been built or has changed since.
 	Built     *Built    `json:"built,omitempty" yaml:"-"`
 	CreatedAt time.Time `json:"createdAt,omitzero" yaml:"-"`

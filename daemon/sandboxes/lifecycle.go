@@ -104,6 +104,8 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 			c.log.ErrorContext(clean, "the saved state of a sandbox could not be removed after its start", "sandbox", id, "err", err)
 		}
 		c.watches.watch(done)
+	} else if v == caisson.VerbWake {
+		c.watches.services.ensureFollowed(done)
 	}
 	c.deadlines.arm(done)
 	return done, nil

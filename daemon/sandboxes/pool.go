@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -91,12 +92,12 @@ func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sa
 }
 
 // matchesSpec reports whether the pooled sandbox sb matches want. Environment, working directory and user matter only to the
-// command, which already runs with them.
+// command and the services, which already run with them.
 func matchesSpec(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
 	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
-		slices.Equal(a.Command, b.Command) &&
-		(len(a.Command) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
+		slices.Equal(a.Command, b.Command) && reflect.DeepEqual(a.Services, b.Services) &&
+		(len(a.Command) == 0 && len(a.Services) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }
 
 // refill fills a template's pool to its size, in the background.

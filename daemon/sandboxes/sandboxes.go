@@ -55,6 +55,7 @@ type Runtime interface {
 	caisson.Runtime
 	caisson.Checkpointer
 	caisson.Freezer
+	caisson.Dialer
 	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
 	// NotFound or Conflict if the sandbox does not run.
 	Written(id caisson.ID) (caisson.Size, error)
@@ -144,6 +145,7 @@ type services struct {
 	templates *Templates
 	images    *ImageService
 	policies  *PolicyService
+	services  *ServiceService
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -197,8 +199,11 @@ func New(cfg Config) (*Core, error) {
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
 		leftovers: leftovers,
 	}
+	supervisors := &supervisors{
+		runtime: runtime, states: states, build: cfg.Build, background: background, log: log, followers: map[caisson.ID]*follower{},
+	}
 	watches := &watches{
-		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs,
+		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
 		background: background, log: log, stops: map[caisson.ID]func(){},
 	}
 	remover := &remover{
@@ -270,7 +275,8 @@ func New(cfg Config) (*Core, error) {
 					dirs: dirs, images: cfg.Images, runtime: runtime,
 				},
 			},
-			images: images,
+			images:   images,
+			services: &ServiceService{finder: finder, states: states, sandboxes: boxes, locks: locks, supervisors: supervisors},
 			policies: &PolicyService{
 				finder: finder, states: states, sandboxes: boxes, locks: locks, network: network, egress: cfg.Egress,
 				traffic: cfg.Traffic,
@@ -322,6 +328,9 @@ func (c *Core) ImageService() *ImageService { return c.api.images }
 
 // Policies returns the service that manages the policies of sandboxes.
 func (c *Core) Policies() *PolicyService { return c.api.policies }
+
+// Services returns the service that manages the services of sandboxes.
+func (c *Core) Services() *ServiceService { return c.api.services }
 
 // Node returns the name of this machine.
 func (c *Core) Node() string { return c.node }

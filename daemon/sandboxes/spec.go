@@ -46,6 +46,9 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
 		maps.Copy(s.Env, env)
 	}
+	if s.Services = mergeServices(t.Services, req.Services); len(s.Services) > 0 {
+		s.ServicesRevision = 1
+	}
 	s.Policy, s.Models = t.Policy, t.Models
 	if req.Policy != nil {
 		s.Policy = *req.Policy
@@ -313,6 +316,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
 		validateTTLs(req.TTL, req.HardTTL), validateRandomness(req.Randomness),
+		validateServices("services", req.Services),
 	} {
 		if err != nil {
 			return err
@@ -327,8 +331,8 @@ func validateCreate(req *caisson.CreateRequest) error {
 	if req.NoStart {
 		return caisson.Invalidf("noStart", "a sandbox from a snapshot is started at once")
 	}
-	if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 {
-		return caisson.Invalidf("snapshot", "a snapshot has its own image, command, user and resources; omit them")
+	if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 || len(req.Services) > 0 {
+		return caisson.Invalidf("snapshot", "a snapshot has its own image, command, user, resources and services; omit them")
 	}
 	return nil
 }

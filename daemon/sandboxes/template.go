@@ -196,6 +196,7 @@ func validateTemplate(t *caisson.Template) error {
 	for _, err := range []error{
 		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
 		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTTLs(&t.TTL, &t.HardTTL),
+		validateServices("services", t.Services),
 	} {
 		if err != nil {
 			return err

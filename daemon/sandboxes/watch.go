@@ -21,6 +21,7 @@ type watches struct {
 	locks      *locks
 	processes  *processes
 	logs       *logs
+	services   *supervisors
 	background *background.Group
 	log        *slog.Logger
 
@@ -45,6 +46,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 			w.background.Start(func(context.Context) { w.watchCommand(ctx, sb) })
 		}
 	}
+	w.services.follow(sb)
 	done := w.runtime.Done(sb.ID)
 	w.background.Start(func(context.Context) {
 		select {
@@ -71,6 +73,7 @@ func (w *watches) unwatch(id caisson.ID) {
 	end := w.stops[id]
 	delete(w.stops, id)
 	w.mu.Unlock()
+	w.services.unfollow(id)
 	if end != nil {
 		end()
 	}

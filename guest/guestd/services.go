@@ -2,6 +2,7 @@ package guestd
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -78,7 +79,7 @@ func supervise() error {
 	}
 	f.Close()
 	killMarked("") // An earlier supervisor may have ended before its services.
-	s := service.New(startService)
+	s := service.New(serviceHost{})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	go func() {
@@ -104,8 +105,14 @@ type serviceProcess struct {
 	ended bool // its pid may belong to another process; guarded by mu
 }
 
-// startService starts the command of a service. It is a [service.Starter].
-func startService(s caisson.Service, out io.Writer) (service.Process, error) {
+// serviceHost implements [service.Host] with processes.
+type serviceHost struct{}
+
+// Dial implements [service.Host].
+func (serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) { return service.Dial(ctx, port) }
+
+// Start implements [service.Host].
+func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
 	id, err := resolveUser(os.DirFS("/etc"), s.User)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/service"
 )
 
 // output is the output of a service.
@@ -97,7 +98,7 @@ func TestServiceTree(t *testing.T) {
 		}
 		p := startShell(t, id, script, &out)
 		var pids []string
-		poll(t, func() bool { pids = strings.Fields(out.String()); return len(pids) == 2 })
+		poll(t, "a service", func() bool { pids = strings.Fields(out.String()); return len(pids) == 2 })
 		switch how {
 		case "terminated":
 			p.Terminate()
@@ -110,7 +111,7 @@ func TestServiceTree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			poll(t, func() bool { return unix.Kill(pid, 0) == unix.ESRCH || zombie(pid) })
+			poll(t, "a service", func() bool { return unix.Kill(pid, 0) == unix.ESRCH || zombie(pid) })
 		}
 	}
 	if unix.Kill(other.PID(), 0) != nil || zombie(other.PID()) {
@@ -123,3 +124,5 @@ func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
+
+func startService(s caisson.Service, out *output) (service.Process, error) { return serviceHost{}.Start(s, out) }

@@ -18,16 +18,16 @@ import (
 const checkTimeout = 5 * time.Second
 
 // check checks once whether a service is ready. It returns soon after ctx has ended.
-func check(ctx context.Context, start Starter, s caisson.Service) error {
+func check(ctx context.Context, host Host, s caisson.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	switch r := s.Readiness; {
 	case r.HTTP != "":
-		return checkHTTP(ctx, s.Port, r.HTTP)
+		return checkHTTP(ctx, host, s.Port, r.HTTP)
 	case len(r.Exec) > 0:
-		return checkExec(ctx, start, s)
+		return checkExec(ctx, host, s)
 	default:
-		conn, err := dial(ctx, s.Port)
+		conn, err := host.Dial(ctx, s.Port)
 		if err == nil {
 			conn.Close()
 		}
@@ -35,8 +35,8 @@ func check(ctx context.Context, start Starter, s caisson.Service) error {
 	}
 }
 
-// dial connects to a port of the loopback device.
-func dial(ctx context.Context, port int) (net.Conn, error) {
+// Dial connects to a port of the loopback device.
+func Dial(ctx context.Context, port int) (net.Conn, error) {
 	var first error
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
@@ -51,8 +51,8 @@ func dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // checkHTTP requests a path. It does without net/http, which would make guestd much larger.
-func checkHTTP(ctx context.Context, port int, path string) error {
-	conn, err := dial(ctx, port)
+func checkHTTP(ctx context.Context, h Host, port int, path string) error {
+	conn, err := h.Dial(ctx, port)
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,10 @@ func checkHTTP(ctx context.Context, port int, path string) error {
 }
 
 // checkExec runs the check's program.
-func checkExec(ctx context.Context, start Starter, s caisson.Service) error {
+func checkExec(ctx context.Context, host Host, s caisson.Service) error {
 	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // an id of its own, because all of a service ends with its process
 	var said head
-	p, err := start(s, &said)
+	p, err := host.Start(s, &said)
 	if err != nil {
 		return fmt.Errorf("the check cannot be started: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 // answerTimeout is how long the supervisor may take for an answer that does not depend on a change.
 const answerTimeout = 10 * time.Second
 
-// Apply replaces the set of services. Like all functions here, it takes conn over, a connection to [Socket].
-func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, list []caisson.Service) error {
-	_, err := ask(ctx, conn, request{Op: opApply, Revision: revision, Services: list})
+// Apply replaces the set of services, which have env in their environment. Like all functions here, it takes conn over, a connection to [Socket].
+func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, env map[string]string, list []caisson.Service) error {
+	_, err := ask(ctx, conn, request{Op: opApply, Revision: revision, Env: env, Services: list})
 	return err
 }
 
@@ -34,8 +34,10 @@ func List(ctx context.Context, conn io.ReadWriteCloser) ([]Condition, error) {
 	return a.Conditions, nil
 }
 
-// Watch calls changed with the conditions of all services, at once and after each change, until the connection or ctx ends. While
-// changed runs, changes are passed over.
+// watchPause is the pause after each answer, so that a supervisor that sends without end costs little.
+const watchPause = 50 * time.Millisecond
+
+// Watch calls changed with the conditions of all services, at once and after changes, until the connection or ctx ends.
 func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Condition)) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -52,6 +54,9 @@ func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Conditio
 		}
 		if a.Conditions != nil {
 			changed(a.Conditions)
+		}
+		if !sleep(ctx, watchPause) {
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -14,18 +13,15 @@ import (
 // Socket is the path of the supervisor's socket in a sandbox.
 const Socket = "/dev/.caisson/services"
 
-// MaxServices is the maximum number of services of a sandbox, MaxSize the maximum size of their JSON in bytes.
-const (
-	MaxServices = 32
-	MaxSize     = 256 << 10
-)
+// MaxServices is the maximum number of services of a sandbox.
+const MaxServices = 32
 
 // The protocol, on one connection for each request. Messages in both directions are a length in four bytes (big endian) and that
 // much JSON. The client sends one request. The server sends one answer; to opWatch one at once and one after each change, to opLogs
 // as many as there is output. Where it goes on, it sends an empty answer from time to time, to notice a client that is gone. It
 // closes the connection at the end.
 const (
-	maxRequest = MaxSize + 4<<10
+	maxRequest = 8 << 20 // an environment of 1 MiB, with each byte escaped, and the services
 	maxAnswer  = 128 << 10
 	chunkSize  = 32 << 10 // output in one answer, in bytes
 	maxMessage = 300      // bytes of a condition's or an error's text
@@ -33,7 +29,7 @@ const (
 
 // The operations of a request.
 const (
-	opApply   = "apply"   // Revision, Services
+	opApply   = "apply"   // Revision, Env, Services
 	opList    = "list"    // answered with Conditions
 	opWatch   = "watch"   // answered with Conditions until the connection ends
 	opRestart = "restart" // ID
@@ -44,6 +40,7 @@ const (
 type request struct {
 	Op       string            `json:"op"`
 	Revision int64             `json:"revision,omitempty"`
+	Env      map[string]string `json:"env,omitempty"` // of all services
 	Services []caisson.Service `json:"services,omitempty"`
 	ID       string            `json:"id,omitempty"`
 	Follow   bool              `json:"follow,omitempty"`
@@ -101,10 +98,4 @@ func readMessage(r io.Reader, limit int, v any) error {
 		return errProtocol
 	}
 	return nil
-}
-
-// A deadliner is a connection whose blocked calls can be ended.
-type deadliner interface {
-	SetReadDeadline(t time.Time) error
-	SetWriteDeadline(t time.Time) error
 }

@@ -56,7 +56,7 @@ func TestProtocol(t *testing.T) {
 	t.Parallel()
 	s, started := newSupervisor(t, func(c *child) error { _, err := io.WriteString(c.out, "hello\n"); return err })
 	dial, ctx := serve(t, s), t.Context()
-	if err := Apply(ctx, dial(), 1, []caisson.Service{web(caisson.RestartNever)}); err != nil {
+	if err := Apply(ctx, dial(), 1, nil, []caisson.Service{web(caisson.RestartNever)}); err != nil {
 		t.Fatal(err)
 	}
 	// await watches until the service is in a state.
@@ -116,7 +116,7 @@ func TestProtocol(t *testing.T) {
 			t.Errorf("%s of a service that is not there: %v", name, err)
 		}
 	}
-	if err := Apply(ctx, dial(), 2, nil); err != nil {
+	if err := Apply(ctx, dial(), 2, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(log); err != nil { // the service that it follows is gone
@@ -228,15 +228,15 @@ func TestChecks(t *testing.T) {
 			}
 		}()
 		port := ln.Addr().(*net.TCPAddr).Port
-		err = check(t.Context(), nil, caisson.Service{Port: port, Readiness: &caisson.Readiness{HTTP: "/health"}})
+		err = check(t.Context(), &children{}, caisson.Service{Port: port, Readiness: &caisson.Readiness{HTTP: "/health"}})
 		if (err == nil) != ok {
 			t.Errorf("%.60q: %v", answer, err)
 		}
-		if err := check(t.Context(), nil, caisson.Service{Port: port, Readiness: &caisson.Readiness{TCP: true}}); err != nil {
+		if err := check(t.Context(), &children{}, caisson.Service{Port: port, Readiness: &caisson.Readiness{TCP: true}}); err != nil {
 			t.Error(err)
 		}
 		ln.Close()
-		if err := check(t.Context(), nil, caisson.Service{Port: port, Readiness: &caisson.Readiness{TCP: true}}); err == nil {
+		if err := check(t.Context(), &children{}, caisson.Service{Port: port, Readiness: &caisson.Readiness{TCP: true}}); err == nil {
 			t.Error("a closed port accepts connections")
 		}
 	}

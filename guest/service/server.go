@@ -87,7 +87,7 @@ func (c *server) serve(ctx context.Context) {
 func (c *server) execute(ctx context.Context, req *request) error {
 	switch req.Op {
 	case opApply:
-		if err := c.supervisor.Apply(req.Revision, req.Services); err != nil {
+		if err := c.supervisor.Apply(req.Revision, req.Env, req.Services); err != nil {
 			return err
 		}
 		return c.send(answer{})

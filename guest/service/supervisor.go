@@ -4,7 +4,10 @@
 package service
 
 import (
+	"context"
 	"io"
+	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -25,12 +28,17 @@ type Process interface {
 	Kill()
 }
 
-// A Starter starts the command of a service, and writes its output to out until the process is done.
-type Starter func(s caisson.Service, out io.Writer) (Process, error)
+// A Host is where services run.
+type Host interface {
+	// Start starts the command of a service, and writes its output to out until the process is done.
+	Start(s caisson.Service, out io.Writer) (Process, error)
+	// Dial connects to a port of a service.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+}
 
 // A Supervisor keeps a set of services running. Its methods are safe for concurrent use.
 type Supervisor struct {
-	start Starter
+	host Host
 
 	mu       sync.Mutex
 	revision int64            // of the set; guarded by mu
@@ -41,13 +49,21 @@ type Supervisor struct {
 }
 
 // New returns a supervisor without services.
-func New(start Starter) *Supervisor {
-	return &Supervisor{start: start, units: map[string]*unit{}, changed: make(chan struct{})}
+func New(host Host) *Supervisor {
+	return &Supervisor{host: host, units: map[string]*unit{}, changed: make(chan struct{})}
 }
 
-// Apply replaces the set of services. Services that are the same as before keep running; others are ended before what replaces them
+// Apply replaces the set of services, which have env in their environment. Services that are the same as before keep running; others are ended before what replaces them
 // starts. Returns Conflict for a set that is older than the present one.
-func (s *Supervisor) Apply(revision int64, list []caisson.Service) error {
+func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson.Service) error {
+	list = slices.Clone(list)
+	for i, svc := range list {
+		list[i].Env = maps.Clone(env)
+		if list[i].Env == nil {
+			list[i].Env = map[string]string{}
+		}
+		maps.Copy(list[i].Env, svc.Env)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

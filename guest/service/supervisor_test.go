@@ -1,9 +1,11 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -41,14 +43,16 @@ func (c *child) end(exit caisson.ExitStatus) {
 	c.once.Do(func() { c.exit = exit; close(c.done) })
 }
 
-// children is a starter that keeps what it has started.
+// children is a [Host] that keeps what it has started.
 type children struct {
 	mu   sync.Mutex
 	list []*child
 	each func(c *child) error // called for each new one
 }
 
-func (s *children) start(svc caisson.Service, out io.Writer) (Process, error) {
+func (s *children) Dial(ctx context.Context, port int) (net.Conn, error) { return Dial(ctx, port) }
+
+func (s *children) Start(svc caisson.Service, out io.Writer) (Process, error) {
 	c := &child{service: svc, out: out, began: time.Now(), done: make(chan struct{})}
 	s.mu.Lock()
 	s.list = append(s.list, c)
@@ -70,14 +74,14 @@ func (s *children) all() []*child {
 // newSupervisor returns a supervisor that is closed at the end of the test.
 func newSupervisor(t *testing.T, each func(c *child) error) (*Supervisor, *children) {
 	started := &children{each: each}
-	s := New(started.start)
+	s := New(started)
 	t.Cleanup(s.Close)
 	return s, started
 }
 
 func apply(t *testing.T, s *Supervisor, revision int64, list ...caisson.Service) {
 	t.Helper()
-	if err := s.Apply(revision, list); err != nil {
+	if err := s.Apply(revision, nil, list); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -239,10 +243,10 @@ func TestApply(t *testing.T) {
 		if now := started.all(); len(now) != 3 || now[2].service.Env["X"] != "1" {
 			t.Errorf("%d processes were started", len(now))
 		}
-		if err := s.Apply(1, nil); caisson.KindOf(err) != caisson.Conflict {
+		if err := s.Apply(1, nil, nil); caisson.KindOf(err) != caisson.Conflict {
 			t.Errorf("an older set: %v", err)
 		}
-		if err := s.Apply(3, []caisson.Service{a, a}); caisson.KindOf(err) != caisson.Invalid {
+		if err := s.Apply(3, nil, []caisson.Service{a, a}); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("the same id twice: %v", err)
 		}
 		apply(t, s, 3)

@@ -45,11 +45,8 @@ func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	return u
 }
 
-// same reports whether two services are the same; absent and empty lists and maps are.
+// same reports whether two services are the same; an absent and an empty command are.
 func same(a, b caisson.Service) bool {
-	if len(a.Env) == 0 && len(b.Env) == 0 {
-		a.Env, b.Env = nil, nil
-	}
 	if len(a.Command) == 0 && len(b.Command) == 0 {
 		a.Command, b.Command = nil, nil
 	}
@@ -128,7 +125,7 @@ func (u *unit) rest(e end, failures int) (requested bool) {
 
 // runOnce starts the service and returns when it has ended.
 func (u *unit) runOnce() end {
-	p, err := u.supervisor.start(u.service, u.log)
+	p, err := u.supervisor.host.Start(u.service, u.log)
 	if err != nil {
 		message := "it cannot be started: " + short(err)
 		fmt.Fprintln(u.log, "[caisson: "+message+"]")
@@ -150,6 +147,8 @@ func (u *unit) runOnce() end {
 
 // follow waits until p has ended, and ends it when the service is removed, restarted or not ready in time.
 func (u *unit) follow(p Process, checked <-chan error) (e end) {
+	stable := time.NewTimer(stableTime)
+	defer stable.Stop()
 	for {
 		select {
 		case <-p.Done():
@@ -161,6 +160,8 @@ func (u *unit) follow(p Process, checked <-chan error) (e end) {
 			stop(p)
 			e.restart = true
 			return e
+		case <-stable.C:
+			u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Failures = 0 })
 		case err := <-checked:
 			checked = nil
 			if err != nil {
@@ -194,7 +195,7 @@ func (u *unit) awaitReady(ctx context.Context) error {
 		return nil
 	}
 	for clock := u.newClock(); ; {
-		err := check(ctx, u.supervisor.start, u.service)
+		err := check(ctx, u.supervisor.host, u.service)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return nil
@@ -215,7 +216,7 @@ func (u *unit) askPort() {
 		return
 	}
 	for clock := u.newClock(); ; {
-		err := check(u.ctx, u.supervisor.start, u.service)
+		err := check(u.ctx, u.supervisor.host, u.service)
 		if u.ctx.Err() != nil {
 			return
 		}

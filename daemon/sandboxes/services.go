@@ -1,0 +1,282 @@
+package sandboxes
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/service"
+)
+
+// ServiceService implements [caisson.Services].
+type ServiceService struct {
+	finder      finder
+	states      states
+	sandboxes   caisson.Table[caisson.Sandbox]
+	locks       *locks
+	supervisors *supervisors
+}
+
+var _ caisson.Services = (*ServiceService)(nil)
+
+// ListServices implements [caisson.Services].
+func (s *ServiceService) ListServices(ctx context.Context, ref string) ([]caisson.ServiceStatus, error) {
+	sb, err := s.finder.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.statuses(ctx, sb)
+}
+
+// statuses returns the services of a sandbox with their conditions.
+func (s *ServiceService) statuses(ctx context.Context, sb *caisson.Sandbox) ([]caisson.ServiceStatus, error) {
+	list := []caisson.ServiceStatus{}
+	for _, svc := range sb.Spec.Services {
+		list = append(list, caisson.ServiceStatus{Service: svc, ServiceCondition: caisson.ServiceCondition{State: caisson.ServiceStopped}})
+	}
+	if len(list) == 0 || sb.State != caisson.Running {
+		return list, nil
+	}
+	if err := s.finder.allow(sb, caisson.VerbExec); err != nil {
+		return nil, err
+	}
+	conditions, err := s.supervisors.list(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		list[i].State = caisson.ServiceStarting // not yet with the supervisor
+		for _, c := range conditions {
+			if c.ID == list[i].ID {
+				list[i].ServiceCondition = c.ServiceCondition
+			}
+		}
+	}
+	return list, nil
+}
+
+// ApplyServices implements [caisson.Services].
+func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req caisson.ServicesRequest) ([]caisson.ServiceStatus, error) {
+	if err := validateServices("services", req.Services); err != nil {
+		return nil, err
+	}
+	sb, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
+		if req.Prune {
+			old = nil
+		}
+		return mergeServices(old, req.Services), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.statuses(ctx, sb)
+}
+
+// RemoveService implements [caisson.Services].
+func (s *ServiceService) RemoveService(ctx context.Context, ref, id string) error {
+	_, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
+		rest := slices.DeleteFunc(slices.Clone(old), func(svc caisson.Service) bool { return svc.ID == id })
+		if len(rest) == len(old) {
+			return nil, noService(id)
+		}
+		return rest, nil
+	})
+	return err
+}
+
+// change stores another set of services, and brings it to the sandbox if that runs.
+func (s *ServiceService) change(ctx context.Context, ref string, to func(old []caisson.Service) ([]caisson.Service, error)) (*caisson.Sandbox, error) {
+	sb, err := s.finder.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.locks.acquireSoon(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	changed, err := s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
+		if sb.Pooled {
+			return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
+		}
+		if sb.State == caisson.Running {
+			if err := s.finder.allow(sb, caisson.VerbExec); err != nil {
+				return err
+			}
+		}
+		next, err := to(sb.Spec.Services)
+		if err != nil {
+			return err
+		}
+		if err := validateServices("services", next); err != nil { // there may be too many together
+			return err
+		}
+		sb.Spec.Services = next
+		sb.Spec.ServicesRevision++
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
+	if changed.State == caisson.Running {
+		// What is stored is in force also if the sandbox does not answer now: the follower tries again.
+		s.supervisors.ensureFollowed(changed)
+		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+// RestartService implements [caisson.Services].
+func (s *ServiceService) RestartService(ctx context.Context, ref, id string) error {
+	sb, err := s.findService(ctx, ref, id)
+	if err != nil {
+		return err
+	}
+	conn, err := s.supervisors.connect(ctx, sb.ID)
+	if err != nil {
+		return err
+	}
+	return service.Restart(ctx, conn, id)
+}
+
+// ServiceLogs implements [caisson.Services].
+func (s *ServiceService) ServiceLogs(ctx context.Context, ref, id string, follow bool) (io.ReadCloser, error) {
+	sb, err := s.findService(ctx, ref, id)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.supervisors.connect(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	return service.Logs(ctx, conn, id, follow)
+}
+
+// findService returns a running sandbox that has a service.
+func (s *ServiceService) findService(ctx context.Context, ref, id string) (*caisson.Sandbox, error) {
+	sb, err := s.finder.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(sb.Spec.Services, func(svc caisson.Service) bool { return svc.ID == id }) {
+		return nil, noService(id)
+	}
+	return sb, s.finder.allow(sb, caisson.VerbExec)
+}
+
+func noService(id string) error {
+	return caisson.Errorf(caisson.NotFound, "the sandbox has no service %.70q; caisson service ls lists them", id)
+}
+
+// mergeServices returns the services of both lists by id; those of over take the place of others with the same id.
+func mergeServices(list, over []caisson.Service) []caisson.Service {
+	all := slices.Clone(list)
+	for _, svc := range over {
+		all = slices.DeleteFunc(all, func(s caisson.Service) bool { return s.ID == svc.ID })
+		all = append(all, svc)
+	}
+	slices.SortFunc(all, func(a, b caisson.Service) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Limits of services.
+const (
+	maxServicesSize     = 256 << 10 // bytes of all commands and environments
+	maxReadinessTimeout = caisson.Duration(24 * 3600e9)
+	minReadinessPause   = caisson.Duration(100e6)
+	maxReadinessPath    = 1024 // bytes
+)
+
+// validateServices returns an Invalid error if a service is not valid, or there are too many or two of the same id.
+func validateServices(field string, list []caisson.Service) error {
+	if len(list) > service.MaxServices {
+		return caisson.Invalidf(field, "more than %d services", service.MaxServices)
+	}
+	seen, size := map[string]bool{}, 0
+	for i, svc := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if err := validateService(at, &svc); err != nil {
+			return err
+		}
+		if seen[svc.ID] {
+			return caisson.Invalidf(at+".id", "there are two services %s", svc.ID)
+		}
+		seen[svc.ID] = true
+		for _, a := range svc.Command {
+			size += len(a)
+		}
+		if svc.Readiness != nil {
+			for _, a := range svc.Readiness.Exec {
+				size += len(a)
+			}
+		}
+		for k, v := range svc.Env {
+			size += len(k) + len(v)
+		}
+	}
+	if size > maxServicesSize {
+		return caisson.Invalidf(field, "more than %s of commands and environments", caisson.Size(maxServicesSize))
+	}
+	return nil
+}
+
+// validateService checks one service.
+func validateService(at string, s *caisson.Service) error {
+	if s.ID == "" {
+		return caisson.Invalidf(at+".id", "an id is required")
+	}
+	for _, err := range []error{
+		validateName(at+".id", s.ID), validateCommand(at+".command", s.Command), validateEnv(at+".env", s.Env), validatePath(at+".cwd", s.Cwd),
+		validateUser(at+".user", s.User), validateReadiness(at+".readiness", s),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	switch s.Restart {
+	case "", caisson.RestartAlways, caisson.RestartOnFailure, caisson.RestartNever:
+	default:
+		return caisson.Invalidf(at+".restart", "%.40q is not one of always, on-failure and never", s.Restart)
+	}
+	if s.Port < 0 || s.Port > 65535 {
+		return caisson.Invalidf(at+".port", "%d is not between 1 and 65535", s.Port)
+	}
+	if s.Port == 0 && len(s.Command) == 0 {
+		return caisson.Invalidf(at+".port", "a service without a command is a port that another program serves; give one of them")
+	}
+	return nil
+}
+
+// validateReadiness checks the readiness of a service.
+func validateReadiness(at string, s *caisson.Service) error {
+	r := s.Readiness
+	if r == nil {
+		return nil
+	}
+	kinds := 0
+	for _, is := range []bool{r.HTTP != "", r.TCP, len(r.Exec) > 0} {
+		if is {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		return caisson.Invalidf(at, "give one of http, tcp and exec")
+	case len(r.Exec) == 0 && s.Port == 0:
+		return caisson.Invalidf(at, "the service has no port to check")
+	case r.HTTP != "" && (r.HTTP[0] != '/' || len(r.HTTP) > maxReadinessPath || strings.ContainsFunc(r.HTTP, func(c rune) bool { return c <= ' ' || c >= 0x7f })):
+		return caisson.Invalidf(at+".http", "%.100q is not a path such as /health", r.HTTP)
+	case r.Interval != 0 && (r.Interval < minReadinessPause || r.Interval > maxReadinessTimeout):
+		return caisson.Invalidf(at+".interval", "%s is not between %s and %s", r.Interval, minReadinessPause, maxReadinessTimeout)
+	case r.Timeout < 0 || r.Timeout > maxReadinessTimeout:
+		return caisson.Invalidf(at+".timeout", "%s is not between 1s and %s", r.Timeout, maxReadinessTimeout)
+	}
+	return validateCommand(at+".exec", r.Exec)
+}

@@ -1,0 +1,295 @@
+package sandboxes
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/service"
+	"github.com/caisson-dev/caisson/internal/background"
+	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// supervisors starts the supervisors of services in sandboxes, brings them the services, and follows their conditions.
+type supervisors struct {
+	runtime interface {
+		caisson.Dialer
+		execer
+		ender
+	}
+	states     states
+	build      string
+	background *background.Group
+	log        *slog.Logger
+	applying   keylock.Locks // held while a sandbox is brought its services
+
+	mu        sync.Mutex
+	followers map[caisson.ID]*follower // guarded by mu
+}
+
+// follow follows the services of a sandbox that has begun to run, or that has been woken.
+func (s *supervisors) follow(sb *caisson.Sandbox) {
+	s.unfollow(sb.ID)
+	s.ensureFollowed(sb)
+}
+
+// ensureFollowed follows the services of a running sandbox unless that is done already.
+func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
+	if len(sb.Spec.Services) == 0 || sb.Build != s.build {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followers[sb.ID] != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(s.background.Context())
+	f := &follower{
+		supervisors: s, id: sb.ID, cancel: cancel, began: time.Now(), published: map[string]caisson.ServiceState{},
+		events: rate.NewLimiter(rate.Every(serviceEventPause), serviceEventBurst),
+	}
+	if s.background.Start(func(context.Context) { f.run(ctx) }) {
+		s.followers[sb.ID] = f
+	}
+}
+
+// unfollow ends the following of a sandbox.
+func (s *supervisors) unfollow(id caisson.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.followers[id]; f != nil {
+		f.cancel()
+		delete(s.followers, id)
+	}
+}
+
+// forget removes a follower that has ended.
+func (s *supervisors) forget(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.cancel()
+	if s.followers[f.id] == f {
+		delete(s.followers, f.id)
+	}
+}
+
+// supervisorTimeout is how long the start of a supervisor may take.
+const supervisorTimeout = time.Minute
+
+// connect connects to the supervisor of a running sandbox, which it starts if there is none.
+func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, error) {
+	conn, err := s.runtime.Dial(ctx, id, "unix", service.Socket)
+	if caisson.KindOf(err) != caisson.Unavailable {
+		return conn, err
+	}
+	if err := s.apply(ctx, id); err != nil {
+		return nil, err
+	}
+	return s.runtime.Dial(ctx, id, "unix", service.Socket)
+}
+
+// start starts a supervisor, unless there is one.
+func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
+	defer cancel()
+	p, err := execIn(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{"/.caisson/inside", "services"}})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	defer context.AfterFunc(ctx, func() { p.Close() })() // Closing unblocks the read below.
+	said := readShort(p.Stderr())
+	status, err := p.Wait(ctx)
+	if err == nil && !status.Success() {
+		err = caisson.Errorf(caisson.Unavailable, "the supervisor of the sandbox's services cannot be started: %.200s", safetext.Line(said))
+	}
+	return err
+}
+
+// apply brings a running sandbox the services that are stored.
+func (s *supervisors) apply(ctx context.Context, id caisson.ID) error {
+	release, err := s.applying.Acquire(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	defer release()
+	sb, err := s.states.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	conn, err := s.runtime.Dial(ctx, id, "unix", service.Socket)
+	if caisson.KindOf(err) == caisson.Unavailable {
+		if err := s.start(ctx, id); err != nil {
+			return err
+		}
+		conn, err = s.runtime.Dial(ctx, id, "unix", service.Socket)
+	}
+	if err != nil {
+		return err
+	}
+	return service.Apply(ctx, conn, sb.Spec.ServicesRevision, sb.Spec.Env, completeServices(sb))
+}
+
+// list returns the conditions of the services of a running sandbox.
+func (s *supervisors) list(ctx context.Context, id caisson.ID) ([]service.Condition, error) {
+	conn, err := s.connect(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return service.List(ctx, conn)
+}
+
+// completeServices returns the services of a sandbox with the defaults in place of what is not set.
+func completeServices(sb *caisson.Sandbox) []caisson.Service {
+	list := make([]caisson.Service, 0, len(sb.Spec.Services))
+	for _, s := range sb.Spec.Services {
+		s.Cwd = workdir(sb, &caisson.ExecRequest{Workdir: s.Cwd, User: s.User})
+		s.User = firstNonEmpty(s.User, sb.Spec.User, "0:0")
+		if s.Restart == "" {
+			s.Restart = caisson.RestartAlways
+		}
+		if s.Readiness == nil && s.Port != 0 {
+			s.Readiness = &caisson.Readiness{TCP: true}
+		}
+		if s.Readiness != nil {
+			r := *s.Readiness
+			if r.Interval == 0 {
+				r.Interval = caisson.DefaultReadinessInterval
+			}
+			if r.Timeout == 0 {
+				r.Timeout = caisson.DefaultReadinessTimeout
+			}
+			s.Readiness = &r
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// A follower follows the services of one run of a sandbox, until that ends or is suspended.
+type follower struct {
+	supervisors *supervisors
+	id          caisson.ID
+	cancel      context.CancelFunc
+	began       time.Time
+	published   map[string]caisson.ServiceState // the last event of each service: ready or failed
+	events      *rate.Limiter
+}
+
+const (
+	followPause    = time.Second // before a supervisor that was lost is asked for again; doubles each time
+	maxFollowPause = time.Minute
+	// crashLoop is how often in a row a service fails before an event says so.
+	crashLoop = 3
+	// Events of one sandbox's services: what it sends beyond this is not recorded.
+	serviceEventPause = 10 * time.Second
+	serviceEventBurst = 20
+)
+
+// run follows the supervisor, and starts another one when it is gone.
+func (f *follower) run(ctx context.Context) {
+	defer f.supervisors.forget(f)
+	done := f.supervisors.runtime.Done(f.id)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-done:
+			f.cancel()
+		case <-stop:
+		}
+	}()
+	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {
+		sb, err := f.supervisors.states.get(ctx, f.id)
+		if err != nil || sb.State == caisson.Suspended || len(sb.Spec.Services) == 0 {
+			return // follow is called when this changes
+		}
+		if sb.State == caisson.Running { // not while it is being stopped or paused
+			began := time.Now()
+			err := f.watch(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			f.supervisors.log.InfoContext(ctx, "the services of a sandbox are not followed at present", "sandbox", f.id, "err", err)
+			if time.Since(began) > maxFollowPause {
+				pause = followPause
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch brings the supervisor the services, and follows it until it is gone.
+func (f *follower) watch(ctx context.Context) error {
+	if err := f.supervisors.apply(ctx, f.id); err != nil {
+		return err
+	}
+	conn, err := f.supervisors.connect(ctx, f.id)
+	if err != nil {
+		return err
+	}
+	return service.Watch(ctx, conn, func(list []service.Condition) { f.observe(ctx, list) })
+}
+
+// observe publishes the events for what a supervisor reports.
+func (f *follower) observe(ctx context.Context, list []service.Condition) {
+	sb, err := f.supervisors.states.get(ctx, f.id)
+	if err != nil {
+		return
+	}
+	known := map[string]bool{}
+	for _, svc := range sb.Spec.Services {
+		known[svc.ID] = true
+	}
+	for _, c := range list {
+		var now caisson.ServiceState
+		switch {
+		case !known[c.ID]:
+			continue
+		case c.State == caisson.ServiceFailed, c.Failures >= crashLoop:
+			now = caisson.ServiceFailed
+		case c.State == caisson.ServiceReady && (c.Failures == 0 || f.published[c.ID] == ""):
+			now = caisson.ServiceReady
+		}
+		if now == "" || now == f.published[c.ID] {
+			continue
+		}
+		if f.published[c.ID] == "" && c.Since.Before(f.began) { // from before a resume, a fork or a restart of the daemon
+			f.published[c.ID] = now
+			continue
+		}
+		if !f.events.Allow() {
+			continue
+		}
+		f.published[c.ID] = now
+		data := map[string]string{"service": c.ID}
+		if now == caisson.ServiceFailed {
+			data["failures"] = strconv.Itoa(c.Failures)
+			data["reason"] = reasonOf(&c)
+		}
+		f.supervisors.states.event(ctx, sb, "service."+string(now), data)
+	}
+}
+
+// reasonOf returns how a service has ended. It has no text of the sandbox, because events contain none.
+func reasonOf(c *service.Condition) string {
+	switch {
+	case c.Exit == nil:
+		return "not ready"
+	case strings.HasPrefix(c.Message, "not ready"):
+		return "not ready in time"
+	}
+	return c.Exit.String()
+}
