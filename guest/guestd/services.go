@@ -109,7 +109,9 @@ type serviceProcess struct {
 type serviceHost struct{}
 
 // Dial implements [service.Host].
-func (serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) { return service.Dial(ctx, port) }
+func (serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
+	return service.Dial(ctx, port)
+}
 
 // Start implements [service.Host].
 func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {

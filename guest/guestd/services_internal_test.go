@@ -125,4 +125,6 @@ func zombie(pid int) bool {
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
 
-func startService(s caisson.Service, out *output) (service.Process, error) { return serviceHost{}.Start(s, out) }
+func startService(s caisson.Service, out *output) (service.Process, error) {
+	return serviceHost{}.Start(s, out)
+}

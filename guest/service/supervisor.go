@@ -105,6 +105,16 @@ func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson
 	return nil
 }
 
+// Set returns the set of services as it was applied, with the environment in each.
+func (s *Supervisor) Set() (revision int64, list []caisson.Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, u := range s.units {
+		list = append(list, u.service)
+	}
+	return s.revision, list
+}
+
 // notify wakes watchers. The caller must hold mu.
 func (s *Supervisor) notify() {
 	close(s.changed)

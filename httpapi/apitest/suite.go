@@ -71,6 +71,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"deliveries", testDeliveries},
 		{"repos in sandboxes", testSandboxRepos},
 		{"volumes", testVolumes},
+		{"services", testServices},
 		{"volume pages", testVolumePages},
 		{"volume holds", testVolumeAttach},
 		{"processes", testProcesses},

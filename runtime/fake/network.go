@@ -120,6 +120,19 @@ func (n *network) end(of func(*Listener) bool) {
 	}
 }
 
+// HandTo makes another process of the sandbox the one that listens.
+func (l *Listener) HandTo(p *Proc) {
+	n := &p.sandbox.network
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l.p = p
+}
+
+// Connect connects p to a server of its sandbox.
+func Connect(ctx context.Context, p *Proc, network, address string) (*os.File, error) {
+	return p.sandbox.network.dial(ctx, p.sandbox, endpoint{network, address})
+}
+
 // Dial implements [caisson.Dialer].
 func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
 	if err := r.fault(OpDial); err != nil {

@@ -27,7 +27,7 @@ const (
 	exitNotExecutable = 126
 )
 
-// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run and test.
+// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services and test.
 func Programs() map[string]func(args []string) fake.Program {
 	return map[string]func([]string) fake.Program{Path: program}
 }
@@ -37,6 +37,10 @@ func program(args []string) fake.Program {
 	switch arg(args, 1) {
 	case "run":
 		return fake.Func(run)
+	case "services":
+		return fake.Func(startSupervisor)
+	case "supervise":
+		return &supervisor{}
 	case "test":
 		if p := testProgram(args[2:]); p != nil {
 			return p

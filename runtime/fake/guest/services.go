@@ -1,0 +1,194 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/guestd"
+	"github.com/caisson-dev/caisson/guest/service"
+	"github.com/caisson-dev/caisson/runtime/fake"
+)
+
+// listeners has the listener of each supervisor that has been started and has not begun to run: a chan *fake.Listener by *fake.Proc.
+var listeners sync.Map
+
+// handover returns the channel for the listener of a supervisor.
+func handover(p *fake.Proc) chan *fake.Listener {
+	ch, _ := listeners.LoadOrStore(p, make(chan *fake.Listener, 1))
+	return ch.(chan *fake.Listener)
+}
+
+// startSupervisor implements the role services.
+func startSupervisor(_ context.Context, p *fake.Proc) int {
+	l, err := fake.Listen(p, "unix", service.Socket, 16)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return 0
+	}
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	c, err := p.Spawn(fake.Child{Args: []string{Path, "supervise"}, Session: true})
+	if err != nil {
+		l.Close()
+		return fail(p, exitUsage, err)
+	}
+	l.HandTo(c)
+	handover(c) <- l
+	return 0
+}
+
+// A supervisor runs services. Their processes are goroutines of it, so that a restored one starts them again.
+type supervisor struct {
+	services *service.Supervisor // set in Run
+	saved    *saved              // what was restored
+}
+
+// saved is the memory of a supervisor.
+type saved struct {
+	Revision int64
+	Services []caisson.Service
+}
+
+func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
+	var l *fake.Listener
+	s.services = service.New(serviceHost{ctx, p})
+	if s.saved != nil {
+		var err error
+		if l, err = fake.Listen(p, "unix", service.Socket, 16); err != nil {
+			return fail(p, exitUsage, err)
+		}
+		_ = s.services.Apply(s.saved.Revision, nil, s.saved.Services) // it was applied before
+	} else {
+		ch := handover(p)
+		defer listeners.Delete(p)
+		select {
+		case l = <-ch:
+		case <-ctx.Done():
+			return exitFailure
+		}
+	}
+	term := p.Catch(syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-term:
+		case <-ctx.Done():
+		}
+		s.services.Close()
+		l.Close()
+	}()
+	service.Serve(listener{ctx, l}, s.services)
+	return 0
+}
+
+// Memory implements [fake.StatefulProgram].
+func (s *supervisor) Memory() ([]byte, error) {
+	m := saved{}
+	if s.services != nil {
+		m.Revision, m.Services = s.services.Set()
+	}
+	return json.Marshal(m)
+}
+
+// RestoreMemory implements [fake.StatefulProgram].
+func (s *supervisor) RestoreMemory(b []byte) error {
+	s.saved = &saved{}
+	return json.Unmarshal(b, s.saved)
+}
+
+// A listener is a fake.Listener as a [net.Listener].
+type listener struct {
+	ctx context.Context
+	l   *fake.Listener
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	f, err := l.l.Accept(l.ctx)
+	if err != nil {
+		return nil, net.ErrClosed
+	}
+	return conn{f}, nil
+}
+
+func (l listener) Close() error   { return l.l.Close() }
+func (l listener) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A conn is an end of a socket pair as a [net.Conn].
+type conn struct{ *os.File }
+
+func (conn) LocalAddr() net.Addr  { return &net.UnixAddr{} }
+func (conn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
+
+// serviceHost implements [service.Host] with goroutines of a process.
+type serviceHost struct {
+	ctx context.Context
+	p   *fake.Proc
+}
+
+// Dial implements [service.Host].
+func (h serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
+	f, err := fake.Connect(ctx, h.p, "tcp", fmt.Sprint(port))
+	if err != nil {
+		return nil, err
+	}
+	return conn{f}, nil
+}
+
+// Start implements [service.Host] for the roles of [Path] that package guestd implements.
+func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
+	if s.Command[0] != Path {
+		return nil, errors.New(s.Command[0] + ": command not found")
+	}
+	root, err := os.OpenRoot(h.p.Root())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(h.ctx)
+	sp := &serviceProcess{pid: h.p.PID(), cancel: cancel, done: make(chan struct{})}
+	proc := &guestd.Proc{Args: s.Command[1:], In: eof{}, Out: out, Err: out, Root: root, Dir: s.Cwd}
+	proc.Listen = func(network, address string, backlog int) (guestd.Listener, error) {
+		return fake.Listen(h.p, network, address, backlog)
+	}
+	for k, v := range s.Env {
+		proc.Env = append(proc.Env, k+"="+v)
+	}
+	slices.Sort(proc.Env)
+	go func() {
+		defer close(sp.done)
+		defer root.Close()
+		sp.exit.Code = guestd.Run(ctx, proc)
+		if ctx.Err() != nil {
+			sp.exit = caisson.ExitStatus{Code: 143, Signal: int(syscall.SIGTERM)}
+		}
+	}()
+	return sp, nil
+}
+
+// eof is an empty input.
+type eof struct{}
+
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+
+// A serviceProcess is a goroutine that runs a service.
+type serviceProcess struct {
+	pid    int
+	cancel context.CancelFunc
+	done   chan struct{}
+	exit   caisson.ExitStatus // set before done is closed
+}
+
+func (p *serviceProcess) PID() int                 { return p.pid }
+func (p *serviceProcess) Done() <-chan struct{}    { return p.done }
+func (p *serviceProcess) Exit() caisson.ExitStatus { return p.exit }
+func (p *serviceProcess) Terminate()               { p.cancel() }
+func (p *serviceProcess) Kill()                    { p.cancel() }

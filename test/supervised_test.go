@@ -1,0 +1,113 @@
+package test_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+)
+
+// service returns a service of a sandbox when it is as wanted.
+func (h *host) service(sandbox, id string, as func(caisson.ServiceStatus) bool) (s caisson.ServiceStatus) {
+	h.t.Helper()
+	defer func() {
+		if h.t.Failed() {
+			h.t.Logf("service %s of %s: %+v", id, sandbox, s)
+		}
+	}()
+	poll.Until(h.t, settle, func() bool {
+		list := shows[[]caisson.ServiceStatus](h, "service", "ls", sandbox)
+		i := slices.IndexFunc(list, func(s caisson.ServiceStatus) bool { return s.ID == id })
+		if i < 0 {
+			return false
+		}
+		s = list[i]
+		return as(s)
+	})
+	return s
+}
+
+func isReady(s caisson.ServiceStatus) bool { return s.State == caisson.ServiceReady }
+
+// TestServices follows the services of docs/guides/services.md through crashes, pauses, forks, restarts and the death of the daemon.
+func TestServices(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	page, err := os.ReadFile("../docs/guides/services.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	template, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("the page has no template")
+	}
+	d := h.serve()
+	h.ok("template", "put", h.write("site.yaml", template))
+	h.ok("sandbox", "create", "site", "--name", "dev")
+	web := h.service("dev", "web", isReady)
+	// count returns the number of the service's processes.
+	count := func(sandbox string) string {
+		return strings.TrimSpace(h.sh(sandbox, `n=0; for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' < $p 2>/dev/null | grep -q '^python3 -m http.server' && n=$((n+1)); done; echo $n`))
+	}
+	same := func(sandbox, after string) {
+		t.Helper()
+		if s := h.service(sandbox, "web", isReady); s.PID != web.PID || s.Restarts != web.Restarts || !s.Since.Equal(web.Since) {
+			t.Errorf("%s web is %+v, not %+v", after, s, web)
+		}
+		if n := count(sandbox); n != "1" {
+			t.Errorf("%s there are %s processes of web", after, n)
+		}
+	}
+	same("dev", "at first")
+
+	// A crash loop is visible, and backed off.
+	h.ok("service", "apply", "dev", "--id", "bad", "--", "sh", "-c", "echo trying; exit 3")
+	bad := h.service("dev", "bad", func(s caisson.ServiceStatus) bool { return s.State == caisson.ServiceBackoff && s.Failures >= 3 })
+	if bad.Exit == nil || bad.Exit.Code != 3 || bad.RetryAt.IsZero() {
+		t.Errorf("in its loop: %+v", bad)
+	}
+	if log := h.ok("service", "logs", "dev", "bad"); strings.Count(log, "trying") < 3 {
+		t.Errorf("its log is %q", log)
+	}
+	poll.Until(t, settle, func() bool {
+		list := h.ok("events", "--after", "0", "-n", "100")
+		return strings.Contains(list, "service.ready") && strings.Contains(list, "service.failed")
+	})
+	h.ok("service", "rm", "dev", "bad")
+	h.fails(3, "no service", "service", "logs", "dev", "bad")
+	same("dev", "after changes of another service")
+
+	// It is a process of the sandbox.
+	h.ok("sandbox", "pause", "dev")
+	h.service("dev", "web", func(s caisson.ServiceStatus) bool { return s.State == caisson.ServiceStopped })
+	h.ok("sandbox", "resume", "dev")
+	same("dev", "after a resume")
+	h.ok("sandbox", "fork", "--name", "copy", "dev")
+	same("copy", "in a fork")
+	same("dev", "after a fork")
+	h.ok("sandbox", "suspend", "dev")
+	d.kill()
+	d = h.serve()
+	h.waitState("dev", caisson.Suspended)
+	h.ok("sandbox", "wake", "dev")
+	same("dev", "after the daemon was killed")
+	same("copy", "after the daemon was killed")
+
+	// Another supervisor takes over from one that was killed.
+	h.sh("copy", `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q ' supervise' && kill -9 ${p#/proc/}; done; true`)
+	h.service("copy", "web", func(s caisson.ServiceStatus) bool { return isReady(s) && s.PID != web.PID })
+	if n := count("copy"); n != "1" {
+		t.Errorf("with another supervisor there are %s processes of web", n)
+	}
+
+	h.ok("sandbox", "stop", "dev")
+	h.ok("sandbox", "start", "dev")
+	if s := h.service("dev", "web", isReady); s.Since.Equal(web.Since) || s.Restarts != 0 {
+		t.Errorf("after stop and start: %+v", s)
+	}
+	d.end()
+}
