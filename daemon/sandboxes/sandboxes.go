@@ -118,18 +118,18 @@ func (l *Limits) Validate() error {
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	node        string
-	background  *background.Group
-	states      states
-	deadlines   *deadlines
-	clients     *fileClients
-	diskGuard   *diskGuard
-	expiry      *expiry
-	reconciler  *reconciler
-	garbage     *garbage
-	assignments *assignments
-	decisions   *decisions
-	api         services
+	node       string
+	background *background.Group
+	states     states
+	deadlines  *deadlines
+	clients    *fileClients
+	diskGuard  *diskGuard
+	expiry     *expiry
+	reconciler *reconciler
+	garbage    *garbage
+	wires      *wireChanges
+	decisions  *decisions
+	api        services
 }
 
 // services are the services of a Core.
@@ -226,6 +226,7 @@ func New(cfg Config) (*Core, error) {
 		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
 		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
 	}
+	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log}
 	garbage := &garbage{
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
 	}
@@ -243,8 +244,8 @@ func New(cfg Config) (*Core, error) {
 			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
 			watches: watches, deadlines: deadlines, pool: pool, unresolved: unresolved, log: log,
 		},
-		assignments: &assignments{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log},
-		decisions:   &decisions{events: cfg.Events, background: background, log: log},
+		wires:     wires,
+		decisions: &decisions{events: cfg.Events, background: background, log: log},
 		api: services{
 			lifecycle: &Lifecycle{
 				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
@@ -269,8 +270,7 @@ func New(cfg Config) (*Core, error) {
 			},
 			images: images,
 			policies: &PolicyService{
-				finder: finder, states: states, sandboxes: boxes, locks: locks, network: network, egress: cfg.Network.Egress,
-				traffic: cfg.Network.Traffic,
+				finder: finder, states: states, wires: wires, network: network, egress: cfg.Network.Egress, traffic: cfg.Network.Traffic,
 			},
 		},
 	}, nil
@@ -332,7 +332,7 @@ func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) { c.dec
 // Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
 // of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
 func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
-	return c.assignments.assign(ctx, id, a)
+	return c.wires.assign(ctx, id, a)
 }
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.
