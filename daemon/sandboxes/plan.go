@@ -122,7 +122,10 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
 		Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(),
 	}
-	pl = &plan{sandbox: sb, start: !req.NoStart, workspace: req.Workspace, asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts}}
+	pl = &plan{
+		sandbox: sb, start: !req.NoStart, workspace: req.Workspace,
+		asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts},
+	}
 	sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
 	sb.Spec.WorkspaceAt = req.Placeholder
 	pl.store()

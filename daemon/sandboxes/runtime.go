@@ -7,7 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Runtime is a driver of a runtime, by the parts that the core requires; [RuntimeOf] returns it. A component names what it uses of it.
+// Runtime is a driver of a runtime, by the parts that the core requires; [RuntimeOf] returns it. A component names what it
+// uses of it.
 type Runtime struct {
 	caisson.Runtime
 	caisson.Checkpointer

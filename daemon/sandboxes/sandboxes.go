@@ -166,19 +166,23 @@ func New(cfg Config) (*Core, error) {
 	ends, _ := cfg.Runtime.Runtime.(caisson.EndReporter)
 
 	runtime, log := cfg.Runtime, cfg.Log
-	accounts, boxes, snapshots, templates := cfg.Store.Accounts(), cfg.Store.Sandboxes(), cfg.Store.Snapshots(), cfg.Store.Templates()
+	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
+	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
 	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
 	finder, states, catalog := finder{boxes, cfg.Build}, states{boxes, cfg.Events}, catalog{templates}
-	network := network{wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
+	network := network{
+		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
+		budget: cfg.Limits.Budget,
+	}
 	logs := &logs{dirs: dirs, states: states, background: background, log: log}
 	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
 	deadlines := &deadlines{background: background, due: make(chan caisson.ID), timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	admission := &admission{
-		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free, background: background, log: log,
-		starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
+		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free,
+		background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
 	}
 	images := &ImageService{
 		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,

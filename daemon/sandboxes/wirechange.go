@@ -32,9 +32,12 @@ func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Ass
 	})
 }
 
+// setWire sets fields of a sandbox, and returns a function that restores them.
+type setWire = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
+
 // change stores the fields of a sandbox that set sets, and applies them to its wire. If that fails, it restores the fields with
 // the function that set has returned.
-func (w *wireChanges) change(ctx context.Context, ref string, set func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)) (*caisson.Sandbox, error) {
+func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*caisson.Sandbox, error) {
 	sb, err := w.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
