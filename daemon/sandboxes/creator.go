@@ -28,7 +28,11 @@ type creator struct {
 // recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the
 // caller, and the host's policies, models and workspaces.
 func (c *creator) recheck(ctx context.Context, p *plan) error {
-	if err := c.network.check(ctx, "", p.asked.policy, p.asked.models); err != nil {
+	policy := p.asked.policy // Forks that are made at the same time share it, and the check replaces its argument.
+	if policy != nil {
+		policy = new(*policy)
+	}
+	if err := c.network.check(ctx, "", policy, p.asked.models); err != nil {
 		return err
 	}
 	if err := c.network.checkAssignment(ctx, p.asked.assigned); err != nil {
@@ -91,7 +95,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 		}
 	}
 	made, err := c.states.set(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
-		s.Reason, s.SharedRandomness = out.filesOnly, out.shared
+		s.Plan, s.Reason, s.SharedRandomness = nil, out.filesOnly, out.shared
 		setDeadlines(s)
 		return nil
 	})

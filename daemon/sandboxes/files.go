@@ -136,7 +136,7 @@ func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	})
 }
 
-// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
+// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine.
 func (gs *fileClients) closeInBackground(g *fileClient) {
 	if !gs.background.Start(func(context.Context) { g.close() }) {
 		g.close()

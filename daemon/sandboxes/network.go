@@ -200,13 +200,12 @@ func (n network) detach(ctx context.Context, id caisson.ID) error {
 
 // PolicyService implements [caisson.Policies].
 type PolicyService struct {
-	finder    finder
-	states    states
-	sandboxes caisson.Table[caisson.Sandbox]
-	locks     *locks
-	network   network
-	egress    Egress  // nil: no wires
-	traffic   Traffic // nil: no traffic statistics
+	finder  finder
+	states  states
+	wires   *wireChanges
+	network network
+	egress  Egress  // nil: no wires
+	traffic Traffic // nil: no traffic statistics
 }
 
 var _ caisson.Policies = (*PolicyService)(nil)
@@ -225,48 +224,16 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	if err := s.network.checkPolicy(ctx, "", &p); err != nil {
 		return nil, err
 	}
-	sb, err := s.finder.find(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	release, err := s.locks.acquireSoon(ctx, sb.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	// The record is read again under the lock: another policy may have been set in the meantime.
-	if sb, err = s.finder.find(ctx, string(sb.ID)); err != nil {
-		return nil, err
-	}
-	old := sb.Spec.Policy
-	set := func(ctx context.Context, p caisson.Policy) (*caisson.Sandbox, error) {
-		return s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
-			if sb.Pooled {
-				return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
-			}
-			sb.Spec.Policy = p
-			return nil
-		})
-	}
-	// The policy is stored first: if the daemon stops here, the next one configures the wire from the store.
-	changed, err := set(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	if wired(changed) {
-		err := s.network.configure(ctx, changed)
-		if caisson.KindOf(err) == caisson.NotFound {
-			err = nil // The sandbox has lost its wire and has no network access.
+	changed, err := s.wires.change(ctx, ref, func(sb *caisson.Sandbox) (undo func(*caisson.Sandbox), err error) {
+		if sb.Pooled {
+			return nil, caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 		}
-		if err != nil {
-			// The wire may use either policy now. The old one is restored: a policy that was reported as failed must
-			// not stay in force.
-			if _, uerr := set(context.WithoutCancel(ctx), old); uerr == nil {
-				changed.Spec.Policy = old
-				s.network.configure(context.WithoutCancel(ctx), changed)
-			}
-			return nil, err
-		}
+		old := sb.Spec.Policy
+		sb.Spec.Policy = p
+		return func(sb *caisson.Sandbox) { sb.Spec.Policy = old }, nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	s.states.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
 	return &changed.Spec.Policy, nil

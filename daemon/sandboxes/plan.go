@@ -9,7 +9,7 @@ import (
 )
 
 // A plan is how a sandbox is made. It is resolved once from a request, to create, fork or restore a sandbox, and executed by
-// [creator]. What a later daemon needs of it is stored with the sandbox until that has been made.
+// [creator]; a part of it is stored with the sandbox until that has been made, see [resolver.undo].
 type plan struct {
 	sandbox   *caisson.Sandbox // its record, in the state Creating
 	from      *origin          // nil: a new sandbox
@@ -20,6 +20,17 @@ type plan struct {
 	// randomness is what happens to random state in restored memory, see [source].
 	randomness string
 	asked      asked
+}
+
+// store sets the part of the plan that is stored with the sandbox.
+func (p *plan) store() {
+	p.sandbox.Plan = &caisson.Plan{Version: caisson.PlanVersion, Start: p.start}
+	if p.from != nil {
+		p.sandbox.Plan.From, p.sandbox.Plan.Capture, p.sandbox.Plan.Memory = p.from.id, p.from.capture, p.from.memory
+	}
+	if p.workspace != nil {
+		p.sandbox.Plan.Workspace = p.workspace.Kind
+	}
 }
 
 // asked is the part of a request that depends on rights, policies and limits which can change before the plan is executed.
@@ -111,9 +122,13 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
 		Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(),
 	}
-	pl = &plan{sandbox: sb, start: !req.NoStart, workspace: req.Workspace, asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts}}
+	pl = &plan{
+		sandbox: sb, start: !req.NoStart, workspace: req.Workspace,
+		asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts},
+	}
 	sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
 	sb.Spec.WorkspaceAt = req.Placeholder
+	pl.store()
 	return pl, release, nil
 }
 
@@ -201,6 +216,7 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		if req.KeepRandomness {
 			pl.randomness, sb.Spec.Randomness = "", ""
 		}
+		pl.store()
 		plans[i] = pl
 	}
 	return plans, nil
@@ -213,7 +229,8 @@ type origin struct {
 	template string
 	spec     caisson.Spec
 	rootfs   caisson.Rootfs
-	memory   bool // whether its capture contains memory
+	memory   bool       // whether its capture contains memory
+	capture  caisson.ID // of a temporary capture; "" for none
 }
 
 // limits returns the limits of a fork that requests ask. A fork with memory keeps the origin's limits of disk,
@@ -238,5 +255,5 @@ func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 
 // originOf returns a snapshot as the origin of forks.
 func originOf(s *caisson.Snapshot) origin {
-	return origin{s.ID, s.Account, s.Template, s.Spec, s.Rootfs, s.Memory}
+	return origin{id: s.ID, account: s.Account, template: s.Template, spec: s.Spec, rootfs: s.Rootfs, memory: s.Memory}
 }

@@ -2,10 +2,15 @@ package sandboxes
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // reconciler makes store and host consistent when the daemon starts.
@@ -83,4 +88,100 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// garbage removes what belongs to no object of the store.
+type garbage struct {
+	runtime interface {
+		lister
+		Remains() ([]caisson.ID, error)
+	}
+	states    states
+	snapshots caisson.Table[caisson.Snapshot]
+	dirs      dirs
+	hidden    *idSet // ids that are in use but not in the store
+	leftovers *idSet // see [processes]
+	processes *processes
+}
+
+// collect implements [Core.CollectGarbage].
+func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
+	// The host is read first, then the hidden ids, then the store. A change stores or hides its id before it creates
+	// anything, so what is found on the host, and is neither hidden nor stored when those are read, is garbage.
+	list, err := g.runtime.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := g.runtime.Remains()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list {
+		ids = append(ids, r.ID)
+	}
+	ids = append(ids, g.leftovers.list()...)
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	boxDirs, err := os.ReadDir(filepath.Join(g.dirs.root, "sandboxes"))
+	if err != nil {
+		return nil, err
+	}
+	snapDirs, err := os.ReadDir(filepath.Join(g.dirs.root, "snapshots"))
+	if err != nil {
+		return nil, err
+	}
+	known, err := g.knownIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []caisson.Garbage
+	var errs []error
+	for _, id := range ids {
+		if !known[id] {
+			errs = append(errs, g.processes.halt(ctx, id))
+			found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
+		}
+	}
+	for _, e := range boxDirs {
+		if !known[caisson.ID(e.Name())] {
+			errs = append(errs, g.removeDir("sandboxes", e.Name(), &found))
+		}
+	}
+	for _, e := range snapDirs {
+		// The directory of a snapshot that is being written has a suffix; it is kept if the snapshot's id is known.
+		id := strings.TrimSuffix(e.Name(), partSuffix)
+		if !known[caisson.ID(id)] {
+			errs = append(errs, g.removeDir("snapshots", e.Name(), &found))
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// knownIDs returns the ids of sandboxes and snapshots that are in the store or in use.
+func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
+	known := map[caisson.ID]bool{}
+	for _, id := range g.hidden.list() {
+		known[id] = true
+	}
+	boxes, err := g.states.list(ctx, caisson.AllAccounts())
+	if err != nil {
+		return nil, err
+	}
+	snaps, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range boxes {
+		known[s.ID] = true
+	}
+	for _, s := range snaps {
+		known[s.ID] = true
+	}
+	return known, nil
+}
+
+// removeDir removes the directory called name from the directory kind ("sandboxes" or "snapshots"), and appends it to found.
+func (g *garbage) removeDir(kind, name string, found *[]caisson.Garbage) error {
+	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
+	return guesttree.Remove(context.Background(), filepath.Join(g.dirs.root, kind, name))
 }

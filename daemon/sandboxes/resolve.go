@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // resolver determines the outcome of changes that were not completed, or whose outcome could not be stored.
@@ -75,7 +76,7 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 	switch to {
 	case caisson.Removing:
 		// Either the creation was not acknowledged, or the removal was requested.
-		return r.remover.remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
+		return errors.Join(r.remover.remove(ctx, sb.ID, "the daemon ended during "+string(sb.State)), r.undo(ctx, sb.Plan))
 	case caisson.Running:
 		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork
 		// that was interrupted when the daemon stopped. Thawing a sandbox that is not frozen returns a Conflict error,
@@ -122,6 +123,18 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 		return r.dirs.dropSaved(sb.ID, pauseDir)
 	}
 	return nil
+}
+
+// undo removes what the plan of a sandbox that was not made has made outside of it: the temporary capture of its origin. p is nil
+// for a sandbox of an earlier build.
+func (r *resolver) undo(ctx context.Context, p *caisson.Plan) error {
+	if p == nil || p.Version > caisson.PlanVersion {
+		return nil // A capture is garbage.
+	}
+	if _, err := caisson.ParseID(caisson.SnapshotPrefix, string(p.Capture)); err != nil {
+		return nil // There is none.
+	}
+	return guesttree.Remove(ctx, r.dirs.snapshotDir(p.Capture))
 }
 
 // stateAfterCrash returns the state of a sandbox after a crash of the daemon, and the reason if the sandbox has failed

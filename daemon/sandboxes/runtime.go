@@ -7,6 +7,27 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// Runtime is a driver of a runtime, by the parts that the core requires; [RuntimeOf] returns it. A component names what it
+// uses of it.
+type Runtime struct {
+	caisson.Runtime
+	caisson.Checkpointer
+	caisson.Freezer
+	caisson.HostMeter
+	caisson.Dialer
+}
+
+// RuntimeOf returns a driver as a Runtime. What else the driver can do is found in its Runtime.Runtime.
+func RuntimeOf[R interface {
+	caisson.Runtime
+	caisson.Checkpointer
+	caisson.Freezer
+	caisson.HostMeter
+	caisson.Dialer
+}](r R) Runtime {
+	return Runtime{r, r, r, r, r}
+}
+
 // The parts of a runtime that more than one component uses.
 type (
 	lister interface {

@@ -50,20 +50,6 @@ type Images interface {
 	Canonical(ref string) (string, error)
 }
 
-// Runtime is the interface of the runtime that the core requires.
-type Runtime interface {
-	caisson.Runtime
-	caisson.Checkpointer
-	caisson.Freezer
-	caisson.Dialer
-	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
-	// NotFound or Conflict if the sandbox does not run.
-	Written(id caisson.ID) (caisson.Size, error)
-	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
-	// List.
-	Remains() ([]caisson.ID, error)
-}
-
 // Config configures a Core. All fields are required except Limits, Log and those whose comments allow nil.
 type Config struct {
 	Dir     string // the data directory
@@ -71,21 +57,31 @@ type Config struct {
 	Events  caisson.Publisher
 	Runtime Runtime
 	Images  Images
-	Wires   caisson.Wires // nil: sandboxes have a loopback device only
-	Egress  Egress        // required with Wires
-	Gateway Gateway       // nil: no sandbox can be granted models
-	Traffic Traffic       // nil: no traffic statistics
+	Network NetworkConfig
 	// Workspaces creates the workspaces of sandboxes; nil: no sandbox can have one.
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
-	Node    string // name of this machine, recorded in each sandbox
+	Host    HostConfig
 	Build   string // identifies this build of Caisson, recorded in each sandbox and snapshot
 	Limits  Limits
 	Log     *slog.Logger
+}
+
+// NetworkConfig says what sandboxes can reach.
+type NetworkConfig struct {
+	Wires   caisson.Wires // nil: sandboxes have a loopback device only
+	Egress  Egress        // required with Wires
+	Gateway Gateway       // nil: no sandbox can be granted models
+	Traffic Traffic       // nil: no traffic statistics
+}
+
+// HostConfig describes the host.
+type HostConfig struct {
+	Node string // name of this machine, recorded in each sandbox
 	// Available returns the available memory of the host in bytes; nil: read from the kernel.
 	Available func() (caisson.Size, error)
-	// Free returns the free space in bytes on the file system of Dir; nil: read from the kernel.
+	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
 }
 
@@ -122,18 +118,18 @@ func (l *Limits) Validate() error {
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	node        string
-	background  *background.Group
-	states      states
-	deadlines   *deadlines
-	clients     *fileClients
-	diskGuard   *diskGuard
-	expiry      *expiry
-	reconciler  *reconciler
-	garbage     *garbage
-	assignments *assignments
-	decisions   *decisions
-	api         services
+	node       string
+	background *background.Group
+	states     states
+	deadlines  *deadlines
+	clients    *fileClients
+	diskGuard  *diskGuard
+	expiry     *expiry
+	reconciler *reconciler
+	garbage    *garbage
+	wires      *wireChanges
+	decisions  *decisions
+	api        services
 }
 
 // services are the services of a Core.
@@ -153,11 +149,11 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Available == nil {
-		cfg.Available = meminfo.Available
+	if cfg.Host.Available == nil {
+		cfg.Host.Available = meminfo.Available
 	}
-	if cfg.Free == nil {
-		cfg.Free = func() (caisson.Size, error) { return freeSpace(cfg.Dir) }
+	if cfg.Host.Free == nil {
+		cfg.Host.Free = func() (caisson.Size, error) { return freeSpace(cfg.Dir) }
 	}
 	for _, dir := range []string{"sandboxes", "snapshots"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
@@ -165,25 +161,29 @@ func New(cfg Config) (*Core, error) {
 		}
 	}
 	// The runtime's optional abilities; nil if it does not have them.
-	memory, _ := cfg.Runtime.(caisson.MemoryWaiter)
-	recorder, _ := cfg.Runtime.(caisson.WriterRecorder)
-	randomness, _ := cfg.Runtime.(caisson.RandomnessReporter)
-	ends, _ := cfg.Runtime.(caisson.EndReporter)
+	memory, _ := cfg.Runtime.Runtime.(caisson.MemoryWaiter)
+	recorder, _ := cfg.Runtime.Runtime.(caisson.WriterRecorder)
+	randomness, _ := cfg.Runtime.Runtime.(caisson.RandomnessReporter)
+	ends, _ := cfg.Runtime.Runtime.(caisson.EndReporter)
 
 	runtime, log := cfg.Runtime, cfg.Log
-	accounts, boxes, snapshots, templates := cfg.Store.Accounts(), cfg.Store.Sandboxes(), cfg.Store.Snapshots(), cfg.Store.Templates()
+	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
+	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
 	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
 	finder, states, catalog := finder{boxes, cfg.Build}, states{boxes, cfg.Events}, catalog{templates}
-	network := network{wires: cfg.Wires, egress: cfg.Egress, gateway: cfg.Gateway, ledger: cfg.Store.Ledger(), budget: cfg.Limits.Budget}
+	network := network{
+		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
+		budget: cfg.Limits.Budget,
+	}
 	logs := &logs{dirs: dirs, states: states, background: background, log: log}
 	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
 	deadlines := &deadlines{background: background, due: make(chan caisson.ID), timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	admission := &admission{
-		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Available, free: cfg.Free, background: background, log: log,
-		starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
+		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free,
+		background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
 	}
 	images := &ImageService{
 		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
@@ -200,7 +200,7 @@ func New(cfg Config) (*Core, error) {
 		leftovers: leftovers,
 	}
 	supervisors := &supervisors{
-		runtime: runtime, states: states, build: cfg.Build, background: background, log: log, followers: map[caisson.ID]*follower{},
+		runtime: runtime, states: states, build: cfg.Build, background: background, log: log, followers: map[caisson.ID]*following{},
 	}
 	watches := &watches{
 		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
@@ -224,7 +224,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	planner := &planner{
 		catalog: catalog, images: images, holds: cfg.Images, snapshots: snapshots, network: network, workspaces: workspaces, dirs: dirs,
-		node: cfg.Node, build: cfg.Build,
+		node: cfg.Host.Node, build: cfg.Build,
 	}
 	creator := &creator{
 		accounts: accounts, sandboxes: boxes, states: states, locks: locks, admission: admission, dirs: dirs, workspaces: workspaces,
@@ -234,13 +234,14 @@ func New(cfg Config) (*Core, error) {
 		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
 		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
 	}
+	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log}
 	garbage := &garbage{
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
 	}
 	return &Core{
-		node: cfg.Node, background: background, states: states, deadlines: deadlines, clients: clients, garbage: garbage,
+		node: cfg.Host.Node, background: background, states: states, deadlines: deadlines, clients: clients, garbage: garbage,
 		diskGuard: &diskGuard{
-			runtime: runtime, states: states, workspaces: workspaces, locks: locks, watches: watches, free: cfg.Free,
+			runtime: runtime, states: states, workspaces: workspaces, locks: locks, watches: watches, free: cfg.Host.Free,
 			reserve: cfg.Limits.DiskReserve, log: log,
 		},
 		expiry: &expiry{
@@ -251,14 +252,14 @@ func New(cfg Config) (*Core, error) {
 			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
 			watches: watches, deadlines: deadlines, pool: pool, unresolved: unresolved, log: log,
 		},
-		assignments: &assignments{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log},
-		decisions:   &decisions{events: cfg.Events, background: background, log: log},
+		wires:     wires,
+		decisions: &decisions{events: cfg.Events, background: background, log: log},
 		api: services{
 			lifecycle: &Lifecycle{
 				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
 				remover: remover, deadlines: deadlines, writers: writers,
 			},
-			processes: &Processes{finder: finder, states: states, runtime: runtime, traffic: cfg.Traffic, logs: logs},
+			processes: &Processes{finder: finder, states: states, runtime: runtime, traffic: cfg.Network.Traffic, logs: logs},
 			files: &Files{finder: finder, access: &fileAccess{
 				finder: finder, locks: locks, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
 				dirs: dirs, log: log,
@@ -278,8 +279,7 @@ func New(cfg Config) (*Core, error) {
 			images:   images,
 			services: &ServiceService{finder: finder, states: states, sandboxes: boxes, locks: locks, supervisors: supervisors},
 			policies: &PolicyService{
-				finder: finder, states: states, sandboxes: boxes, locks: locks, network: network, egress: cfg.Egress,
-				traffic: cfg.Traffic,
+				finder: finder, states: states, wires: wires, network: network, egress: cfg.Network.Egress, traffic: cfg.Network.Traffic,
 			},
 		},
 	}, nil
@@ -344,7 +344,7 @@ func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) { c.dec
 // Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
 // of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
 func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
-	return c.assignments.assign(ctx, id, a)
+	return c.wires.assign(ctx, id, a)
 }
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.

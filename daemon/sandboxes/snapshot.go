@@ -137,7 +137,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return nil, err
 	}
 	defer release()
-	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
+	from := origin{
+		id: sb.ID, account: sb.Account, template: sb.Template, spec: sb.Spec, rootfs: sb.Rootfs, memory: sb.State != caisson.Stopped,
+	}
 	if err := errors.Join(s.workspaces.checkForkable(&from, &req), s.workspaces.checkPlaceholderEmpty(sb)); err != nil {
 		return nil, err
 	}
@@ -145,9 +147,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return s.forkFrom(ctx, from, s.dirs.inDir(sb.ID, pauseDir), &req)
 	}
 	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
-	temporary := caisson.NewID(caisson.SnapshotPrefix)
-	defer s.hidden.hold(temporary)()
-	dir := s.dirs.snapshotDir(temporary)
+	from.capture = caisson.NewID(caisson.SnapshotPrefix)
+	defer s.hidden.hold(from.capture)()
+	dir := s.dirs.snapshotDir(from.capture)
 	if err := s.captures.capture(ctx, sb, dir, from.memory); err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
 	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
-	// runtimeSpec finds by the sandbox's id.
+	// specs finds by the sandbox's id.
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
 	admitted, err := a.admission.admit(ctx, sb.ID, 0)
 	if err != nil {

@@ -32,8 +32,11 @@ type supervisors struct {
 	applying   keylock.Locks // held while a sandbox is brought its services
 
 	mu        sync.Mutex
-	followers map[caisson.ID]*follower // guarded by mu
+	followers map[caisson.ID]*following // guarded by mu
 }
+
+// following is a follower that runs.
+type following struct{ cancel context.CancelFunc }
 
 // follow follows the services of a sandbox that has begun to run, or that has been woken.
 func (s *supervisors) follow(sb *caisson.Sandbox) {
@@ -52,12 +55,13 @@ func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.background.Context())
+	this := &following{cancel}
 	f := &follower{
-		supervisors: s, id: sb.ID, cancel: cancel, began: time.Now(), published: map[string]caisson.ServiceState{},
+		supervisors: s, id: sb.ID, this: this, began: time.Now(), published: map[string]caisson.ServiceState{},
 		events: rate.NewLimiter(rate.Every(serviceEventPause), serviceEventBurst),
 	}
 	if s.background.Start(func(context.Context) { f.run(ctx) }) {
-		s.followers[sb.ID] = f
+		s.followers[sb.ID] = this
 	}
 }
 
@@ -72,12 +76,12 @@ func (s *supervisors) unfollow(id caisson.ID) {
 }
 
 // forget removes a follower that has ended.
-func (s *supervisors) forget(f *follower) {
+func (s *supervisors) forget(id caisson.ID, f *following) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.cancel()
-	if s.followers[f.id] == f {
-		delete(s.followers, f.id)
+	if s.followers[id] == f {
+		delete(s.followers, id)
 	}
 }
 
@@ -178,7 +182,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 type follower struct {
 	supervisors *supervisors
 	id          caisson.ID
-	cancel      context.CancelFunc
+	this        *following
 	began       time.Time
 	published   map[string]caisson.ServiceState // the last event of each service: ready or failed
 	events      *rate.Limiter
@@ -196,14 +200,14 @@ const (
 
 // run follows the supervisor, and starts another one when it is gone.
 func (f *follower) run(ctx context.Context) {
-	defer f.supervisors.forget(f)
+	defer f.supervisors.forget(f.id, f.this)
 	done := f.supervisors.runtime.Done(f.id)
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
 		select {
 		case <-done:
-			f.cancel()
+			f.this.cancel()
 		case <-stop:
 		}
 	}()

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// assignments assigns sandboxes to runs.
-type assignments struct {
+// wireChanges changes what the wires of sandboxes are configured with.
+type wireChanges struct {
 	finder    finder
 	sandboxes caisson.Table[caisson.Sandbox]
 	locks     *locks
@@ -18,54 +18,60 @@ type assignments struct {
 }
 
 // assign implements [Core.Assign].
-func (a *assignments) assign(ctx context.Context, id caisson.ID, to *caisson.Assignment) (*caisson.Sandbox, error) {
-	if err := a.network.checkAssignment(ctx, to); err != nil {
+func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Assignment) (*caisson.Sandbox, error) {
+	if err := w.network.checkAssignment(ctx, to); err != nil {
 		return nil, err
 	}
-	sb, err := a.finder.find(ctx, string(id))
+	return w.change(ctx, string(id), func(sb *caisson.Sandbox) (undo func(*caisson.Sandbox), err error) {
+		old := sb.Assigned
+		if err := checkAssignable(sb, to); err != nil {
+			return nil, err
+		}
+		sb.Assigned = to
+		return func(sb *caisson.Sandbox) { sb.Assigned = old }, nil
+	})
+}
+
+// setWire sets fields of a sandbox, and returns a function that restores them.
+type setWire = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
+
+// change stores the fields of a sandbox that set sets, and applies them to its wire. If that fails, it restores the fields with
+// the function that set has returned.
+func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*caisson.Sandbox, error) {
+	sb, err := w.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	release, err := a.locks.acquireSoon(ctx, sb.ID)
+	release, err := w.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	var old *caisson.Assignment
-	set := func(ctx context.Context, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
-		return a.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), change)
-	}
-	// The assignment is stored first: if the daemon stops here, the next one configures the wire from the store.
-	changed, err := set(ctx, func(s *caisson.Sandbox) error {
-		old = s.Assigned
-		if err := checkAssignable(s, to); err != nil {
-			return err
-		}
-		s.Assigned = to
-		return nil
+	var undo func(*caisson.Sandbox)
+	// The change is stored first: if the daemon stops here, the next one configures the wire from the store.
+	changed, err := w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) (err error) {
+		undo, err = set(s)
+		return err
 	})
 	if err != nil || !wired(changed) {
-		return changed, err // A sandbox without a wire gets the assignment with its next wire.
+		return changed, err // A sandbox without a wire gets the change with its next wire.
 	}
-	err = a.network.configure(ctx, changed)
-	if caisson.KindOf(err) == caisson.NotFound {
-		err = nil // The sandbox has lost its wire and has no network access.
-	}
-	if err == nil {
+	err = w.network.configure(ctx, changed)
+	if err == nil || caisson.KindOf(err) == caisson.NotFound { // A sandbox that has lost its wire has no network access.
 		return changed, nil
 	}
-	// The wire may use either assignment now. The old one is restored, so that no run is charged for an assignment that
-	// was reported as failed.
+	// The wire may be configured either way now. The old fields are restored, so that nothing remains of a change that was
+	// reported as failed: no run is charged for it, and no policy is in force.
 	clean := context.WithoutCancel(ctx)
-	back, uerr := set(clean, func(s *caisson.Sandbox) error {
-		s.Assigned = old
+	back, uerr := w.sandboxes.Update(clean, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+		undo(s)
 		return nil
 	})
 	if uerr == nil {
-		uerr = a.network.configure(clean, back)
+		uerr = w.network.configure(clean, back)
 	}
 	if uerr != nil {
-		a.log.ErrorContext(ctx, "an assignment that failed could not be taken back", "sandbox", sb.ID, "err", uerr)
+		w.log.ErrorContext(ctx, "a change of a wire that failed could not be taken back", "sandbox", sb.ID, "err", uerr)
 	}
 	return nil, err
 }
