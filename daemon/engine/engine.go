@@ -183,6 +183,7 @@ func (e *Engine) API() caisson.API {
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
 		Volumes: e.volumes.Volumes(), Services: e.sandboxes.Services(),
+		Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
 	}
 }
 
