@@ -98,7 +98,7 @@ func TestServices(t *testing.T) {
 	same("copy", "after the daemon was killed")
 
 	// Another supervisor takes over from one that was killed.
-	h.sh("copy", `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q ' supervise' && kill -9 ${p#/proc/}; done; true`)
+	h.sh("copy", `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'supervise $' && kill -9 ${p#/proc/}; done; true`)
 	h.service("copy", "web", func(s caisson.ServiceStatus) bool { return isReady(s) && s.PID != web.PID })
 	if n := count("copy"); n != "1" {
 		t.Errorf("with another supervisor there are %s processes of web", n)

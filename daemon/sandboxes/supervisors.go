@@ -222,7 +222,7 @@ func (f *follower) run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			f.supervisors.log.InfoContext(ctx, "the services of a sandbox are not followed at present", "sandbox", f.id, "err", err)
+			f.supervisors.log.DebugContext(ctx, "the services of a sandbox are not followed at present", "sandbox", f.id, "err", err)
 			if time.Since(began) > maxFollowPause {
 				pause = followPause
 			}
