@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ type child struct {
 	once       sync.Once
 	done       chan struct{}
 	exit       caisson.ExitStatus
-	terminated bool
+	terminated atomic.Bool
 }
 
 func (c *child) PID() int                 { return 7 }
@@ -33,7 +34,7 @@ func (c *child) Exit() caisson.ExitStatus { return c.exit }
 func (c *child) Kill()                    { c.end(caisson.ExitStatus{Code: 137, Signal: 9}) }
 
 func (c *child) Terminate() {
-	c.terminated = true
+	c.terminated.Store(true)
 	if !c.stubborn {
 		c.end(caisson.ExitStatus{Code: 143, Signal: 15})
 	}
@@ -56,9 +57,10 @@ func (s *children) Start(svc caisson.Service, out io.Writer) (Process, error) {
 	c := &child{service: svc, out: out, began: time.Now(), done: make(chan struct{})}
 	s.mu.Lock()
 	s.list = append(s.list, c)
+	each := s.each
 	s.mu.Unlock()
-	if s.each != nil {
-		if err := s.each(c); err != nil {
+	if each != nil {
+		if err := each(c); err != nil {
 			return nil, err
 		}
 	}
@@ -190,11 +192,12 @@ func TestCannotStart(t *testing.T) {
 
 func TestReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		code := 1 // of the check
+		var code atomic.Int64 // of the check
+		code.Store(1)
 		s, started := newSupervisor(t, func(c *child) error {
 			if c.service.Command[0] == "check" {
 				io.WriteString(c.out, "not yet")
-				c.end(caisson.ExitStatus{Code: code})
+				c.end(caisson.ExitStatus{Code: int(code.Load())})
 			} else {
 				c.stubborn = true
 			}
@@ -211,7 +214,7 @@ func TestReadiness(t *testing.T) {
 		if c := only(t, s); c.State != caisson.ServiceBackoff || c.Message != "not ready within 10s: the check exited with 1: not yet" || c.Exit.Signal != 9 {
 			t.Errorf("after its time: %+v", c)
 		}
-		code = 0
+		code.Store(0)
 		time.Sleep(minBackoff)
 		if c := only(t, s); c.State != caisson.ServiceReady || c.Message != "" || c.Restarts != 1 {
 			t.Errorf("when it is ready: %+v", c)
@@ -235,7 +238,7 @@ func TestApply(t *testing.T) {
 		changed.Env = map[string]string{"X": "1"}
 		apply(t, s, 2, a, changed)
 		synctest.Wait()
-		if len(started.all()) != 2 || !slices.ContainsFunc(first, func(c *child) bool { return c.service.ID == "b" && c.terminated }) {
+		if len(started.all()) != 2 || !slices.ContainsFunc(first, func(c *child) bool { return c.service.ID == "b" && c.terminated.Load() }) {
 			t.Error("the changed service was started before the old one had ended")
 		}
 		time.Sleep(stopGrace)
