@@ -122,7 +122,7 @@ func (w *world) restart() []caisson.Garbage {
 func (w *world) leaked() {
 	w.t.Helper()
 	w.scope.Check(w.t, func(stack string) bool {
-		return strings.Contains(stack, "caisson/sandboxes.(") && !strings.Contains(stack, "_test.")
+		return strings.Contains(stack, "daemon/sandboxes.(") && !strings.Contains(stack, "_test.")
 	})
 }
 
