@@ -66,6 +66,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 # The providers of models. The kind is openai, anthropic, gemini, litellm or scripted, the credential the name of one
 # stored with "caisson credential set"; keys must not be written here. http is for this machine only.
+# Without providers and models here there are those that are built in; see docs/models.md and "caisson model ls".
 # maxTokensField is the field by which a provider of kind openai or litellm limits the answers of chats: max_completion_tokens for OpenAI,
 # Azure and LiteLLM, else max_tokens. Set it if a provider ignores the default. For example:
 #

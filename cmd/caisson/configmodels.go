@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/models"
 )
 
 // budgetSetting is an amount of dollars, or "none".
@@ -50,4 +51,12 @@ func (c *config) keySource() credential.KeySource {
 		return credential.KeySource{Value: key}
 	}
 	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
+}
+
+// offer returns the providers and models of the configuration, or those that are built in if it has none.
+func (c *config) offer() models.Offer {
+	if o := (models.Offer{Providers: c.Providers, Models: c.Models}); !o.IsZero() {
+		return o
+	}
+	return models.Builtin()
 }

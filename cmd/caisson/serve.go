@@ -45,7 +45,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		Platform: cfg.Platform, Limits: cfg.Limits,
 		Images: engine.ImageConfig{InsecureRegistries: cfg.InsecureRegistries, CA: cfg.RegistryCA},
 		Models: engine.ModelConfig{
-			Providers: cfg.Providers, Models: cfg.Models, CA: cfg.ProviderCA,
+			Offer: cfg.offer(), CA: cfg.ProviderCA,
 			Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
 				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
 			}},

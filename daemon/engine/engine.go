@@ -66,10 +66,9 @@ type ImageConfig struct {
 
 // ModelConfig configures the model gateway.
 type ModelConfig struct {
-	Providers []caisson.Provider
-	Models    []caisson.Model
-	CA        string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
-	Gateway   models.GatewayConfig
+	models.Offer
+	CA      string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Gateway models.GatewayConfig
 }
 
 // AddressConfig contains addresses of this machine.
