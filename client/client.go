@@ -34,6 +34,8 @@ type Config struct {
 	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
 	// idle daemon may exit between any two requests.
 	Start func(context.Context) error
+	// Notice, unless it is nil, is called with the headers of each response.
+	Notice func(http.Header)
 }
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
@@ -69,6 +71,7 @@ type requester struct {
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
 	socket  string                      // as in Config
 	start   func(context.Context) error // as in Config
+	notice  func(http.Header)           // as in Config
 	account string                      // as in Config
 	token   caisson.Secret              // as in Config
 }
@@ -77,7 +80,7 @@ type requester struct {
 const dialTimeout = 10 * time.Second
 
 func newRequester(cfg Config) (*requester, error) {
-	c := &requester{socket: cfg.Socket, start: cfg.Start, account: cfg.Account, token: cfg.Token}
+	c := &requester{socket: cfg.Socket, start: cfg.Start, notice: cfg.Notice, account: cfg.Account, token: cfg.Token}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
 		DialContext:           dialer.DialContext,
@@ -192,6 +195,9 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 	resp, err := c.doWithRetry(hr)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
+	}
+	if c.notice != nil {
+		c.notice(resp.Header)
 	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()

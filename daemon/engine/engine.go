@@ -45,8 +45,16 @@ type Config struct {
 	Agents     AgentConfig
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
+	Settings   Settings // nil for none
 	Version    string
 	Log        *slog.Logger
+}
+
+// Settings is the configuration of the process in which an engine runs.
+type Settings interface {
+	// State returns the settings in force and what differs in the file. It sets the fields Settings, Background and Listen.
+	State(*caisson.DaemonStatus)
+	Reload(ctx context.Context) (*caisson.Reloaded, error)
 }
 
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.

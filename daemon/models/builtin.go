@@ -14,11 +14,11 @@ var builtinFile []byte
 
 // An Offer is what can be granted to sandboxes: models, and the providers that serve them.
 type Offer struct {
-	Providers []caisson.Provider `yaml:"providers"`
-	Models    []caisson.Model    `yaml:"models"`
+	Providers []caisson.Provider `yaml:"providers" json:"providers"`
+	Models    []caisson.Model    `yaml:"models" json:"models"`
 	// Builtin says where the prices come from, and of which day they are, if the offer is the built-in one; "" if it is from the
 	// configuration.
-	Builtin string `yaml:"-"`
+	Builtin string `yaml:"-" json:"-"`
 }
 
 // IsZero reports whether there is neither a provider nor a model.
