@@ -219,11 +219,21 @@ func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
-// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
+// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting. It
+// is sent again once, which may start another daemon, if the connection ended without a response: a daemon that ends because it is
+// idle may have accepted it just before.
 func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
+	closed := false
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		resp, err := c.http.Do(r)
-		if err == nil || r.Method != http.MethodGet || !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
+		if err == nil || r.Method != http.MethodGet || r.Context().Err() != nil {
+			return resp, err
+		}
+		if c.start != nil && !closed && connectionClosed(err) {
+			closed = true
+			continue
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
 			return resp, err
 		}
 		select {
@@ -232,6 +242,11 @@ func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// connectionClosed reports whether err means that the other end has closed the connection before it has sent a response.
+func connectionClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // unreachable returns the error for a request without a response.
