@@ -74,8 +74,8 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
-	lookedFor string   // path of the configuration file, whether there is one or not
-	fromEnv   []string // variables that a daemon that is started needs, as NAME=VALUE
+	lookedFor string   `yaml:"-"` // path of the configuration file, whether there is one or not
+	fromEnv   []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
 }
 
 func defaultConfig() *config {
