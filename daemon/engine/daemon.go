@@ -18,7 +18,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 // Info implements [caisson.Daemon].
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
-		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node, StartedAt: e.started,
+		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.started,
 		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
 }
@@ -77,7 +77,9 @@ func (e *Engine) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 }
 
 // SetOffer replaces the providers and models.
-func (e *Engine) SetOffer(ctx context.Context, o models.Offer) error { return e.gateway.catalog.SetOffer(ctx, o) }
+func (e *Engine) SetOffer(ctx context.Context, o models.Offer) error {
+	return e.gateway.catalog.SetOffer(ctx, o)
+}
 
 // DiskUsage implements [caisson.Daemon].
 func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {

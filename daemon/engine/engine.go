@@ -160,10 +160,12 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	e.sandboxes, err = sandboxes.New(sandboxes.Config{
-		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.gateway.wires,
-		Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
+		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images,
+		Network: sandboxes.NetworkConfig{
+			Wires: e.gateway.wires, Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
+		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Host: sandboxes.HostConfig{Node: node}, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
@@ -187,7 +189,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(),
+		Volumes: e.volumes.Volumes(), Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
 	}
 }
 
