@@ -34,8 +34,14 @@ type Config struct {
 	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
 	// idle daemon may exit between any two requests.
 	Start func(context.Context) error
-	// Notice, unless it is nil, is called with the headers of each response.
-	Notice func(http.Header)
+	// Notice, unless it is nil, is called for each response with what the daemon says about itself in it.
+	Notice func(Notice)
+}
+
+// A Notice is what a daemon says about itself over the unix socket. Older daemons say nothing.
+type Notice struct {
+	Version string
+	Changed string // keys of settings that the daemon's files have other values for
 }
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
@@ -71,7 +77,7 @@ type requester struct {
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
 	socket  string                      // as in Config
 	start   func(context.Context) error // as in Config
-	notice  func(http.Header)           // as in Config
+	notice  func(Notice)                // as in Config
 	account string                      // as in Config
 	token   caisson.Secret              // as in Config
 }
@@ -197,7 +203,7 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 		return nil, c.unreachable(ctx, err)
 	}
 	if c.notice != nil {
-		c.notice(resp.Header)
+		c.notice(Notice{Version: resp.Header.Get(protocol.VersionHeader), Changed: resp.Header.Get(protocol.ChangedHeader)})
 	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()

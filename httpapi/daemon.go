@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -87,4 +88,16 @@ func (h daemonRoutes) doctor(ctx context.Context, _ *struct{}) (*body[protocol.P
 		return nil, err
 	}
 	return wholeList(v), nil
+}
+
+// Announce returns a handler that adds headers to the responses of h: the version of the daemon, and the keys of settings that its
+// files have other values for.
+func Announce(h http.Handler, version string, changed func() []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(protocol.VersionHeader, version)
+		if keys := changed(); len(keys) > 0 {
+			w.Header().Set(protocol.ChangedHeader, strings.Join(keys, ", "))
+		}
+		h.ServeHTTP(w, r)
+	})
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/url"
 
 	"github.com/caisson-dev/caisson"
@@ -29,7 +28,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 	if err != nil {
 		return nil, errors.Join(err) // errors.Join returns a pointer for every err
 	}
-	return newClient(cfg, start, (&notices{a: a}).read)
+	return newClient(cfg, start, (&notices{a: a}).show)
 }
 
 // checked is the result of a Provide method that only checks the flags of its command. A Run method with a parameter of this
@@ -54,9 +53,9 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 	return newClient(cfg, nil, nil)
 }
 
-// newClient returns a client that calls start when no daemon listens on the socket, and notice with the headers of responses,
-// unless they are nil.
-func newClient(cfg *config, start func(context.Context) error, notice func(http.Header)) (api, error) {
+// newClient returns a client that calls start when no daemon listens on the socket, and notice for each response, unless they are
+// nil.
+func newClient(cfg *config, start func(context.Context) error, notice func(client.Notice)) (api, error) {
 	if socket := cfg.socket(); socket != "" {
 		// A process that may open the socket has full rights already; the token is not sent.
 		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start, Notice: notice})

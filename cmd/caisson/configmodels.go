@@ -58,7 +58,7 @@ func (c *config) keySource() credential.KeySource {
 	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
 }
 
-// ownProvidersFile is the path of the file in the data directory with providers that replace built-in ones; see [firstKey].
+// ownProvidersFile is the path of the file in the data directory with providers that replace built-in ones; see [keyStore].
 func (c *config) ownProvidersFile() string { return filepath.Join(c.DataDir, "providers.yaml") }
 
 // offer returns the providers and models of the configuration. If it has none, they are those that are built in, as changed by

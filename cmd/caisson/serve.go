@@ -103,7 +103,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 			if err != nil {
 				return err
 			}
-			serveOn(g, gctx, httpapi.Server(clients.count(st.announce(api.Local())), log), local)
+			serveOn(g, gctx, httpapi.Server(clients.count(httpapi.Announce(api.Local(), buildVersion().Version, st.changedNow)), log), local)
 			if cfg.Listen != "" {
 				remote, err := listenTCP(cfg)
 				if err != nil {

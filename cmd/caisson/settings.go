@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"net/http"
 	"os"
 	"reflect"
 	"slices"
@@ -13,8 +12,9 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/daemon/models"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // settings is the configuration of a daemon: what is in force, and what its files have now. It is safe for concurrent use.
@@ -178,20 +178,12 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	return done, nil
 }
 
-// announce adds headers to the responses of h that say which daemon this is and whether its files have changed.
-func (s *settings) announce(h http.Handler) http.Handler {
-	version := buildVersion().Version
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.check()
-		changed := strings.Join(s.changed, ", ")
-		s.mu.Unlock()
-		w.Header().Set(protocol.VersionHeader, version)
-		if changed != "" {
-			w.Header().Set(protocol.ChangedHeader, changed)
-		}
-		h.ServeHTTP(w, r)
-	})
+// changedNow returns the keys of settings that the files have other values for at present.
+func (s *settings) changedNow() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.check()
+	return slices.Clone(s.changed)
 }
 
 // notices tells the user once what a daemon says about itself in its responses.
@@ -200,14 +192,14 @@ type notices struct {
 	once sync.Once
 }
 
-// read reads the headers of a response.
-func (n *notices) read(h http.Header) {
+// show shows the notice of the first response.
+func (n *notices) show(of client.Notice) {
 	n.once.Do(func() {
-		if theirs, ours := h.Get(protocol.VersionHeader), buildVersion().Version; theirs != "" && theirs != ours {
-			n.a.infof("caisson: the daemon has the version %.60q and this command %q; to have both alike: caisson daemon restart", theirs, ours)
+		if ours := buildVersion().Version; of.Version != "" && of.Version != ours {
+			n.a.infof("caisson: the daemon has the version %.60q and this command %q; to have both alike: caisson daemon restart", of.Version, ours)
 		}
-		if changed := h.Get(protocol.ChangedHeader); changed != "" {
-			n.a.infof("caisson: the configuration has changed since the daemon read it (%.300s); to apply it: caisson daemon reload", changed)
+		if of.Changed != "" {
+			n.a.infof("caisson: the configuration has changed since the daemon read it (%s); to apply it: caisson daemon reload", safetext.Escape(of.Changed))
 		}
 	})
 }
