@@ -24,6 +24,9 @@ type Credentials interface {
 	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
 	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is no such credential.
 	RotateCredential(ctx context.Context, name string, value Secret) (*Credential, error)
+	// MatchCredential reports whether the credential has this value; local callers only, because anybody else could guess
+	// values with it. NotFound if there is no such credential.
+	MatchCredential(ctx context.Context, name string, value Secret) (bool, error)
 	// ListCredentials returns the account's credentials by name.
 	ListCredentials(ctx context.Context) ([]*Credential, error)
 	RemoveCredential(ctx context.Context, name string) error

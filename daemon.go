@@ -44,6 +44,34 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty" doc:"What to do about it"`
 }
 
+// DaemonStatus describes the process of a daemon and what it serves.
+type DaemonStatus struct {
+	Info
+	PID        int      `json:"pid"`
+	Background bool     `json:"background" doc:"It was started by a command and ends when it is idle"`
+	DataDir    string   `json:"dataDir"`
+	Listen     []string `json:"listen" doc:"Addresses on which it listens: its unix socket, and host:port"`
+	Sandboxes  int      `json:"sandboxes" doc:"Sandboxes of all accounts"`
+	Running    int      `json:"running" doc:"Sandboxes of all accounts with processes"`
+	Runs       int      `json:"runs" doc:"Runs of all accounts that have not ended"`
+	Settings   Settings `json:"settings"`
+}
+
+// Settings describes the configuration of a daemon.
+type Settings struct {
+	File    string         `json:"file,omitempty" doc:"The configuration file; empty if there is none"`
+	InForce map[string]any `json:"inForce" doc:"The settings that the daemon uses, by key"`
+	// Changed and Invalid are about the file as it is now.
+	Changed []string `json:"changed,omitempty" doc:"Keys of settings that the file has other values for"`
+	Invalid string   `json:"invalid,omitempty" doc:"Why the file cannot be used"`
+}
+
+// Reloaded is the result of reading the configuration again.
+type Reloaded struct {
+	Applied     []string `json:"applied" doc:"Keys of the settings that have changed and are in force"`
+	NeedRestart []string `json:"needRestart" doc:"Keys of the settings that have changed and take effect when the daemon is restarted"`
+}
+
 // Daemon is the service for a daemon as a whole. All methods but Info concern the objects of every account and the
 // host, and are for local callers only (Denied otherwise).
 type Daemon interface {
@@ -53,4 +81,8 @@ type Daemon interface {
 	CollectGarbage(ctx context.Context) ([]Garbage, error)
 	// Examine checks that the host meets Caisson's requirements.
 	Examine(ctx context.Context) ([]Check, error)
+	Status(ctx context.Context) (*DaemonStatus, error)
+	// Reload reads the configuration again, as SIGHUP does. If it is invalid, the error says why and nothing changes;
+	// Unavailable if the process has no configuration.
+	Reload(ctx context.Context) (*Reloaded, error)
 }

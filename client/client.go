@@ -34,6 +34,14 @@ type Config struct {
 	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
 	// idle daemon may exit between any two requests.
 	Start func(context.Context) error
+	// Notice, unless it is nil, is called for each response with what the daemon says about itself in it.
+	Notice func(Notice)
+}
+
+// A Notice is what a daemon says about itself over the unix socket. Older daemons say nothing.
+type Notice struct {
+	Version string
+	Changed string // keys of settings that the daemon's files have other values for
 }
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
@@ -69,6 +77,7 @@ type requester struct {
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
 	socket  string                      // as in Config
 	start   func(context.Context) error // as in Config
+	notice  func(Notice)                // as in Config
 	account string                      // as in Config
 	token   caisson.Secret              // as in Config
 }
@@ -77,7 +86,7 @@ type requester struct {
 const dialTimeout = 10 * time.Second
 
 func newRequester(cfg Config) (*requester, error) {
-	c := &requester{socket: cfg.Socket, start: cfg.Start, account: cfg.Account, token: cfg.Token}
+	c := &requester{socket: cfg.Socket, start: cfg.Start, notice: cfg.Notice, account: cfg.Account, token: cfg.Token}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
 		DialContext:           dialer.DialContext,
@@ -193,6 +202,9 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
+	if c.notice != nil {
+		c.notice(Notice{Version: resp.Header.Get(protocol.VersionHeader), Changed: resp.Header.Get(protocol.ChangedHeader)})
+	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()
 		return nil, responseError(resp)
@@ -213,11 +225,21 @@ func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
-// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
+// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting. It
+// is sent again once, which may start another daemon, if the connection ended without a response: a daemon that ends because it is
+// idle may have accepted it just before.
 func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
+	closed := false
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		resp, err := c.http.Do(r)
-		if err == nil || r.Method != http.MethodGet || !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
+		if err == nil || r.Method != http.MethodGet || r.Context().Err() != nil {
+			return resp, err
+		}
+		if c.start != nil && !closed && connectionClosed(err) {
+			closed = true
+			continue
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
 			return resp, err
 		}
 		select {
@@ -226,6 +248,11 @@ func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// connectionClosed reports whether err means that the other end has closed the connection before it has sent a response.
+func connectionClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // unreachable returns the error for a request without a response.

@@ -363,3 +363,64 @@ func TestStart(t *testing.T) {
 		t.Errorf("%v after %d starts", err, starts)
 	}
 }
+
+// TestDaemonEndsDuringRequest checks what happens if the daemon ends after it has accepted a connection and before it has answered: a
+// GET is sent once more, to a daemon that is started, and no other request is.
+func TestDaemonEndsDuringRequest(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		ending int // how many daemons, one after another, end so
+		do     func(*client.Client) error
+		starts int
+		ok     bool
+	}{
+		{"GET", 1, func(c *client.Client) error { _, err := c.Info(t.Context()); return err }, 1, true},
+		{"GET, again and again", 9, func(c *client.Client) error { _, err := c.Info(t.Context()); return err }, 1, false},
+		{"DELETE", 1, func(c *client.Client) error { return c.Remove(t.Context(), "a") }, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s")
+			left := tt.ending
+			var requests atomic.Int64
+			var serve func() error
+			serve = func() error {
+				l, err := net.Listen("unix", socket)
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { l.Close() })
+				if left--; left >= 0 {
+					ended := make(chan struct{})
+					t.Cleanup(func() { l.Close(); <-ended })
+					go func() {
+						defer close(ended)
+						nc, err := l.Accept()
+						if err != nil {
+							return
+						}
+						nc.Read(make([]byte, 1)) // the rest of the request is lost
+						requests.Add(1)
+						l.Close()
+						nc.Close()
+					}()
+					return nil
+				}
+				s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"version":"1"}`)) })}
+				go s.Serve(l)
+				t.Cleanup(func() { s.Close() })
+				return nil
+			}
+			starts := 0
+			c := connect(t, client.Config{Socket: socket, Start: func(context.Context) error { starts++; return serve() }})
+			if err := serve(); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.do(c); (err == nil) != tt.ok || !tt.ok && caisson.KindOf(err) != caisson.Unavailable {
+				t.Error(err)
+			}
+			if n := requests.Load(); starts != tt.starts || n != int64(min(tt.ending, 1+tt.starts)) {
+				t.Errorf("%d starts, %d requests that were not answered", starts, n)
+			}
+		})
+	}
+}

@@ -23,14 +23,25 @@ func (c credentials) RotateCredential(ctx context.Context, name string, value ca
 	return c.send(ctx, request{method: http.MethodPost, path: []string{"credentials", name, "rotate"}}, value)
 }
 
-// send sends a request whose body contains the value of a credential. Returns Invalid if the value is not UTF-8.
+// MatchCredential implements [caisson.Credentials].
+func (c credentials) MatchCredential(ctx context.Context, name string, value caisson.Secret) (bool, error) {
+	m, err := callWithValue[protocol.Matched](ctx, c.c, request{method: http.MethodPost, path: []string{"credentials", name, "match"}}, value)
+	return m.Matches, err
+}
+
+// send sends a request whose body contains the value of a credential.
 func (c credentials) send(ctx context.Context, r request, value caisson.Secret) (*caisson.Credential, error) {
+	return callWithValue[*caisson.Credential](ctx, c.c, r, value)
+}
+
+// callWithValue is [call] with the value of a credential as the body. Returns Invalid if the value is not UTF-8.
+func callWithValue[T any](ctx context.Context, c *requester, r request, value caisson.Secret) (t T, err error) {
 	v := protocol.CredentialValue{Value: value.Reveal()}
 	if !utf8.ValidString(v.Value) { // encoding/json would replace invalid bytes
-		return nil, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
+		return t, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
 	}
 	r.jsonBody = v
-	return call[*caisson.Credential](ctx, c.c, r)
+	return call[T](ctx, c, r)
 }
 
 // ListCredentials implements [caisson.Credentials].

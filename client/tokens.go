@@ -70,3 +70,13 @@ func (c *Client) Healthy(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Status implements [caisson.Daemon].
+func (d daemon) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
+	return call[*caisson.DaemonStatus](ctx, d.c, request{method: http.MethodGet, path: []string{"daemon"}})
+}
+
+// Reload implements [caisson.Daemon].
+func (d daemon) Reload(ctx context.Context) (*caisson.Reloaded, error) {
+	return call[*caisson.Reloaded](ctx, d.c, request{method: http.MethodPost, path: []string{"daemon", "reload"}})
+}

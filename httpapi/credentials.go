@@ -19,6 +19,7 @@ func (h credentialRoutes) register(rt *router) {
 	registerRoute(rt, newOperation(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
 	registerRoute(rt, withCreated(newOperation(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
 	registerRoute(rt, newOperation(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
+	registerRoute(rt, newOperation(http.MethodPost, "/credentials/{name}/match", "match-credential", tag, "Compare a value with that of a credential (unix socket only)"), h.match)
 	registerRoute(rt, newOperation(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Delete a credential"), h.remove)
 }
 
@@ -72,6 +73,18 @@ func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*bod
 	}
 	c, err := h.core.RotateCredential(ctx, in.Name, value)
 	return &body[*caisson.Credential]{c}, err
+}
+
+func (h credentialRoutes) match(ctx context.Context, in *credentialInput) (*body[protocol.Matched], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	value, err := in.value()
+	if err != nil {
+		return nil, err
+	}
+	same, err := h.core.MatchCredential(ctx, in.Name, value)
+	return &body[protocol.Matched]{protocol.Matched{Matches: same}}, err
 }
 
 func (h credentialRoutes) remove(ctx context.Context, in *CredentialParam) (*noContent, error) {

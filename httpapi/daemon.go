@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -14,6 +15,8 @@ type daemonRoutes struct{ core caisson.Daemon }
 func (h daemonRoutes) register(rt *router) {
 	const tag = "daemon"
 	registerRoute(rt, newOperation(http.MethodGet, "/info", "get-info", tag, "Get the version and the properties of the daemon"), h.info)
+	registerRoute(rt, newOperation(http.MethodGet, "/daemon", "get-daemon", tag, "Get the state of the daemon and its configuration (unix socket only)"), h.status)
+	registerRoute(rt, newOperation(http.MethodPost, "/daemon/reload", "reload-daemon", tag, "Read the configuration again and apply what can change at run time (unix socket only)"), h.reload)
 	registerRoute(rt, newOperation(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
 	registerRoute(rt, newOperation(http.MethodPost, "/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"), h.gc)
 	registerRoute(rt, newOperation(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host meets Caisson's requirements (unix socket only)"), h.doctor)
@@ -25,6 +28,30 @@ func (h daemonRoutes) info(ctx context.Context, _ *struct{}) (*body[*caisson.Inf
 		return nil, err
 	}
 	return &body[*caisson.Info]{v}, nil
+}
+
+// status returns the state of the daemon.
+func (h daemonRoutes) status(ctx context.Context, _ *struct{}) (*body[*caisson.DaemonStatus], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	v, err := h.core.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.DaemonStatus]{v}, nil
+}
+
+// reload reads the configuration again.
+func (h daemonRoutes) reload(ctx context.Context, _ *struct{}) (*body[*caisson.Reloaded], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	v, err := h.core.Reload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.Reloaded]{v}, nil
 }
 
 // df returns the disk usage of the data directory.
@@ -61,4 +88,16 @@ func (h daemonRoutes) doctor(ctx context.Context, _ *struct{}) (*body[protocol.P
 		return nil, err
 	}
 	return wholeList(v), nil
+}
+
+// Announce returns a handler that adds headers to the responses of h: the version of the daemon, and the keys of settings that its
+// files have other values for.
+func Announce(h http.Handler, version string, changed func() []string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(protocol.VersionHeader, version)
+		if keys := changed(); len(keys) > 0 {
+			w.Header().Set(protocol.ChangedHeader, strings.Join(keys, ", "))
+		}
+		h.ServeHTTP(w, r)
+	})
 }

@@ -65,6 +65,7 @@ type cli struct {
 	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
 	Df         dfCmd         `cmd:"" help:"Show disk usage."`
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
+	Daemon     daemonCmd     `cmd:"" help:"Show, stop, restart or reload the daemon, and read its log."`
 	Gateway    gatewayCmd    `cmd:"" help:"Serve models to the sandboxes of other machines."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`
 	Config     configCmd     `cmd:"" name:"config" help:"Inspect the configuration."`

@@ -28,7 +28,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 	if err != nil {
 		return nil, errors.Join(err) // errors.Join returns a pointer for every err
 	}
-	return newClient(cfg, start)
+	return newClient(cfg, start, (&notices{a: a}).show)
 }
 
 // checked is the result of a Provide method that only checks the flags of its command. A Run method with a parameter of this
@@ -50,14 +50,15 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 			return nil, caisson.Errorf(caisson.Unavailable, "no daemon answers")
 		}
 	}
-	return newClient(cfg, nil)
+	return newClient(cfg, nil, nil)
 }
 
-// newClient returns a client that calls start when no daemon listens on the socket, unless start is nil.
-func newClient(cfg *config, start func(context.Context) error) (api, error) {
+// newClient returns a client that calls start when no daemon listens on the socket, and notice for each response, unless they are
+// nil.
+func newClient(cfg *config, start func(context.Context) error, notice func(client.Notice)) (api, error) {
 	if socket := cfg.socket(); socket != "" {
 		// A process that may open the socket has full rights already; the token is not sent.
-		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start})
+		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start, Notice: notice})
 	}
 	return client.New(client.Config{URL: cfg.Host, Token: cfg.Token, Account: cfg.Account, CAFile: cfg.CAFile})
 }

@@ -73,6 +73,9 @@ type config struct {
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
+
+	lookedFor string   `yaml:"-"` // path of the configuration file, whether there is one or not
+	fromEnv   []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
 }
 
 func defaultConfig() *config {
@@ -105,6 +108,10 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	if !named {
 		file = defaultConfigFile
 	}
+	var err error
+	if c.lookedFor, err = filepath.Abs(file); err != nil {
+		return nil, err
+	}
 	data, err := readSmall(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
@@ -114,9 +121,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		if err := strictyaml.Decode(data, c); err != nil {
 			return nil, withFileName(file, err)
 		}
-		if c.File, err = filepath.Abs(file); err != nil {
-			return nil, err
-		}
+		c.File = c.lookedFor
 	}
 	for _, s := range []struct {
 		value *string
@@ -132,6 +137,11 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		{&c.LogLevel, "CAISSON_LOG_LEVEL", ""},
 	} {
 		*s.value = firstNonEmpty(s.flag, getenv(s.env), *s.value)
+	}
+	for _, name := range []string{"CAISSON_LISTEN", "CAISSON_PLATFORM", "CAISSON_LOG_LEVEL"} {
+		if v := getenv(name); v != "" {
+			c.fromEnv = append(c.fromEnv, name+"="+v)
+		}
 	}
 	if t := getenv("CAISSON_TOKEN"); t != "" {
 		c.Token = caisson.NewSecret(t)

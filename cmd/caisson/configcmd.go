@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -66,6 +68,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 # The providers of models. The kind is openai, anthropic, gemini, litellm or scripted, the credential the name of one
 # stored with "caisson credential set"; keys must not be written here. http is for this machine only.
+# Without providers and models here there are those that are built in; see docs/models.md and "caisson model ls".
 # maxTokensField is the field by which a provider of kind openai or litellm limits the answers of chats: max_completion_tokens for OpenAI,
 # Azure and LiteLLM, else max_tokens. Set it if a provider ignores the default. For example:
 #
@@ -194,10 +197,13 @@ type configCmd struct {
 }
 
 // configShowCmd prints the effective configuration.
-type configShowCmd struct{}
+type configShowCmd struct {
+	File bool `help:"Print what the file, the environment and the flags say, even if the daemon has not read it yet."`
+}
 
 func (c *configShowCmd) Help() string {
-	return examples("caisson config show", "CAISSON_LOG_LEVEL=debug caisson config show -o json")
+	return "If a daemon runs, its settings are printed, and standard error says where the file differs from them.\n\n" +
+		examples("caisson config show", "CAISSON_LOG_LEVEL=debug caisson config show --file -o json")
 }
 
 func (c *configShowCmd) Run(ctx context.Context, a *app) error {
@@ -205,11 +211,50 @@ func (c *configShowCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if cfg.File != "" {
-		a.infof("# from %s", cfg.File)
-	}
 	if a.globals.Output == "table" {
 		a.globals.Output = "yaml"
 	}
+	if st := c.daemonStatus(ctx, a, cfg); st != nil {
+		return c.printInForce(a, cfg, st)
+	}
+	if cfg.File != "" {
+		a.infof("# from %s", cfg.File)
+	}
 	return a.encode(cfg)
+}
+
+// daemonStatus returns the state of the daemon of the data directory; nil if none runs, or one that does not report it.
+func (c *configShowCmd) daemonStatus(ctx context.Context, a *app, cfg *config) *caisson.DaemonStatus {
+	if c.File || cfg.Host != "" {
+		return nil
+	}
+	api, err := a.connectRunning(ctx)
+	if err != nil {
+		return nil
+	}
+	st, err := api.Status(ctx)
+	if err != nil || len(st.Settings.InForce) == 0 {
+		return nil
+	}
+	return st
+}
+
+// printInForce prints the settings of a daemon, with those of cfg that only commands use.
+func (c *configShowCmd) printInForce(a *app, cfg *config, st *caisson.DaemonStatus) error {
+	b, err := json.Marshal(st.Settings.InForce)
+	if err != nil {
+		return err
+	}
+	theirs := *cfg
+	if err := json.Unmarshal(b, &theirs); err != nil {
+		return caisson.Wrap(err, caisson.Unavailable, "the daemon's settings are not those of this version; run caisson daemon restart, or use --file")
+	}
+	a.infof("# in force in the daemon with pid %d, from %s", st.PID, firstNonEmpty(st.Settings.File, "defaults"))
+	if len(st.Settings.Changed) > 0 {
+		a.infof("# the file has other values for: %s; see caisson daemon reload", strings.Join(st.Settings.Changed, ", "))
+	}
+	if st.Settings.Invalid != "" {
+		a.infof("# the file is invalid: %s", st.Settings.Invalid)
+	}
+	return a.encode(&theirs)
 }

@@ -1,8 +1,14 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // budgetSetting is an amount of dollars, or "none".
@@ -50,4 +56,39 @@ func (c *config) keySource() credential.KeySource {
 		return credential.KeySource{Value: key}
 	}
 	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
+}
+
+// ownProvidersFile is the path of the file in the data directory with providers that replace built-in ones; see [keyStore].
+func (c *config) ownProvidersFile() string { return filepath.Join(c.DataDir, "providers.yaml") }
+
+// offer returns the providers and models of the configuration. If it has none, they are those that are built in, as changed by
+// [config.ownProvidersFile].
+func (c *config) offer() (models.Offer, error) {
+	if o := (models.Offer{Providers: c.Providers, Models: c.Models}); !o.IsZero() {
+		return o, nil
+	}
+	own, err := c.ownProviders()
+	if err != nil {
+		return own, err
+	}
+	o := models.Builtin().With(own)
+	if err := models.Validate(o.Providers, o.Models); err != nil {
+		return o, withFileName(c.ownProvidersFile(), err)
+	}
+	return o, nil
+}
+
+// ownProviders returns the content of [config.ownProvidersFile], nothing if there is no such file.
+func (c *config) ownProviders() (own models.Offer, err error) {
+	data, err := readSmall(c.ownProvidersFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return own, nil
+	}
+	if err != nil {
+		return own, caisson.Invalidf("providers", "%s", err)
+	}
+	if err := strictyaml.Decode(data, &own); err != nil {
+		return own, withFileName(c.ownProvidersFile(), err)
+	}
+	return own, nil
 }

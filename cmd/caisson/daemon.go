@@ -117,10 +117,7 @@ func startDaemon(ctx context.Context, cfg *config) error {
 	cmd := exec.Command("/proc/self/exe", daemonArgs(cfg)...)
 	cmd.Args[0] = "caisson"
 	cmd.Dir = "/"
-	cmd.Env = []string{minimalPath, readyVar + "=3", "CAISSON_LOG_LEVEL=" + cfg.LogLevel, "CAISSON_PLATFORM=" + cfg.Platform}
-	if cfg.Listen != "" {
-		cmd.Env = append(cmd.Env, "CAISSON_LISTEN="+cfg.Listen)
-	}
+	cmd.Env = append([]string{minimalPath, readyVar + "=3"}, cfg.fromEnv...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{readyEnd} // descriptor 3
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -26,7 +26,8 @@ type modelCmd struct {
 type modelLsCmd struct{}
 
 func (c *modelLsCmd) Help() string {
-	return "Models and their providers are in the configuration file. Prices are in US dollars per million tokens.\n\n" +
+	return "Models and their providers are in the configuration file; if it has none, there are those of Anthropic, OpenAI, Google and OpenRouter that " +
+		"are built in, and can be used if their key is stored (docs/models.md). Prices are in US dollars per million tokens.\n\n" +
 		examples("caisson model ls", "caisson model ls -o json")
 }
 

@@ -61,6 +61,9 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 	} else if c.given() {
 		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
 	}
+	if err := storeKeys(ctx, a, api, c.Agent, c.Model); err != nil {
+		return err
+	}
 	if c.Volume != "" {
 		a.infof("caisson: working in the volume %s", req.Source)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,21 +24,30 @@ import (
 )
 
 // serve runs the daemon until ctx ends or, in the background, until it is idle. It calls [signalReady] when it is ready.
-func serve(ctx context.Context, a *app, cfg *config, background bool) error {
+//
+// load returns the validated configuration.
+func serve(ctx context.Context, a *app, load func() (*config, error), background bool) error {
+	cfg, err := load()
+	if err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return caisson.Errorf(caisson.Internal, needRoot)
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+	st := &settings{load: load, background: background, level: &slog.LevelVar{}, inForce: cfg, seen: cfg.stamps()}
+	if err := st.level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		return caisson.Invalidf("logLevel", "%q is not one of debug, info, warn, error", cfg.LogLevel)
 	}
-	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	if st.offer, err = cfg.offer(); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: st.level}))
+	st.log = log.With("component", "settings")
 	var lockWait time.Duration
 	// The command that started this daemon found none that accepts connections, but one that is exiting may still hold the lock.
 	if background {
 		lockWait = 10 * time.Second
 	}
-	cfg.Limits.Budget = cfg.DefaultBudget.limits()
 	e, err := engine.New(ctx, engine.Config{
 		Data: engine.DataConfig{
 			Dir: cfg.DataDir, LockWait: lockWait, EventRetention: time.Duration(cfg.EventRetention), CredentialKey: cfg.keySource(),
@@ -45,24 +55,34 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		Platform: cfg.Platform, Limits: cfg.Limits,
 		Images: engine.ImageConfig{InsecureRegistries: cfg.InsecureRegistries, CA: cfg.RegistryCA},
 		Models: engine.ModelConfig{
-			Providers: cfg.Providers, Models: cfg.Models, CA: cfg.ProviderCA,
+			Offer: st.offer, CA: cfg.ProviderCA,
 			Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
 				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
 			}},
 		},
 		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Public: cfg.publicPrefixes()},
 		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
-		Version: buildVersion().Version, Log: log,
+		Settings: st, Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	err = listenAndServe(ctx, cfg, e, log, background)
+	st.setOffer = e.SetOffer
+	release := a.interrupts.setHandler(func(s os.Signal) {
+		if s == syscall.SIGHUP {
+			_, _ = st.Reload(ctx) // logs its result
+			return
+		}
+		a.interrupts.setCancelledBy(s)
+		a.interrupts.cancel()
+	})
+	err = listenAndServe(ctx, cfg, st, e, log)
+	release()
 	return errors.Join(err, e.Close())
 }
 
 // listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
-func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slog.Logger, background bool) error {
+func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.Engine, log *slog.Logger) error {
 	api, err := httpapi.New(httpapi.Config{
 		API: e.API(), Answers: e.Store().Answers(), FindToken: e.Tokens().FindToken, Log: log.With("component", "httpapi"),
 	})
@@ -83,7 +103,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 			if err != nil {
 				return err
 			}
-			serveOn(g, gctx, httpapi.Server(clients.count(api.Local()), log), local)
+			serveOn(g, gctx, httpapi.Server(clients.count(httpapi.Announce(api.Local(), buildVersion().Version, st.changedNow)), log), local)
 			if cfg.Listen != "" {
 				remote, err := listenTCP(cfg)
 				if err != nil {
@@ -91,7 +111,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 				}
 				serveOn(g, gctx, httpapi.Server(api.Remote(), log), remote)
 			}
-			if background && cfg.IdleExit > 0 {
+			if st.background && cfg.IdleExit > 0 {
 				g.Go(func() error { return stopWhenIdle(gctx, time.Duration(cfg.IdleExit), clients, e, stop) })
 			}
 			log.InfoContext(gctx, "serving", "socket", cfg.SocketPath(), "listen", cfg.Listen)

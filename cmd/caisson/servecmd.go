@@ -31,19 +31,23 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 
 // run runs the daemon with the configuration as modified by the flags and then by also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
-	cfg, err := loadConfig(a.globals, a.getenv)
-	if err == nil {
-		err = c.override(cfg)
-	}
-	if err == nil {
-		err = also(cfg)
-	}
-	if err == nil {
-		err = cfg.validate()
-	}
-	if err == nil {
-		err = serve(ctx, a, cfg, c.Background)
-	}
+	err := serve(ctx, a, func() (*config, error) {
+		cfg, err := loadConfig(a.globals, a.getenv)
+		if err == nil {
+			err = c.override(cfg)
+		}
+		if err == nil {
+			err = also(cfg)
+		}
+		if err == nil {
+			err = cfg.validate()
+		}
+		if err != nil {
+			return nil, err
+		}
+		cfg.Limits.Budget = cfg.DefaultBudget.limits()
+		return cfg, nil
+	}, c.Background)
 	if err != nil {
 		_ = signalReady(err) // its error is ignored, because err is returned anyway
 	}

@@ -148,7 +148,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	}
 	switch at := slices.Index(s.Models, asked); {
 	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
-		c.addf("model", "there is no model that %s can use; configure one, see caisson model ls --help", a.ID)
+		c.addf("model", "there is no model that %s can use; store a key with caisson credential set %s, or configure a model: caisson model ls lists them", a.ID, keyNames(a))
 	case len(models) == 0:
 	case asked == "":
 		s.setModel(a, models[0])
@@ -186,6 +186,19 @@ func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 
 // apiNames are the names of the APIs in messages.
 var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthropic: "Anthropic", caisson.APIGemini: "Gemini"}
+
+// keyNames returns the names of the credentials with one of which there is a built-in model that the agent can call.
+func keyNames(a *caisson.Agent) string {
+	var names []string
+	for _, k := range []struct{ api, name string }{
+		{caisson.APIAnthropic, "ANTHROPIC_API_KEY"}, {caisson.APIOpenAI, "OPENAI_API_KEY"}, {caisson.APIGemini, "GEMINI_API_KEY"},
+	} {
+		if a.SupportsAPI(k.api) {
+			names = append(names, k.name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
 
 // maxNamed is the maximum number of models that an error names.
 const maxNamed = 10

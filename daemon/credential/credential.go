@@ -4,6 +4,7 @@ package credential
 
 import (
 	"context"
+	"crypto/subtle"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -113,6 +114,22 @@ func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) 
 	}
 	sealed, err := seal(id, caller.Account, name, value)
 	return caller, sealed, err
+}
+
+// MatchCredential implements [caisson.Credentials].
+func (v *Vault) MatchCredential(ctx context.Context, name string, value caisson.Secret) (bool, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return false, err
+	}
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return false, err
+	}
+	stored, err := v.Secret(ctx, caller.Account, name)
+	if err != nil {
+		return false, err
+	}
+	return subtle.ConstantTimeCompare([]byte(stored.Reveal()), []byte(value.Reveal())) == 1, nil
 }
 
 // ListCredentials implements [caisson.Credentials].

@@ -359,3 +359,25 @@ func TestTooMany(t *testing.T) {
 	wantKind(t, err, caisson.Exhausted)
 	set(t, w.Vault, "b", "OWN", "x")
 }
+
+// TestMatch checks that a value can be compared, and only by a local caller and with a credential of its account.
+func TestMatch(t *testing.T) {
+	v := newWorld(t).Vault
+	local := caisson.WithCaller(t.Context(), caisson.Caller{Account: "local", Local: true})
+	if _, err := v.SetCredential(local, "KEY", caisson.NewSecret("sk-1")); err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]bool{"sk-1": true, "sk-2": false, "sk-": false, "": false} {
+		if same, err := v.MatchCredential(local, "KEY", caisson.NewSecret(value)); same != want || err != nil {
+			t.Errorf("%q: %v, %v", value, same, err)
+		}
+	}
+	other := caisson.WithCaller(t.Context(), caisson.Caller{Account: "team-b", Local: true})
+	if _, err := v.MatchCredential(other, "KEY", caisson.NewSecret("sk-1")); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("another account: %v", err)
+	}
+	token := caisson.WithCaller(t.Context(), caisson.Caller{Account: "local"})
+	if _, err := v.MatchCredential(token, "KEY", caisson.NewSecret("sk-1")); caisson.KindOf(err) != caisson.Denied {
+		t.Errorf("over a token: %v", err)
+	}
+}

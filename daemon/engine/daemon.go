@@ -3,11 +3,13 @@ package engine
 import (
 	"context"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 
@@ -19,6 +21,64 @@ func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.started,
 		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
+}
+
+// Status implements [caisson.Daemon].
+func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return nil, err
+	}
+	info, err := e.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := &caisson.DaemonStatus{Info: *info, PID: os.Getpid(), DataDir: e.cfg.Data.Dir, Listen: []string{}}
+	for after, more := caisson.ID(""), true; more; {
+		var page []*caisson.Sandbox
+		if page, more, err = e.data.store.Sandboxes().List(ctx, caisson.AllAccounts(), caisson.Filter{After: after, Limit: statusPage}); err != nil {
+			return nil, err
+		}
+		for _, sb := range page {
+			after = sb.ID
+			if st.Sandboxes++; sb.State == caisson.Running || sb.State == caisson.Suspended {
+				st.Running++
+			}
+		}
+	}
+	under := []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}
+	for before, more := caisson.ID(""), true; more; {
+		var page []*caisson.Run
+		if page, more, err = e.data.store.Runs().List(ctx, caisson.AllAccounts(), caisson.RunFilter{States: under, Before: before, Limit: statusPage}); err != nil {
+			return nil, err
+		}
+		for _, r := range page {
+			before = r.ID
+			st.Runs++
+		}
+	}
+	if e.cfg.Settings != nil {
+		e.cfg.Settings.State(st)
+	}
+	return st, nil
+}
+
+// statusPage is the size of the pages in which Status reads the store.
+const statusPage = 1000
+
+// Reload implements [caisson.Daemon].
+func (e *Engine) Reload(ctx context.Context) (*caisson.Reloaded, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return nil, err
+	}
+	if e.cfg.Settings == nil {
+		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no configuration to read again")
+	}
+	return e.cfg.Settings.Reload(ctx)
+}
+
+// SetOffer replaces the providers and models.
+func (e *Engine) SetOffer(ctx context.Context, o models.Offer) error {
+	return e.gateway.catalog.SetOffer(ctx, o)
 }
 
 // DiskUsage implements [caisson.Daemon].

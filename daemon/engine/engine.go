@@ -45,8 +45,16 @@ type Config struct {
 	Agents     AgentConfig
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
+	Settings   Settings // nil for none
 	Version    string
 	Log        *slog.Logger
+}
+
+// Settings is the configuration of the process in which an engine runs.
+type Settings interface {
+	// State returns the settings in force and what differs in the file. It sets the fields Settings, Background and Listen.
+	State(*caisson.DaemonStatus)
+	Reload(ctx context.Context) (*caisson.Reloaded, error)
 }
 
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
@@ -66,10 +74,9 @@ type ImageConfig struct {
 
 // ModelConfig configures the model gateway.
 type ModelConfig struct {
-	Providers []caisson.Provider
-	Models    []caisson.Model
-	CA        string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
-	Gateway   models.GatewayConfig
+	models.Offer
+	CA      string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Gateway models.GatewayConfig
 }
 
 // AddressConfig contains addresses of this machine.

@@ -65,7 +65,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(cfg.Data.Dir, "credential.key")
 	}
-	keys := &models.CredentialWatcher{Providers: cfg.Models.Providers, RunKeys: cfg.Models.Gateway.RunTokenKeys, Wire: g.manager, Log: cfg.Log}
+	keys := &models.CredentialWatcher{Providers: func() []caisson.Provider { return g.catalog.Offered().Providers }, RunKeys: cfg.Models.Gateway.RunTokenKeys, Wire: g.manager, Log: cfg.Log}
 	if g.vault, err = credential.New(credential.Config{
 		Store: data.store.Credentials(), Key: key, Events: hub, Log: cfg.Log,
 		Changed: keys.Changed,
@@ -81,7 +81,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		roots = string(pem)
 	}
 	g.catalog = models.NewCatalog(models.CatalogConfig{
-		Providers: cfg.Models.Providers, Models: cfg.Models.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: cfg.Models.Gateway.RemoteURL != "",
+		Offer: cfg.Models.Offer, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: cfg.Models.Gateway.RemoteURL != "",
 		Secrets: g.vault, Prices: data.store.Ledger(), Wire: g.manager, Events: hub,
 	})
 	if g.settings, err = models.NewSettings(models.SettingsConfig{

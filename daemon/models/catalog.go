@@ -4,6 +4,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -39,8 +41,7 @@ type Prices interface {
 
 // CatalogConfig configures a Catalog. All fields but Roots, WarmModel and ServedRemotely are required.
 type CatalogConfig struct {
-	Providers      []caisson.Provider
-	Models         []caisson.Model
+	Offer
 	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
 	WarmModel      string // alias of the scripted model for warm snapshots; it may be granted but is not listed
 	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
@@ -50,27 +51,43 @@ type CatalogConfig struct {
 	Events         caisson.Publisher
 }
 
-// Catalog resolves models to their providers, prices and credentials.
-type Catalog struct{ CatalogConfig }
+// Catalog resolves models to their providers, prices and credentials. It is safe for concurrent use.
+type Catalog struct {
+	CatalogConfig                       // its Offer is the first one only
+	offered       atomic.Pointer[Offer] // never nil
+}
 
 // NewCatalog returns a Catalog.
-func NewCatalog(cfg CatalogConfig) *Catalog { return &Catalog{cfg} }
+func NewCatalog(cfg CatalogConfig) *Catalog {
+	c := &Catalog{CatalogConfig: cfg}
+	c.offered.Store(&cfg.Offer)
+	return c
+}
+
+// Offered returns what can be granted at present.
+func (c *Catalog) Offered() Offer { return *c.offered.Load() }
+
+// SetOffer replaces the offer, and informs the wire process.
+func (c *Catalog) SetOffer(ctx context.Context, o Offer) error {
+	c.offered.Store(&o)
+	return c.Wire.Refresh(ctx)
+}
 
 var _ caisson.Models = (*Catalog)(nil)
 
-// resolved returns the configured models with their prices and problems, in the order of the configuration.
-func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
+// resolved returns the models of an offer with their prices and problems, in their order.
+func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayModel, error) {
 	list := []caisson.GatewayModel{}
-	for _, model := range c.Models {
+	for _, model := range offer.Models {
 		g := caisson.GatewayModel{Model: model}
 		if g.Upstream == "" {
 			g.Upstream = g.Alias
 		}
-		i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == model.Provider })
+		i := slices.IndexFunc(offer.Providers, func(p caisson.Provider) bool { return p.Name == model.Provider })
 		if i < 0 {
 			return nil, caisson.Invalidf("models", "model %s has the provider %s, which is not configured", model.Alias, model.Provider)
 		}
-		p := c.Providers[i]
+		p := offer.Providers[i]
 		g.Kind = p.Kind
 		listed, err := c.Prices.Price(ctx, p.Name, g.Upstream)
 		if caisson.KindOf(err) == caisson.NotFound {
@@ -90,8 +107,8 @@ func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) 
 		switch {
 		case g.Free:
 			g.PriceSource = "free"
-		case g.Prices != nil:
-			g.PriceSource = "config"
+		case g.Prices != nil && (offer.Builtin == "" || err != nil): // a list that somebody has imported is newer than a built-in one
+			g.PriceSource = cmp.Or(offer.Builtin, "config")
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source
 			if listed.Context > 0 {
@@ -135,7 +152,7 @@ func accountOf(p caisson.Provider) string {
 // usable reports whether an account may use a model. A provider without an account belongs to the operator and is available to
 // all accounts.
 func (c *Catalog) usable(account string, model caisson.Model) bool {
-	return slices.ContainsFunc(c.Providers, func(p caisson.Provider) bool {
+	return slices.ContainsFunc(c.Offered().Providers, func(p caisson.Provider) bool {
 		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
 	})
 }
@@ -146,7 +163,7 @@ func (c *Catalog) ListModels(ctx context.Context) ([]caisson.GatewayModel, error
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.resolved(ctx)
+	list, err := c.resolved(ctx, c.Offered())
 	if err != nil || caller.Local {
 		return list, err
 	}
@@ -199,7 +216,7 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 			continue // The model is free and only follows a script, so every account may use it.
 		}
 		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
-		if !c.ServedRemotely && !slices.ContainsFunc(c.Models, known) {
+		if !c.ServedRemotely && !slices.ContainsFunc(c.Offered().Models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
 	}
@@ -220,11 +237,12 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 
 // SpendLogs fetches the spend logs of a configured LiteLLM proxy. Returns NotFound if the provider is not one.
 func (c *Catalog) SpendLogs(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
-	i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == provider })
-	if i < 0 || c.Providers[i].Kind != caisson.ProviderLiteLLM {
+	providers := c.Offered().Providers
+	i := slices.IndexFunc(providers, func(p caisson.Provider) bool { return p.Name == provider })
+	if i < 0 || providers[i].Kind != caisson.ProviderLiteLLM {
 		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
 	}
-	p := c.Providers[i]
+	p := providers[i]
 	key, err := c.key(ctx, p)
 	if err != nil {
 		return nil, err

@@ -47,9 +47,11 @@ func TestUnusableKey(t *testing.T) {
 	for _, bad := range []string{"sk-1\nX-Header: 1", "sk-1\r", "sk\x00", "sk-1\n", "\x1b[2J"} {
 		var log bytes.Buffer
 		m := NewCatalog(CatalogConfig{
-			Providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
-			Models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
-			Secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, Prices: sqlitetest.New(t).Ledger(),
+			Offer: Offer{
+				Providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
+				Models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
+			},
+			Secrets: secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, Prices: sqlitetest.New(t).Ledger(),
 		})
 		cfg, err := settingsOf(t, m, &log).compute(t.Context())
 		if err != nil {
@@ -71,8 +73,11 @@ func TestUnusableKey(t *testing.T) {
 // TestModelsAreInTheOrderOfTheConfiguration checks the order because runs use the first model that fits.
 func TestModelsAreInTheOrderOfTheConfiguration(t *testing.T) {
 	m := NewCatalog(CatalogConfig{
-		Providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}}, Secrets: secretMap{}, Prices: sqlitetest.New(t).Ledger(),
-		Models: []caisson.Model{{Alias: "z", Provider: "p", Free: true}, {Alias: "m", Provider: "p", Free: true}, {Alias: "a", Provider: "p", Free: true}},
+		Secrets: secretMap{}, Prices: sqlitetest.New(t).Ledger(),
+		Offer: Offer{
+			Providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}},
+			Models:    []caisson.Model{{Alias: "z", Provider: "p", Free: true}, {Alias: "m", Provider: "p", Free: true}, {Alias: "a", Provider: "p", Free: true}},
+		},
 	})
 	list, err := m.ListModels(as(t, "a", false))
 	if err != nil || len(list) != 3 || list[0].Alias != "z" || list[1].Alias != "m" || list[2].Alias != "a" {
@@ -111,9 +116,11 @@ func TestForbidden(t *testing.T) {
 // TestOthersProviders checks that accounts cannot use or see providers of other accounts.
 func TestOthersProviders(t *testing.T) {
 	m := NewCatalog(CatalogConfig{
-		Providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
-		Models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
-		Secrets:   secretMap{}, Prices: sqlitetest.New(t).Ledger(),
+		Offer: Offer{
+			Providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
+			Models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
+		},
+		Secrets: secretMap{}, Prices: sqlitetest.New(t).Ledger(),
 	})
 	for _, c := range []struct {
 		account string
@@ -152,8 +159,10 @@ func TestOthersProviders(t *testing.T) {
 
 func TestNeeds(t *testing.T) {
 	m := &CredentialWatcher{
-		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
-		RunKeys:   []string{"RUN"},
+		Providers: func() []caisson.Provider {
+			return []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}}
+		},
+		RunKeys: []string{"RUN"},
 	}
 	for c, want := range map[[2]string]bool{
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,
@@ -171,7 +180,7 @@ func TestSettingsLast(t *testing.T) {
 	if err := os.WriteFile(script, []byte("fallback: {text: hello}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	catalog := NewCatalog(CatalogConfig{Providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}})
+	catalog := NewCatalog(CatalogConfig{Offer: Offer{Providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}}})
 	s := settingsOf(t, catalog, io.Discard)
 	first, err := s.Current(t.Context())
 	if err != nil || first.Scripts["demo"] == "" {

@@ -29,7 +29,7 @@ func newGatewayWorld(t *testing.T) *gatewayWorld {
 	w.GatewayRuns = NewGatewayRuns(GatewayRunsConfig{
 		Serves: true, Store: store, Wire: w, Budget: caisson.Limits{USD: &usd}, Events: events.New(store.Events(), nil),
 		Catalog: NewCatalog(CatalogConfig{
-			Providers: []caisson.Provider{{Name: "p"}}, Models: []caisson.Model{{Alias: "m", Provider: "p"}},
+			Offer: Offer{Providers: []caisson.Provider{{Name: "p"}}, Models: []caisson.Model{{Alias: "m", Provider: "p"}}},
 		}),
 	})
 	return w

@@ -59,8 +59,9 @@ func (s *Settings) Current(ctx context.Context) (*caisson.GatewayConfig, error) 
 // compute computes the settings. A provider whose key is missing or invalid has no key in the settings, and calls of its models
 // are refused.
 func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) {
+	offer := s.Catalog.Offered()
 	cfg := &caisson.GatewayConfig{
-		Providers: s.Catalog.Providers, Keys: map[string]string{}, Scripts: map[string]string{},
+		Providers: offer.Providers, Keys: map[string]string{}, Scripts: map[string]string{},
 		Forbidden: s.forbidden, PublicAddresses: s.PublicAddresses, Roots: s.Catalog.Roots,
 	}
 	var err error
@@ -70,7 +71,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 	if cfg.Remote, err = s.remoteConfig(ctx); err != nil {
 		return nil, err
 	}
-	list, err := s.Catalog.resolved(ctx)
+	list, err := s.Catalog.resolved(ctx, offer)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 		cfg.Models = append(cfg.Models, g.Model)
 	}
 	s.addWarm(cfg)
-	for _, p := range s.Catalog.Providers {
+	for _, p := range offer.Providers {
 		if p.Script != "" {
 			script, err := smallfile.Read(p.Script)
 			if err != nil {
@@ -90,6 +91,9 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 			continue
 		}
 		key, err := s.Catalog.key(ctx, p)
+		if offer.Builtin != "" && caisson.KindOf(err) == caisson.NotFound {
+			continue // nobody has said that this provider is to be used
+		}
 		if err != nil {
 			s.Log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
 			continue
@@ -148,7 +152,7 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
-	Providers []caisson.Provider
+	Providers func() []caisson.Provider
 	RunKeys   []string // names; see GatewaySettings.RunTokenKeys
 	Wire      WireProcess
 	Log       *slog.Logger
@@ -166,6 +170,6 @@ func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
 
 // uses reports whether the settings use the credential.
 func (w *CredentialWatcher) uses(account, name string) bool {
-	return slices.ContainsFunc(w.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
+	return slices.ContainsFunc(w.Providers(), func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
 		account == caisson.LocalAccount && slices.Contains(w.RunKeys, name)
 }

@@ -168,6 +168,11 @@ type CredentialValue struct {
 	Value string `json:"value"`
 }
 
+// Matched is the response to a comparison with the value of a credential.
+type Matched struct {
+	Matches bool `json:"matches"`
+}
+
 // NewToken is a token with its secret, which only this response contains.
 type NewToken struct {
 	Token  *caisson.Token `json:"token"`

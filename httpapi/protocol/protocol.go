@@ -20,6 +20,12 @@ const (
 	IdempotencyHeader = "Idempotency-Key"   // chosen by the client; a repeated request with it gets the first one's answer
 )
 
+// Headers of responses over the unix socket.
+const (
+	VersionHeader = "X-Caisson-Version" // of the daemon
+	ChangedHeader = "X-Caisson-Changed" // keys of settings that the daemon's files have other values for
+)
+
 // Content types.
 const (
 	ProblemType = "application/problem+json"

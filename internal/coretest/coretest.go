@@ -101,7 +101,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	w.Engine, err = engine.NewOn(context.Background(), engine.Config{
 		Data: engine.DataConfig{Dir: dir}, Version: "1.0", Log: log,
 		Models: engine.ModelConfig{
-			Providers: providers(), Models: catalog(), Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
+			Offer: models.Offer{Providers: providers(), Models: catalog()}, Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
 		},
 		Agents: engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
 		Relay:  repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// daemonCmd contains the commands that operate the daemon of the data directory.
+type daemonCmd struct {
+	Status  daemonStatusCmd  `cmd:"" help:"Show what the daemon is and what it serves."`
+	Stop    daemonStopCmd    `cmd:"" help:"Stop the daemon, and wait until it has ended. Sandboxes keep running."`
+	Restart daemonRestartCmd `cmd:"" help:"Stop the daemon and start it again. Sandboxes keep running."`
+	Reload  daemonReloadCmd  `cmd:"" help:"Have the daemon read its configuration again."`
+	Logs    daemonLogsCmd    `cmd:"" help:"Show the log of a daemon that a command has started."`
+}
+
+// localDaemon is the daemon of the data directory.
+type localDaemon struct {
+	a   *app
+	cfg *config
+}
+
+// ProvideDaemon returns the daemon of the data directory. These commands do not act on daemons elsewhere.
+func (c *daemonCmd) ProvideDaemon(a *app) (*localDaemon, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Host != "" {
+		return nil, caisson.Invalidf("host", "a daemon is operated on its own machine; unset CAISSON_HOST (and host in the configuration), and name its data directory with --data")
+	}
+	return &localDaemon{a, cfg}, nil
+}
+
+// client returns a client of the daemon; Unavailable if none runs.
+func (d *localDaemon) client(ctx context.Context) (api, error) {
+	up, err := isListening(ctx, d.cfg.SocketPath())
+	if err != nil {
+		return nil, err
+	}
+	if !up {
+		return nil, d.noneRuns()
+	}
+	return newClient(d.cfg, nil, nil)
+}
+
+func (d *localDaemon) noneRuns() error {
+	return caisson.Errorf(caisson.Unavailable, "no daemon runs for %s; commands start one when they need it, and caisson serve keeps one", d.cfg.DataDir)
+}
+
+// daemonStatusCmd shows the state of the daemon.
+type daemonStatusCmd struct{}
+
+func (c *daemonStatusCmd) Help() string {
+	return "The exit code is 7 if no daemon runs.\n\n" + examples("caisson daemon status", "caisson daemon status -o json")
+}
+
+func (c *daemonStatusCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	api, err := d.client(ctx)
+	if err != nil {
+		return err
+	}
+	return asOne(a, func(s *caisson.DaemonStatus) string { return strconv.Itoa(s.PID) }, func(s *caisson.DaemonStatus) [][2]string {
+		kind := "started with caisson serve"
+		if s.Background {
+			kind = "started by a command; ends when it is idle"
+		}
+		rows := [][2]string{
+			{"PID", strconv.Itoa(s.PID)},
+			{"Version", s.Version},
+			{"Since", formatTime(s.StartedAt)},
+			{"Kind", kind},
+			{"Data", s.DataDir},
+			{"Listens on", strings.Join(s.Listen, ", ")},
+			{"Sandboxes", fmt.Sprintf("%d, of which %d run", s.Sandboxes, s.Running)},
+			{"Runs", fmt.Sprintf("%d under way", s.Runs)},
+			{"Configuration", firstNonEmpty(s.Settings.File, "defaults; there is no file")},
+		}
+		if len(s.Settings.Changed) > 0 {
+			rows = append(rows, [2]string{"Not in force", strings.Join(s.Settings.Changed, ", ") + "; see caisson daemon reload"})
+		}
+		if s.Settings.Invalid != "" {
+			rows = append(rows, [2]string{"Invalid", s.Settings.Invalid})
+		}
+		return rows
+	})(api.Status(ctx))
+}
+
+// daemonStopCmd stops the daemon.
+type daemonStopCmd struct {
+	Timeout caisson.Duration `positive:"" help:"How long to wait for its end." default:"1m" placeholder:"DURATION"`
+}
+
+func (c *daemonStopCmd) Help() string {
+	return "Sandboxes and what runs in them go on; runs of agents that are under way fail. The next command that needs a daemon starts one.\n\n" +
+		examples("caisson daemon stop")
+}
+
+func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	pid, err := d.stop(ctx, time.Duration(c.Timeout))
+	switch {
+	case err != nil:
+		return err
+	case pid == 0:
+		a.infof("caisson: no daemon runs for %s", d.cfg.DataDir)
+		return nil
+	}
+	a.infof("caisson: the daemon with pid %d has ended", pid)
+	return nil
+}
+
+// stop ends the daemon, waits until its process is gone, and returns its pid; 0 if none runs.
+func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int, err error) {
+	if up, err := isListening(ctx, d.cfg.SocketPath()); !up || err != nil {
+		return 0, err
+	}
+	if pid, err = socketOwner(ctx, d.cfg.SocketPath()); err != nil {
+		return 0, err
+	}
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open the process %d of the daemon: %w", pid, err)
+	}
+	defer unix.Close(process)
+	// If it still owns the socket now, process is the daemon and not another one that has its pid.
+	if again, err := socketOwner(ctx, d.cfg.SocketPath()); err != nil || again != pid {
+		return 0, caisson.Errorf(caisson.Conflict, "the daemon has just ended or been replaced; try again")
+	}
+	if err := unix.PidfdSendSignal(process, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return pid, fmt.Errorf("stop the daemon with pid %d: %w", pid, err)
+	}
+	for end := time.Now().Add(timeout); ; {
+		fds := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(pollStep.Milliseconds()))
+		switch {
+		case n > 0:
+			return pid, nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return pid, err
+		case ctx.Err() != nil:
+			return pid, ctx.Err()
+		case time.Now().After(end):
+			return pid, caisson.Errorf(caisson.Unavailable, "the daemon with pid %d has not ended after %s; caisson daemon logs says what it does, and kill -9 %d ends it (sandboxes keep running)", pid, timeout, pid)
+		}
+	}
+}
+
+// pollStep is the interval at which the wait for a process looks whether it was interrupted.
+const pollStep = 200 * time.Millisecond
+
+// socketOwner returns the pid of the process that listens on a unix socket, as the kernel knows it.
+func socketOwner(ctx context.Context, socket string) (int, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return 0, caisson.Wrap(err, caisson.Unavailable, "cannot reach the daemon: %v", err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if peerErr != nil {
+		return 0, peerErr
+	}
+	if peer.Pid <= 0 {
+		return 0, caisson.Errorf(caisson.Unavailable, "the daemon runs in another pid namespace, such as a container's; stop it there")
+	}
+	return int(peer.Pid), nil
+}
+
+// daemonRestartCmd restarts the daemon.
+type daemonRestartCmd struct {
+	Timeout caisson.Duration `positive:"" help:"How long to wait for its end." default:"1m" placeholder:"DURATION"`
+}
+
+func (c *daemonRestartCmd) Help() string {
+	return "Only for a daemon that a command has started; one of a service manager is restarted there. See daemon stop for what becomes of runs.\n\n" +
+		examples("caisson daemon restart")
+}
+
+func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	if api, err := d.client(ctx); err == nil {
+		s, err := api.Status(ctx)
+		switch {
+		case err == nil && !s.Background:
+			return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", s.PID)
+		case err != nil && caisson.KindOf(err) != caisson.NotFound: // an older daemon does not know this request
+			return err
+		}
+	}
+	if _, err := d.stop(ctx, time.Duration(c.Timeout)); err != nil {
+		return err
+	}
+	if err := ensureDaemon(ctx, d.cfg); err != nil {
+		return err
+	}
+	pid, err := socketOwner(ctx, d.cfg.SocketPath())
+	if err == nil {
+		a.infof("caisson: a daemon with pid %d serves %s", pid, d.cfg.DataDir)
+	}
+	return err
+}
+
+// daemonReloadCmd has the daemon read its configuration again.
+type daemonReloadCmd struct{}
+
+func (c *daemonReloadCmd) Help() string {
+	return "Providers, models and the level of the log change at once; files of agents are read when they are used. What else has changed is " +
+		"named, and takes effect when the daemon is restarted. An invalid configuration changes nothing. SIGHUP does the same.\n\n" +
+		examples("caisson daemon reload")
+}
+
+func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	api, err := d.client(ctx)
+	if err != nil {
+		return err
+	}
+	done, err := api.Reload(ctx)
+	if err != nil {
+		return err
+	}
+	if a.globals.Output != "table" {
+		return a.encode(done)
+	}
+	if len(done.Applied) > 0 {
+		a.infof("caisson: in force now: %s", strings.Join(done.Applied, ", "))
+	}
+	if len(done.NeedRestart) > 0 {
+		a.infof("caisson: needs caisson daemon restart: %s", strings.Join(done.NeedRestart, ", "))
+	}
+	if len(done.Applied)+len(done.NeedRestart) == 0 {
+		a.infof("caisson: nothing has changed")
+	}
+	return nil
+}
+
+// daemonLogsCmd shows the daemon's log.
+type daemonLogsCmd struct {
+	Follow bool `help:"Go on with what is written from now on." short:"f"`
+	Lines  int  `help:"Begin this many lines before the end." short:"n" default:"100" placeholder:"N"`
+}
+
+func (c *daemonLogsCmd) Help() string {
+	return "A daemon that was started with caisson serve writes its log to its standard error: journalctl -u caisson.\n\n" +
+		examples("caisson daemon logs", "caisson daemon logs -f -n 10")
+}
+
+// logTail is how much of the end of a log is searched for lines.
+const logTail = 4 << 20
+
+func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err error) {
+	name := filepath.Join(d.cfg.DataDir, daemonLogName)
+	f, err := os.Open(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return caisson.Errorf(caisson.NotFound, "there is no %s: no command has started a daemon for this directory; one of a service has its log in journalctl -u caisson", name)
+	case errors.Is(err, fs.ErrPermission):
+		return caisson.Errorf(caisson.Internal, needRoot)
+	case err != nil:
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	tail := make([]byte, min(info.Size(), logTail))
+	if _, err := f.ReadAt(tail, info.Size()-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	out, end := a.safeWriter(a.out, safetext.Log)
+	defer func() { err = errors.Join(err, end()) }()
+	if _, err := out.Write(lastLines(tail, c.Lines)); err != nil || !c.Follow {
+		return err
+	}
+	if _, err := f.Seek(info.Size(), io.SeekStart); err != nil {
+		return err
+	}
+	tick := time.NewTicker(pollStep)
+	defer tick.Stop()
+	for r := bufio.NewReader(f); ; {
+		if _, err := r.WriteTo(out); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// lastLines returns the last n lines of text.
+func lastLines(text []byte, n int) []byte {
+	at := len(text)
+	for ; n > 0 && at > 0; n-- {
+		at = bytes.LastIndexByte(text[:at-1], '\n') + 1
+	}
+	return text[at:]
+}

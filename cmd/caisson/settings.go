@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// settings is the configuration of a daemon: what is in force, and what its files have now. It is safe for concurrent use.
+type settings struct {
+	load       func() (*config, error) // reads the files, and overrides them with environment and flags
+	background bool
+	level      *slog.LevelVar
+	setOffer   func(context.Context, models.Offer) error
+	log        *slog.Logger
+
+	reloading sync.Mutex // held while the configuration is read again and applied; taken before mu
+
+	mu      sync.Mutex
+	inForce *config      // guarded by mu
+	offer   models.Offer // guarded by mu
+	seen    [2]fileStamp // of the files when changed and invalid were determined; guarded by mu
+	changed []string     // keys that the files have other values for; guarded by mu
+	invalid string       // why the files cannot be used; guarded by mu
+}
+
+// fileStamp identifies a version of a file.
+type fileStamp struct {
+	size  int64
+	mtime time.Time
+}
+
+// stampOf returns the stamp of a file, the zero one if there is none.
+func stampOf(file string) fileStamp {
+	info, err := os.Stat(file)
+	if err != nil {
+		return fileStamp{}
+	}
+	return fileStamp{info.Size(), info.ModTime()}
+}
+
+func (c *config) stamps() [2]fileStamp {
+	return [2]fileStamp{stampOf(c.lookedFor), stampOf(c.ownProvidersFile())}
+}
+
+// clientKeys are the keys of settings that only commands use.
+var clientKeys = []string{"host", "account", "caFile", "token"}
+
+// runTimeKeys are the keys of settings that take effect when the configuration is read again.
+var runTimeKeys = []string{"providers", "models", "logLevel"}
+
+// changedKeys returns the keys whose values differ in a and b, without those of commands.
+func changedKeys(a, b *config) (keys []string) {
+	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range x.NumField() {
+		key, _, _ := strings.Cut(x.Type().Field(i).Tag.Get("yaml"), ",")
+		if key == "-" || key == "" || slices.Contains(clientKeys, key) {
+			continue
+		}
+		u, v := x.Field(i), y.Field(i)
+		if u.Kind() == reflect.Slice && u.Len()+v.Len() == 0 { // nil and empty mean the same
+			continue
+		}
+		if !reflect.DeepEqual(u.Interface(), v.Interface()) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// read reads the files and returns what they say, with the keys for which they have other values than are in force. The caller
+// must hold mu.
+func (s *settings) read() (cfg *config, offer models.Offer, changed []string, err error) {
+	if cfg, err = s.load(); err != nil {
+		return nil, offer, nil, err
+	}
+	if offer, err = cfg.offer(); err != nil {
+		return nil, offer, nil, err
+	}
+	changed = changedKeys(s.inForce, cfg)
+	if !reflect.DeepEqual(offer, s.offer) && !slices.Contains(changed, "providers") && !slices.Contains(changed, "models") {
+		changed = append(changed, "models")
+	}
+	return cfg, offer, changed, nil
+}
+
+// check determines what has changed, if the files are other ones than when it was called last. The caller must hold mu.
+func (s *settings) check() {
+	now := s.inForce.stamps()
+	if now == s.seen {
+		return
+	}
+	s.seen, s.invalid = now, ""
+	_, _, changed, err := s.read()
+	if s.changed = changed; err != nil {
+		s.invalid = reportOf(splitErrors(err)[0]).Message
+	}
+}
+
+// State implements [engine.Settings].
+func (s *settings) State(st *caisson.DaemonStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.check()
+	st.Background = s.background
+	st.Listen = append(st.Listen, s.inForce.SocketPath())
+	for _, l := range []string{s.inForce.Listen, s.inForce.Gateway.Listen} {
+		if l != "" {
+			st.Listen = append(st.Listen, l)
+		}
+	}
+	st.Settings = caisson.Settings{File: s.inForce.File, InForce: map[string]any{}, Changed: slices.Clone(s.changed), Invalid: s.invalid}
+	b, err := json.Marshal(s.inForce)
+	if err == nil {
+		err = json.Unmarshal(b, &st.Settings.InForce)
+	}
+	if err != nil {
+		s.log.Error("the settings in force cannot be shown", "err", err)
+	}
+	for _, key := range clientKeys {
+		delete(st.Settings.InForce, key)
+	}
+}
+
+// readAgain is read for a reload.
+func (s *settings) readAgain() (cfg *config, offer models.Offer, changed []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = s.inForce.stamps()
+	if cfg, offer, changed, err = s.read(); err != nil {
+		s.changed, s.invalid = nil, reportOf(splitErrors(err)[0]).Message
+	}
+	return cfg, offer, changed, err
+}
+
+// Reload implements [engine.Settings].
+func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	cfg, offer, changed, err := s.readAgain()
+	if err != nil {
+		s.log.ErrorContext(ctx, "the configuration is invalid; the one that was read before stays in force", "err", err)
+		return nil, err
+	}
+	// Also if the offer is the same: the scripts of its models are files, too.
+	if err := s.setOffer(ctx, offer); err != nil {
+		return nil, err
+	}
+	if err := s.level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := *s.inForce
+	next.Providers, next.Models, next.LogLevel = cfg.Providers, cfg.Models, cfg.LogLevel
+	s.inForce, s.offer, s.invalid = &next, offer, ""
+	done := &caisson.Reloaded{Applied: []string{}, NeedRestart: []string{}}
+	for _, key := range changed {
+		if slices.Contains(runTimeKeys, key) {
+			done.Applied = append(done.Applied, key)
+		} else {
+			done.NeedRestart = append(done.NeedRestart, key)
+		}
+	}
+	s.changed = done.NeedRestart
+	s.log.InfoContext(ctx, "read the configuration again", "applied", done.Applied, "needRestart", done.NeedRestart)
+	return done, nil
+}
+
+// changedNow returns the keys of settings that the files have other values for at present.
+func (s *settings) changedNow() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.check()
+	return slices.Clone(s.changed)
+}
+
+// notices tells the user once what a daemon says about itself in its responses.
+type notices struct {
+	a    *app
+	once sync.Once
+}
+
+// show shows the notice of the first response.
+func (n *notices) show(of client.Notice) {
+	n.once.Do(func() {
+		if ours := buildVersion().Version; of.Version != "" && of.Version != ours {
+			n.a.infof("caisson: the daemon has the version %.60q and this command %q; to have both alike: caisson daemon restart", of.Version, ours)
+		}
+		if of.Changed != "" {
+			n.a.infof("caisson: the configuration has changed since the daemon read it (%s); to apply it: caisson daemon reload", safetext.Escape(of.Changed))
+		}
+	})
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/reach"
+)
+
+// keyVariables are the environment variables of a built-in provider, which are those of its vendor's own libraries.
+type keyVariables struct {
+	provider string
+	keys     []string // variables with the key; the first that is set counts
+	baseURL  string   // variable with the base URL of another server with the same API
+}
+
+// openAIBaseURL names a server with OpenAI's API, which often needs no key: Ollama and vLLM are such.
+const openAIBaseURL = "OPENAI_BASE_URL"
+
+var providerVariables = []keyVariables{
+	{"anthropic", []string{"ANTHROPIC_API_KEY"}, "ANTHROPIC_BASE_URL"},
+	{"openai", []string{"OPENAI_API_KEY"}, openAIBaseURL},
+	{"gemini", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}, "GOOGLE_GEMINI_BASE_URL"},
+	{"openrouter", []string{"OPENROUTER_API_KEY"}, ""},
+}
+
+// storeKeys makes the key in the environment usable for a run: without a configuration of models, if no key is stored with which
+// the run could call a model, it stores the one of the environment. It says what it does, and what of the environment is not used.
+//
+// It does so only for the daemon of the data directory, so that a key never leaves this machine unasked; not where CI is set,
+// because what is stored there could outlive the job; and for no account but the local one, whose keys built-in providers use.
+func storeKeys(ctx context.Context, a *app, api api, agent, model string) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	configured := !models.Offer{Providers: cfg.Providers, Models: cfg.Models}.IsZero() || cfg.Gateway.RemoteURL != ""
+	if cfg.Host != "" || configured || a.getenv("CI") != "" || cfg.Account != "" && cfg.Account != caisson.LocalAccount {
+		return nil
+	}
+	own, err := cfg.ownProviders()
+	if err != nil {
+		return err
+	}
+	k := &keyStore{a: a, cfg: cfg, api: api, own: own, offer: models.Builtin().With(own)}
+	wanted, err := k.wanted(ctx, agent, model)
+	if err != nil || len(wanted) == 0 {
+		return err
+	}
+	stored, err := api.ListCredentials(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range wanted {
+		p := k.provider(w.provider)
+		if p.Credential == "" || slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == p.Credential }) {
+			return k.compare(ctx, w, p)
+		}
+	}
+	for _, w := range wanted {
+		if name, _ := k.key(w); name != "" || w.baseURL == openAIBaseURL && a.getenv(w.baseURL) != "" {
+			return k.store(ctx, w)
+		}
+	}
+	return nil
+}
+
+// keyStore stores a key of the environment.
+type keyStore struct {
+	a     *app
+	cfg   *config
+	api   api
+	own   models.Offer // content of the file of own providers
+	offer models.Offer // what can be granted, if keys are stored
+}
+
+// key returns the variable with a provider's key, and the key; "" if none is set.
+func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
+	for _, name := range v.keys {
+		if value := strings.TrimSpace(k.a.getenv(name)); value != "" {
+			return name, caisson.NewSecret(value)
+		}
+	}
+	return "", key
+}
+
+// provider returns a provider of the offer.
+func (k *keyStore) provider(name string) (p caisson.Provider) {
+	if i := slices.IndexFunc(k.offer.Providers, func(p caisson.Provider) bool { return p.Name == name }); i >= 0 {
+		p = k.offer.Providers[i]
+	}
+	return p
+}
+
+// wanted returns the providers whose models the run can call: that of the model, if one was named, or else those whose API the
+// agent speaks, in the order of the offer.
+func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyVariables, err error) {
+	var usable func(caisson.Model) bool
+	if model != "" {
+		usable = func(m caisson.Model) bool { return m.Alias == model }
+	} else {
+		a, err := k.api.GetAgent(ctx, agent)
+		if caisson.KindOf(err) == caisson.NotFound {
+			return nil, nil // the request for the run says so
+		}
+		if err != nil {
+			return nil, err
+		}
+		usable = func(m caisson.Model) bool {
+			api := caisson.GatewayModel{Model: m, Kind: k.provider(m.Provider).Kind}.API()
+			return a.SupportsAPI(api) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias))
+		}
+	}
+	for _, v := range providerVariables {
+		if slices.ContainsFunc(k.offer.Models, func(m caisson.Model) bool { return m.Provider == v.provider && usable(m) }) {
+			list = append(list, v)
+		} else if len(k.own.Providers) == 0 && model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
+			list = append(list, v) // the model may be one of that server's, which are not known yet
+		}
+	}
+	return list, nil
+}
+
+// compare says if the environment has another key or server than the stored one, which is used.
+func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provider) error {
+	if u := k.a.getenv(v.baseURL); v.baseURL != "" && u != "" && u != p.BaseURL {
+		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
+	}
+	name, key := k.key(v)
+	if name == "" || p.Credential == "" {
+		return nil
+	}
+	same, err := k.api.MatchCredential(ctx, p.Credential, key)
+	if err != nil {
+		return err
+	}
+	if !same {
+		k.a.infof("caisson: %s is another key than the stored one, which is used; to replace that: caisson credential rotate %s --env %s", name, p.Credential, name)
+	}
+	return nil
+}
+
+// howToChange says how to use another server.
+func (k *keyStore) howToChange(p caisson.Provider) string {
+	if p.Credential == "" {
+		return "the file " + k.cfg.ownProvidersFile() + ", which you can remove"
+	}
+	return "caisson credential rm " + p.Credential + ", after which the next run takes both from the environment"
+}
+
+// store stores the key of a provider, and its server if the environment names one.
+func (k *keyStore) store(ctx context.Context, v keyVariables) error {
+	name, key := k.key(v)
+	p, list, err := k.server(ctx, v, name, key)
+	if err != nil {
+		return err
+	}
+	// The server first, so that the key is never sent to another one than the environment says.
+	if err := k.setOwn(ctx, v.provider, p, list); err != nil {
+		return err
+	}
+	if p != nil {
+		k.a.infof("caisson: models of %s are called at %s, from %s; this is in %s", p.Name, p.BaseURL, v.baseURL, k.cfg.ownProvidersFile())
+	}
+	if name == "" {
+		return nil
+	}
+	credential := credentialOf(v.provider)
+	if _, err := k.api.SetCredential(ctx, credential, key); err != nil {
+		return err
+	}
+	k.a.infof("caisson: stored the key in %s, encrypted, as %s, for this and later runs; to remove it: caisson credential rm %s", name, credential, credential)
+	return nil
+}
+
+// credentialOf returns the name of a built-in provider's credential.
+func credentialOf(provider string) string {
+	for _, p := range models.Builtin().Providers {
+		if p.Name == provider {
+			return p.Credential
+		}
+	}
+	return ""
+}
+
+// server returns the provider for the server that the environment names, nil if it names none, and the models of its own that it
+// has.
+func (k *keyStore) server(ctx context.Context, v keyVariables, keyName string, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
+	base := ""
+	if v.baseURL != "" {
+		base = strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
+	}
+	builtin := models.Builtin()
+	i := slices.IndexFunc(builtin.Providers, func(p caisson.Provider) bool { return p.Name == v.provider })
+	p := builtin.Providers[i]
+	if base == "" || base == p.BaseURL {
+		return nil, nil, nil
+	}
+	p.BaseURL = base
+	if keyName == "" {
+		p.Credential = ""
+	}
+	if err := models.Validate([]caisson.Provider{p}, nil); err != nil {
+		return nil, nil, caisson.Invalidf(v.baseURL, "%s", reportOf(splitErrors(err)[0]).Message)
+	}
+	if p.Kind != caisson.ProviderOpenAI {
+		return &p, nil, nil
+	}
+	served, err := servedModels(ctx, base, key)
+	if err != nil {
+		return nil, nil, caisson.Invalidf(v.baseURL, "%s", err)
+	}
+	return &p, ownModels(p, served, builtin.Models), nil
+}
+
+// ownModels returns the models of a server. Those that are built in have the prices that they have there. Others are free if the
+// server is on this machine; elsewhere they have no price, so that calls are refused until the configuration has one. It returns
+// none if the server lists only such models as are built in.
+func ownModels(p caisson.Provider, served []servedModel, builtin []caisson.Model) (list []caisson.Model) {
+	u, err := url.Parse(p.BaseURL)
+	here := err == nil && reach.Loopback(u.Hostname())
+	other := false
+	for _, s := range served {
+		m := caisson.Model{Alias: s.ID, Provider: p.Name, Free: here, Context: s.Context}
+		if i := slices.IndexFunc(builtin, func(b caisson.Model) bool { return b.Provider == p.Name && b.Alias == s.ID }); i >= 0 {
+			m = builtin[i]
+		} else {
+			other = true
+		}
+		if models.Validate([]caisson.Provider{p}, []caisson.Model{m}) == nil && !slices.ContainsFunc(list, func(l caisson.Model) bool { return l.Alias == m.Alias }) {
+			list = append(list, m)
+		}
+	}
+	if !other {
+		return nil
+	}
+	return list
+}
+
+// servedModel is a model in the list of a server with OpenAI's API.
+type servedModel struct {
+	ID      string `json:"id"`
+	Context int64  `json:"max_model_len"` // of vLLM
+}
+
+const (
+	maxServed     = 200     // models of a server that are taken
+	maxServedList = 4 << 20 // bytes of its list
+	servedTimeout = 15 * time.Second
+)
+
+// servedModels returns the models that a server with OpenAI's API lists, without those that make embeddings; none if it has no
+// list. It follows no redirects, so that the key is sent nowhere else.
+func servedModels(ctx context.Context, base string, key caisson.Secret) ([]servedModel, error) {
+	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/models", nil)
+	if err != nil {
+		return nil, err
+	}
+	if !key.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+key.Reveal())
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the server does not answer (%w); start it, or unset the variable", errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed:
+		return nil, nil
+	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
+		return nil, fmt.Errorf("the server refuses the key (status %d); set OPENAI_API_KEY to its key", resp.StatusCode)
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("the server has no list of models at %s/models (status %d); is the URL complete, for example with /v1?", base, resp.StatusCode)
+	}
+	var list struct {
+		Data []servedModel `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxServedList)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("%s/models is no list of models; is the URL complete, for example with /v1?", base)
+	}
+	served := slices.DeleteFunc(list.Data, func(m servedModel) bool { return strings.Contains(m.ID, "embed") })
+	return served[:min(len(served), maxServed)], nil
+}
+
+// ownHeader is the beginning of the file of own providers.
+const ownHeader = "# Providers that replace built-in ones, in the form of the configuration. \"caisson run\" has taken them from the environment.\n" +
+	"# They count only while the configuration has no providers and models. After a change: caisson daemon reload\n"
+
+// setOwn makes p and its models the own provider with that name, or removes that if p is nil, and has the daemon read the file.
+func (k *keyStore) setOwn(ctx context.Context, name string, p *caisson.Provider, list []caisson.Model) error {
+	if p == nil && !slices.ContainsFunc(k.own.Providers, func(old caisson.Provider) bool { return old.Name == name }) {
+		return nil
+	}
+	own := models.Offer{
+		Providers: slices.DeleteFunc(slices.Clone(k.own.Providers), func(old caisson.Provider) bool { return old.Name == name }),
+		Models:    append(slices.DeleteFunc(slices.Clone(k.own.Models), func(old caisson.Model) bool { return old.Provider == name }), list...),
+	}
+	if p != nil {
+		own.Providers = append(own.Providers, *p)
+	}
+	text, err := json.MarshalIndent(own, "", "  ") // which is YAML, too
+	if err != nil {
+		return err
+	}
+	if err := durable.Write(k.cfg.ownProvidersFile(), func(f *os.File) error {
+		_, err := fmt.Fprintf(f, "%s%s\n", ownHeader, text)
+		return err
+	}); err != nil {
+		return err
+	}
+	_, err = k.api.Reload(ctx)
+	return err
+}

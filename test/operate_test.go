@@ -1,0 +1,107 @@
+package test_test
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// TestOperateDaemon tests that a daemon can be shown, reloaded, restarted and stopped while a sandbox runs on: what can change at run
+// time does, the rest is named, and an invalid configuration changes nothing.
+func TestOperateDaemon(t *testing.T) {
+	t.Parallel()
+	h := &modelHost{host: newHost(t)}
+	h.fails(7, "no daemon runs for "+h.data, "daemon", "status")
+	h.fails(3, "no command has started a daemon", "daemon", "logs")
+	if r := h.run("daemon", "stop"); r.code != 0 || !strings.Contains(r.stderr, "no daemon runs") {
+		t.Error(r)
+	}
+	const models = "idleExit: 10m\nproviders: [{name: demo, kind: scripted}]\nmodels: [{alias: %, provider: demo, free: true}]"
+	config := func(alias string, more ...string) {
+		h.configure(append([]string{strings.Replace(models, "%", alias, 1)}, more...)...)
+	}
+	config("old")
+	h.ok("sandbox", "create", "--name", "a", "host", "--", "sleep", "1000")
+	first := shows[caisson.DaemonStatus](h.host, "daemon", "status")
+	if first.PID != h.daemonPID() || !first.Background || first.Sandboxes != 1 || first.Running != 1 || first.Runs != 0 || first.DataDir != h.data ||
+		len(first.Listen) != 1 || first.Settings.File != h.configFile() || len(first.Settings.Changed) != 0 {
+		t.Errorf("%+v", first)
+	}
+
+	// A file that differs is reported by the commands that use the daemon, and changes nothing by itself.
+	config("new", "logLevel: debug", "limits: {maxSandboxes: 7}")
+	r := h.run("model", "ls")
+	if !strings.Contains(r.stdout, "\nold ") || strings.Count(r.stderr, "the configuration has changed since the daemon read it (limits, logLevel, models)") != 1 {
+		t.Error(r)
+	}
+	r = h.run("config", "show")
+	if !strings.Contains(r.stdout, "alias: old") || strings.Contains(r.stdout, "maxSandboxes: 7") ||
+		!strings.Contains(r.stderr, "# in force in the daemon with pid "+strconv.Itoa(first.PID)) || !strings.Contains(r.stderr, "other values for: limits, logLevel, models") {
+		t.Error(r)
+	}
+	if r := h.run("config", "show", "--file"); !strings.Contains(r.stdout, "alias: new") {
+		t.Error(r)
+	}
+	done := shows[caisson.Reloaded](h.host, "daemon", "reload")
+	if strings.Join(done.Applied, " ") != "logLevel models" || strings.Join(done.NeedRestart, " ") != "limits" {
+		t.Errorf("%+v", done)
+	}
+	if r := h.run("model", "ls"); !strings.Contains(r.stdout, "\nnew ") || !strings.Contains(r.stderr, "daemon read it (limits)") {
+		t.Error(r)
+	}
+	h.ok("run", "caisson", "--model", "new", "hello") // the wire process knows, too
+
+	// An invalid one is refused, also by SIGHUP, which otherwise reloads.
+	h.configure("limits: {maxSandboxes: 0}", "logLevel: loud")
+	client := h.http()
+	resp, err := client.Post("http://caisson/api/v1/daemon/reload", "application/json", nil)
+	if err != nil || resp.StatusCode != 400 {
+		t.Errorf("an invalid configuration: %v, %v", resp, err)
+	}
+	if err == nil {
+		resp.Body.Close()
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGHUP); err != nil {
+		t.Error(err)
+	}
+	h.waitFor(func() bool { return strings.Count(h.daemonLog(), "the configuration is invalid") == 2 })
+	h.fails(2, "logLevel", "daemon", "reload") // the command finds it itself
+	config("newer", "limits: {maxSandboxes: 7}", "logLevel: debug")
+	if got := h.ok("model", "ls", "-q"); got != "new" {
+		t.Errorf("after an invalid configuration there is %s", got)
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGHUP); err != nil {
+		t.Error(err)
+	}
+	h.waitFor(func() bool { return h.ok("model", "ls", "-q") == "newer" })
+
+	// A restart puts the rest in force. The sandbox runs on.
+	h.ok("daemon", "restart")
+	second := shows[caisson.DaemonStatus](h.host, "daemon", "status")
+	if second.PID == first.PID || second.Running != 1 || len(second.Settings.Changed) != 0 || !strings.Contains(h.ok("config", "show"), "maxSandboxes: 7") {
+		t.Errorf("after a restart %+v", second)
+	}
+	if got := h.sh("a", "ps -eo args= | grep -c '^sleep 1000'"); got != "1" {
+		t.Errorf("the sandbox has %q of its process", got)
+	}
+	if log := h.ok("daemon", "logs", "-n", "1"); strings.Count(log, "\n") != 0 || !strings.Contains(log, "level=") {
+		t.Errorf("the last line of the log is %q", log)
+	}
+	if r := h.run("daemon", "stop"); r.code != 0 || h.daemonPID() != 0 {
+		t.Errorf("after %v there is the process %d", r, h.daemonPID())
+	}
+	h.ok("sandbox", "rm", "a")
+	h.ok("daemon", "stop")
+
+	// One that was started otherwise is stopped, but not restarted.
+	d := h.serve()
+	h.env = h.env[:len(h.env)-1] // without CAISSON_HOST
+	h.fails(4, "restart it there, for example with systemctl restart caisson", "daemon", "restart")
+	h.ok("daemon", "stop")
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("a daemon that was stopped: %v", err)
+	}
+}
