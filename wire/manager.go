@@ -29,6 +29,9 @@ type Config struct {
 	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
 	// The caller closes it after Run has returned.
 	Listen *os.File
+	// Ingress is a listening TCP socket on which the wire process serves routes; nil: it does not. The caller closes it after Run
+	// has returned.
+	Ingress *os.File
 	// Ledger records model calls; nil: there are no model calls.
 	Ledger Ledger
 	// Record opens the file to which a sandbox's prompts and answers are appended. It is called for sandboxes whose spec requests
@@ -58,6 +61,11 @@ type Handlers struct {
 	// has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the wire
 	// process has exited; that may be after Run has returned.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
+	// Dial connects to a port of a sandbox for the ingress; nil: nothing is allowed. d is untrusted: the wire process has it from a
+	// request from outside. The Manager closes the connection once the wire process has it.
+	Dial func(ctx context.Context, d caisson.IngressDial) (*os.File, error)
+	// Requested receives requests of routes, for their logs; nil: they are not kept. The content is untrusted. It must not block.
+	Requested func(route caisson.ID, e caisson.RouteRequest)
 }
 
 // A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and
