@@ -18,7 +18,7 @@ import (
 
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
-	Runtime   sandboxes.Runtime
+	Runtime   Runtime
 	Images    Images
 	Wires     func(wire.Config) (Wires, error)
 	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
@@ -26,6 +26,12 @@ type Drivers struct {
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in entries of the catalog
 	Close     func() error     // closes the drivers, after everything that uses them
+}
+
+// Runtime is a runtime with all abilities that the engine needs.
+type Runtime interface {
+	sandboxes.Runtime
+	caisson.Dialer
 }
 
 // Images is an image driver.
@@ -42,6 +48,7 @@ type Wires interface {
 	Refresh(ctx context.Context) error
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
 	Forget(ctx context.Context, budgets ...string) error
+	DropSandbox(ctx context.Context, id caisson.ID) error
 }
 
 // product constructs the drivers of the product.

@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/events"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/daemon/repos"
+	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/volumes"
@@ -45,6 +46,7 @@ type Config struct {
 	Agents     AgentConfig
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
+	Ingress    routes.Settings
 	Version    string
 	Log        *slog.Logger
 }
@@ -92,6 +94,7 @@ type Engine struct {
 	workspaces *workspaces.Core
 	volumes    *volumes.Core
 	repos      *repos.Core
+	routes     *routes.Core
 	runs       *runs.Core
 	build      string
 	started    time.Time
@@ -148,6 +151,10 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	back.Push(e.volumes.Close)
+	if e.routes, err = newRoutes(e); err != nil {
+		return nil, err
+	}
+	back.Push(e.routes.Close)
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -156,7 +163,8 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.gateway.wires,
 		Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Disconnect: e.routes.Connector.Disconnect,
+		Node:       node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
@@ -180,7 +188,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(),
+		Volumes: e.volumes.Volumes(), Routes: e.routes.Service,
 	}
 }
 
@@ -197,8 +205,12 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		host := &subruns.Executor{Guests: e.runs.Guests(), Budgets: e.data.store.Ledger(), Ingest: e.gateway.book.Ingest, Log: e.cfg.Log}
-		return e.gateway.run(ctx, wire.Handlers{Decided: e.sandboxes.RecordDecisions, Tool: host.Call, Stream: e.repos.Stream})
+		return e.gateway.run(ctx, wire.Handlers{
+			Settings: e.wireSettings, Decided: e.sandboxes.RecordDecisions, Tool: host.Call, Stream: e.repos.Stream,
+			Dial: e.routes.Connector.Dial, Requested: e.routes.Requests.Add,
+		})
 	})
+	g.Go(func() error { return e.routes.Table.WatchCertificate(ctx) })
 	g.Go(func() error {
 		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.on.Runtime))
 		if err != nil {
@@ -269,7 +281,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.runs.Close(), e.repos.Close(), e.routes.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }

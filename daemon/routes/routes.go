@@ -73,7 +73,10 @@ func New(cfg Config) *Core {
 }
 
 // Close ends the work in the background.
-func (c *Core) Close() { c.background.Close() }
+func (c *Core) Close() error {
+	c.background.Close()
+	return nil
+}
 
 // A Table compiles the routes for the wire process.
 type Table struct {

@@ -35,6 +35,14 @@ func (s *Settings) domain() string {
 	return strings.ToLower(s.Domain)
 }
 
+// WithDefaults returns s with the defaults in place of zero values.
+func (s Settings) WithDefaults() Settings {
+	if s.Domain == "" {
+		s.Domain = defaultDomain
+	}
+	return s
+}
+
 // Validate returns an Invalid error for every invalid setting, joined.
 func (s *Settings) Validate() error {
 	var errs []error

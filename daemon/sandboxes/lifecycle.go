@@ -55,6 +55,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	old.State = before
 	// From here on, the outcome is stored even if the request has been cancelled.
 	clean := context.WithoutCancel(ctx)
+	l.c.disconnect(clean, id, v)
 	if err := act(ctx, &old); err != nil {
 		became := before
 		var b stateError

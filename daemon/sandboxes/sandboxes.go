@@ -81,10 +81,12 @@ type Config struct {
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
-	Node    string // name of this machine, recorded in each sandbox
-	Build   string // identifies this build of Caisson, recorded in each sandbox and snapshot
-	Limits  Limits
-	Log     *slog.Logger
+	// Disconnect closes connections from outside to a sandbox that is being suspended, paused or stopped; nil: there are none.
+	Disconnect func(ctx context.Context, id caisson.ID) error
+	Node       string // name of this machine, recorded in each sandbox
+	Build      string // identifies this build of Caisson, recorded in each sandbox and snapshot
+	Limits     Limits
+	Log        *slog.Logger
 	// Available returns the available memory of the host in bytes; nil: read from the kernel.
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of Dir; nil: read from the kernel.
