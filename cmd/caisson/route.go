@@ -31,9 +31,8 @@ type routeAddCmd struct {
 	Sandbox string `arg:"" help:"Id or name of the sandbox." complete:"sandbox"`
 	Port    int    `arg:"" help:"TCP port inside."`
 
-	Host        string            `help:"Host name of the requests, such as NAME.DOMAIN; without it, the ingress's own domain." placeholder:"HOST"`
-	Path        string            `help:"Only paths below this one." placeholder:"/PREFIX"`
-	StripPrefix bool              `help:"Remove the prefix from the path that the sandbox sees."`
+	At          string            `help:"Host of the requests, such as NAME.DOMAIN, with a prefix of their path or without; or a path on the ingress's own domain." required:"" placeholder:"HOST[/PATH]"`
+	StripPrefix bool              `help:"Remove that prefix from the path that the sandbox sees."`
 	Method      []string          `help:"Allow only this method; may be repeated." placeholder:"METHOD"`
 	Auth        string            `help:"Who may use it: signed (URLs of caisson open --route), bearer or basic:USER (with a new secret, which is printed), or none (everybody)." default:"signed" placeholder:"KIND"`
 	Hash        []string          `help:"SHA-256 of the bearer token, or of user:password, instead of a new secret; may be repeated." placeholder:"HEX"`
@@ -48,16 +47,20 @@ type routeAddCmd struct {
 
 func (c *routeAddCmd) Help() string {
 	return "The daemon serves routes if its configuration has ingress.listen; see docs/guides/routes.md.\n\n" +
-		examples("caisson route add app my-sandbox 3000 --host app.example.com --auth none",
-			"caisson route add api my-sandbox 8080 --host api.localhost --auth bearer --resume",
-			"caisson route add docs my-sandbox 8000 --path /docs --strip-prefix")
+		examples("caisson route add app my-sandbox 3000 --at app.example.com --auth none",
+			"caisson route add api my-sandbox 8080 --at api.localhost/v1 --auth bearer --resume",
+			"caisson route add docs my-sandbox 8000 --at /docs --strip-prefix")
 }
 
 // ProvideSpec returns the spec that the flags describe.
 func (c *routeAddCmd) ProvideSpec() (spec caisson.RouteSpec, err error) {
 	kind, _, _ := strings.Cut(c.Auth, ":")
+	host, path, below := strings.Cut(c.At, "/")
+	if below {
+		path = "/" + path
+	}
 	spec = caisson.RouteSpec{
-		Host: c.Host, Path: c.Path, Sandbox: c.Sandbox, Port: c.Port, Methods: c.Method, StripPrefix: c.StripPrefix,
+		Host: host, Path: path, Sandbox: c.Sandbox, Port: c.Port, Methods: c.Method, StripPrefix: c.StripPrefix,
 		Auth: caisson.RouteAuth{Kind: kind, Hashes: c.Hash}, Resume: c.Resume, Timeout: c.Timeout, IdleTimeout: c.IdleTimeout, MaxBody: c.MaxBody,
 	}
 	if len(c.CORS) > 0 {

@@ -73,6 +73,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"volumes", testVolumes},
 		{"volume pages", testVolumePages},
 		{"volume holds", testVolumeAttach},
+		{"routes", testRoutes},
 		{"processes", testProcesses},
 		{"exec", testExec},
 		{"exec floods", testFlood},
