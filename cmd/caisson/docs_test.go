@@ -16,7 +16,7 @@ func TestDocumentedCommandsParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	var texts []string
-	for _, name := range []string{"README.md", "docs/gateway.md", "docs/relay.md", "docs/runs.md", "docs/workspaces.md"} {
+	for _, name := range []string{"README.md", "docs/gateway.md", "docs/guides/routes.md", "docs/relay.md", "docs/runs.md", "docs/workspaces.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -114,7 +114,9 @@ func (w *world) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error
 	return sb, nil
 }
 
-func (w *world) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) { return w.Resume(ctx, ref) }
+func (w *world) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return w.Resume(ctx, ref)
+}
 
 func (w *world) Refresh(context.Context) error {
 	w.refreshes.Add(1)
@@ -244,17 +246,23 @@ func TestCheckSpec(t *testing.T) {
 		{"auth.kind", func(s *caisson.RouteSpec) { s.Auth = caisson.RouteAuth{} }},
 		{"auth.hashes", func(s *caisson.RouteSpec) { s.Auth = caisson.RouteAuth{Kind: "bearer"} }},
 		{"auth.hashes[0]", func(s *caisson.RouteSpec) { s.Auth = caisson.RouteAuth{Kind: "bearer", Hashes: []string{"secret"}} }},
-		{"auth.hashes", func(s *caisson.RouteSpec) { s.Auth = caisson.RouteAuth{Kind: "none", Hashes: []string{strings.Repeat("0", 64)}} }},
+		{"auth.hashes", func(s *caisson.RouteSpec) {
+			s.Auth = caisson.RouteAuth{Kind: "none", Hashes: []string{strings.Repeat("0", 64)}}
+		}},
 		{"timeout", func(s *caisson.RouteSpec) { s.Timeout = -1 }},
 		{"maxBody", func(s *caisson.RouteSpec) { s.MaxBody = -1 }},
 		{"limits", func(s *caisson.RouteSpec) { s.Limits.Client.PerSecond = 1 }},
 		{"cors.origins", func(s *caisson.RouteSpec) { s.CORS = &caisson.RouteCORS{} }},
 		{"cors.origins[0]", func(s *caisson.RouteSpec) { s.CORS = &caisson.RouteCORS{Origins: []string{"https://a.example/"}} }},
 		{"cors.credentials", func(s *caisson.RouteSpec) { s.CORS = &caisson.RouteCORS{Origins: []string{"*"}, Credentials: true} }},
-		{"headers", func(s *caisson.RouteSpec) { s.Headers = &caisson.RouteHeaders{Set: map[string]string{"caisson_client": "x"}} }},
+		{"headers", func(s *caisson.RouteSpec) {
+			s.Headers = &caisson.RouteHeaders{Set: map[string]string{"caisson_client": "x"}}
+		}},
 		{"headers", func(s *caisson.RouteSpec) { s.Headers = &caisson.RouteHeaders{Strip: []string{"Content-Length"}} }},
 		{"headers.set", func(s *caisson.RouteSpec) { s.Headers = &caisson.RouteHeaders{Set: map[string]string{"X": "a\r\nb"}} }},
-		{"responseHeaders", func(s *caisson.RouteSpec) { s.ResponseHeaders = &caisson.RouteHeaders{Set: map[string]string{"X Y": "a"}} }},
+		{"responseHeaders", func(s *caisson.RouteSpec) {
+			s.ResponseHeaders = &caisson.RouteHeaders{Set: map[string]string{"X Y": "a"}}
+		}},
 	} {
 		s := good
 		c.change(&s)

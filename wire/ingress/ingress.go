@@ -65,6 +65,7 @@ const (
 type Ingress struct {
 	cfg       Config
 	table     atomic.Pointer[table] // nil until Configure
+	secure    atomic.Bool           // TLS is configured
 	cert      atomic.Pointer[tls.Certificate]
 	server    *http.Server
 	proxy     *httputil.ReverseProxy
@@ -119,6 +120,7 @@ func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 		return err
 	}
 	if c.Certificate != "" {
+		g.secure.Store(true)
 		cert, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.CertificateKey))
 		if err != nil {
 			g.cfg.Log.Error("the certificate of the ingress cannot be used; the previous one stays in use", "err", err)
@@ -141,10 +143,10 @@ func (g *Ingress) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // Drop closes all connections to a sandbox. Requests under way end, or are sent again over new connections.
 func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
 
-// Serve serves l until it fails: with TLS if there is a certificate or l is reachable from other machines.
+// Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
 func (g *Ingress) Serve(l net.Listener) error {
 	bounded := connlimit.New(l, g.cfg.MaxConns, g.cfg.MaxClientConns)
-	if g.cert.Load() == nil && loopback(l.Addr()) {
+	if !g.secure.Load() && loopback(l.Addr()) {
 		return g.server.Serve(bounded)
 	}
 	return g.server.ServeTLS(bounded, "", "")
