@@ -109,6 +109,9 @@ func (w *world) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if s := w.list[sb.ID].State; s != caisson.Paused && s != caisson.Suspended {
+		return nil, caisson.Errorf(caisson.Conflict, "it is %s", s)
+	}
 	w.resumes++
 	w.list[sb.ID].State = caisson.Running
 	return sb, nil

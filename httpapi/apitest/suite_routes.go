@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,7 +13,7 @@ import (
 func testRoutes(t *testing.T, ctx context.Context, c Cores) {
 	sb := createSandbox(t, ctx, c, caisson.CreateRequest{})
 	spec := caisson.RouteSpec{
-		Host: "web.localhost", Path: "/api", Sandbox: string(sb.ID), Port: 3000, Methods: []string{"GET"}, StripPrefix: true,
+		Host: strings.TrimPrefix(string(sb.ID), "sb-") + ".localhost", Path: "/api", Sandbox: string(sb.ID), Port: 3000, Methods: []string{"GET"}, StripPrefix: true,
 		Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone}, Resume: true, Timeout: 1e9, IdleTimeout: 2e9, MaxBody: 5,
 		CORS:    &caisson.RouteCORS{Origins: []string{"https://a.example"}, Credentials: true},
 		Limits:  caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: 0.5, Burst: 2}, MaxRequests: 3, MaxClient: 4},
