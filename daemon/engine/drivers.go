@@ -18,7 +18,8 @@ import (
 
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
-	Runtime   Runtime
+	Runtime   sandboxes.Runtime
+	Dialer    caisson.Dialer // of Runtime
 	Images    Images
 	Wires     func(wire.Config) (Wires, error)
 	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
@@ -26,12 +27,6 @@ type Drivers struct {
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in entries of the catalog
 	Close     func() error     // closes the drivers, after everything that uses them
-}
-
-// Runtime is a runtime with all abilities that the engine needs.
-type Runtime interface {
-	sandboxes.Runtime
-	caisson.Dialer
 }
 
 // Images is an image driver.
@@ -79,7 +74,7 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	return &Drivers{
-		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
+		Runtime: sandboxes.RuntimeOf(runtime), Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }
