@@ -220,8 +220,8 @@ func TestSignedURLs(t *testing.T) {
 		}
 	}
 	// Nobody else's account signs URLs of the sandbox.
-	h.fails(3, "no sandbox", "--account", "team-b", "open", "web", "3000", "--no-browser")
-	h.fails(3, "no sandbox", "--account", "team-b", "route", "add", "x", string(sb.ID), "3000", "--at", "x.localhost")
+	h.fails(3, "", "--account", "team-b", "open", "web", "3000", "--no-browser")
+	h.fails(3, "", "--account", "team-b", "route", "add", "x", string(sb.ID), "3000", "--at", "x.localhost")
 	// A new daemon has the same key.
 	h.daemon.end()
 	h.daemon = h.serve()
@@ -388,8 +388,9 @@ func TestPromise1Routes(t *testing.T) {
 			t.Errorf("port %s without a token: %d", port, status)
 		}
 	}
-	// A token may only choose names below the domain, and none of another account.
-	h.fails(4, "", "--account", "team-b", "route", "add", "theirs", "nowhere", "3000", "--at", "open.localhost")
+	h.ok("--account", "team-b", "sandbox", "create", "--name", "theirs")
+	h.fails(4, "another account", "--account", "team-b", "route", "add", "theirs", "theirs", "3000", "--at", "open.localhost/login")
+	h.ok("--account", "team-b", "sandbox", "rm", "theirs")
 	h.ok("route", "rm", "open")
 	if status, _ := h.get(h.at("open.localhost", "/")); status != http.StatusNotFound {
 		t.Errorf("after its removal: %d", status)
@@ -397,7 +398,7 @@ func TestPromise1Routes(t *testing.T) {
 	h.daemon.end()
 	h.configure("idleExit: 10m")
 	h.daemon = h.serve()
-	h.fails(5, "ingress.listen", "open", "web", "3000", "--no-browser")
+	h.fails(4, "ingress.listen", "open", "web", "3000", "--no-browser")
 	if c, err := net.Dial("tcp", h.addr); err == nil {
 		c.Close()
 		t.Error("there is an ingress although none is configured")
