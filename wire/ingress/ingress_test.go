@@ -431,7 +431,7 @@ func TestSmuggling(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		paths = append(paths, r.URL.Path)
-	}), nil)
+	}), func(c *Config) { c.Times = Times{Header: time.Second, Body: time.Second, Idle: time.Second} })
 	w.configure(caisson.RouteSpec{Host: "a.example"})
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n"
 	for name, header := range map[string]string{
