@@ -238,7 +238,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	if a.link == nil {
 		return nil // the process receives the spec with the TAP
 	}
-	files, err := m.recordFile(id, spec)
+	files, err := m.cfg.recordFile(id, spec)
 	if err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *atta
 
 // sendTAP passes a TAP to l's process. The caller must hold a.mu.
 func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
-	files, err := m.recordFile(id, a.spec)
+	files, err := m.cfg.recordFile(id, a.spec)
 	if err != nil {
 		return err
 	}
@@ -547,11 +547,11 @@ func (r reply) err() error {
 }
 
 // recordFile opens the file in which a sandbox's model calls are recorded. It returns no file if they are not.
-func (m *Manager) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
-	if spec.Models == nil || !spec.Models.Record || m.cfg.Record == nil {
+func (c *Config) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
+	if spec.Models == nil || !spec.Models.Record || c.Record == nil {
 		return nil, nil
 	}
-	f, err := m.cfg.Record(id)
+	f, err := c.Record(id)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot record the sandbox's calls of models")
 	}

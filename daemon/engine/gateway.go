@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/daemon/events"
 	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/internal/smallfile"
@@ -33,8 +34,9 @@ type gateway struct {
 	catalog  *models.Catalog
 	settings *models.Settings
 	runs     *models.GatewayRuns
-	listener *os.File // listens for other machines; nil for none
-	ingress  *os.File // listens for requests of routes; nil for none
+	listener *os.File     // listens for other machines; nil for none
+	ingress  *os.File     // listens for requests of routes; nil for none
+	routes   *routes.Core // set by construct
 }
 
 // newGateway constructs a gateway. Nothing runs before run is called.

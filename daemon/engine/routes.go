@@ -41,6 +41,6 @@ func (e *Engine) wireSettings(ctx context.Context) (*caisson.GatewayConfig, erro
 		return nil, err
 	}
 	with := *cfg // a copy: it may be returned again
-	with.Ingress, err = e.routes.Table.Compile(ctx)
+	with.Ingress, err = e.gateway.routes.Table.Compile(ctx)
 	return &with, err
 }

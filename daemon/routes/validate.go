@@ -142,7 +142,7 @@ func checkCORS(c *caisson.RouteCORS) error {
 	return nil
 }
 
-// fixedFields are header fields that a route cannot change: those that separate messages, and those that say who the client is.
+// fixedField reports whether a route cannot change a header field: those that separate messages, and those that say who the client is.
 func fixedField(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	switch name {
