@@ -130,6 +130,17 @@ func newAttachment(g caisson.Guest) *attachment {
 
 var _ caisson.Wires = (*Manager)(nil)
 
+// A Supervisor keeps a wire process running and informed; [Manager] implements it.
+type Supervisor interface {
+	Run(ctx context.Context, handlers Handlers) error
+	Refresh(ctx context.Context) error
+	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	Forget(ctx context.Context, budgets ...string) error
+	DropSandbox(ctx context.Context, id caisson.ID) error
+}
+
+var _ Supervisor = (*Manager)(nil)
+
 // New returns a Manager. Until Run is called there is no wire process, and Attach and Reattach return Unavailable.
 func New(cfg Config) (*Manager, error) {
 	switch {

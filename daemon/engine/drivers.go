@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
@@ -39,25 +38,16 @@ type Images interface {
 type Wires struct {
 	caisson.Wires
 	sandboxes.Traffic
-	WireProcess
+	wire.Supervisor
 }
 
 // WiresOf returns a driver as Wires.
 func WiresOf[W interface {
 	caisson.Wires
 	sandboxes.Traffic
-	WireProcess
+	wire.Supervisor
 }](w W) Wires {
 	return Wires{w, w, w}
-}
-
-// WireProcess is the process that serves all wires.
-type WireProcess interface {
-	Run(ctx context.Context, handlers wire.Handlers) error
-	Refresh(ctx context.Context) error
-	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
-	Forget(ctx context.Context, budgets ...string) error
-	DropSandbox(ctx context.Context, id caisson.ID) error
 }
 
 // product constructs the drivers of the product.
