@@ -50,11 +50,15 @@ func (g *testGateway) serveIngress(c net.Conn) {
 	}
 	defer conn.Close()
 	io.WriteString(c, "ok\n")
-	go func() {
-		io.Copy(conn, r)
-		conn.Close()
-	}()
-	io.Copy(c, conn)
+	if line, err = r.ReadString('\n'); err != nil {
+		return
+	}
+	io.WriteString(conn, line)
+	line, err = bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		line = err.Error() + "\n"
+	}
+	io.WriteString(c, line)
 }
 
 // Drop has nothing to drop.
