@@ -29,6 +29,7 @@ type API struct {
 	Workspaces
 	Repos
 	Volumes
+	Routes
 	Connections
 }
 

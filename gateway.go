@@ -26,6 +26,8 @@ type GatewayConfig struct {
 	Roots string `json:"roots,omitempty"`
 	// Remote configures the gateways of other machines; the zero value means none.
 	Remote RemoteConfig `json:"remote,omitzero"`
+	// Ingress has the routes that are served; nil: there is no ingress.
+	Ingress *IngressConfig `json:"ingress,omitempty"`
 }
 
 // A RemoteConfig configures the wire process to serve the sandboxes of other machines, or to use the gateway of another

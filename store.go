@@ -23,6 +23,7 @@ type Store interface {
 	GatewayRuns() GatewayRunStore
 	Agents() Table[Agent]
 	Volumes() Table[Volume]
+	Routes() Table[Route]
 	Runs() RunStore
 	Sessions() Table[Session]
 	Workspaces() WorkspaceStore

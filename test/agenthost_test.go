@@ -98,6 +98,9 @@ func (o *outlasting) end() (ok bool) {
 
 // TestMain removes the shared resources after the tests.
 func TestMain(m *testing.M) {
+	if port := os.Getenv(serverVariable); port != "" {
+		os.Exit(serveInside(port))
+	}
 	code := m.Run()
 	if lasting != nil && !lasting.end() {
 		code = max(code, 1)

@@ -17,19 +17,21 @@ import (
 // pair, so that neither direction blocks the other. A request has a number, which its answer repeats; the engine answers in
 // order, except requests for tools and streams. The answer to a request for a stream carries a descriptor.
 type feedMessage struct {
-	N         uint64             `json:"n,omitempty"`       // number of a request; 0: no answer is expected
-	Journal   caisson.ID         `json:"journal,omitempty"` // of Lease, Return and Finished
-	Lease     *leaseBody         `json:"lease,omitempty"`
-	Return    *returnBody        `json:"return,omitempty"`
-	Finished  bool               `json:"finished,omitempty"` // nothing more will be written to Journal
-	Rotate    bool               `json:"rotate,omitempty"`   // requests another journal
-	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
-	Sandbox   caisson.ID         `json:"sandbox,omitempty"`  // of Tool, Stream and Decisions
-	Trace     string             `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
-	Tool      *toolBody          `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
-	Stream    *streamBody        `json:"stream,omitempty"`   // requests a stream for Sandbox
-	Decisions []caisson.Decision `json:"decisions,omitempty"`
-	Log       string             `json:"log,omitempty"` // a line for the engine's log
+	N         uint64               `json:"n,omitempty"`       // number of a request; 0: no answer is expected
+	Journal   caisson.ID           `json:"journal,omitempty"` // of Lease, Return and Finished
+	Lease     *leaseBody           `json:"lease,omitempty"`
+	Return    *returnBody          `json:"return,omitempty"`
+	Finished  bool                 `json:"finished,omitempty"` // nothing more will be written to Journal
+	Rotate    bool                 `json:"rotate,omitempty"`   // requests another journal
+	Grew      bool                 `json:"grew,omitempty"`     // a journal has more rows
+	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // of Tool, Stream and Decisions
+	Trace     string               `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
+	Tool      *toolBody            `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
+	Stream    *streamBody          `json:"stream,omitempty"`   // requests a stream for Sandbox
+	Decisions []caisson.Decision   `json:"decisions,omitempty"`
+	Dial      *caisson.IngressDial `json:"dial,omitempty"`     // requests a connection to a sandbox, for the ingress
+	Requests  []routeRequest       `json:"requests,omitempty"` // requests of routes
+	Log       string               `json:"log,omitempty"`      // a line for the engine's log
 }
 
 // A leaseBody has the arguments of [caisson.Lessor.Lease].
@@ -57,7 +59,7 @@ type feedAnswer struct {
 	N      uint64          `json:"n"`
 	Out    json.RawMessage `json:"out,omitempty"` // result of a tool
 	Lease  caisson.Lease   `json:"lease,omitzero"`
-	Stream bool            `json:"stream,omitempty"` // a descriptor is attached
+	Stream bool            `json:"stream,omitempty"` // a descriptor is attached: of a stream or connection
 	Kind   caisson.Kind    `json:"kind,omitempty"`   // of an error
 	Error  string          `json:"error,omitempty"`
 
@@ -151,7 +153,7 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 		if !ok {
 			return feedAnswer{}, net.ErrClosed
 		}
-		if m.Stream == nil || a.Error != "" {
+		if m.Stream == nil && m.Dial == nil || a.Error != "" {
 			a.close() // an unrequested descriptor
 		}
 		if a.Error != "" {
@@ -229,6 +231,7 @@ type session struct {
 	decisions      decisionQuota // rate of decisions; used by listen only
 	tools          *limiter      // tool calls in progress
 	pendingStreams *limiter      // requests for streams that are not answered yet
+	pendingDials   *limiter      // requests for connections to sandboxes that are not answered yet
 }
 
 // listen serves the engine's end of the feed of one wire process. It returns when the connection ends, or with an error on a
@@ -269,6 +272,14 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			if !s.openStream(ctx, conn, msg, background.Go) {
 				return fmt.Errorf("%w: too many questions for streams", errMessage)
 			}
+		case msg.Dial != nil:
+			if !s.startDial(ctx, conn, msg, background.Go) {
+				return fmt.Errorf("%w: too many requests for connections", errMessage)
+			}
+		case len(msg.Requests) > maxRequestBatch:
+			return fmt.Errorf("%w: %d requests of routes", errMessage, len(msg.Requests))
+		case msg.Requests != nil:
+			s.passRequests(msg.Requests)
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:

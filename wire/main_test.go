@@ -33,7 +33,7 @@ func testProcess() Process {
 		Checksums: true, // the kernel is the guest
 		Compile:   func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
 		Gateway: func(env Env) (Gateway, error) {
-			return &testGateway{git: streamHandler(env), runs: map[string]bool{}}, nil
+			return &testGateway{env: env, git: streamHandler(env), runs: map[string]bool{}}, nil
 		},
 	}
 }

@@ -29,6 +29,9 @@ type Config struct {
 	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
 	// The caller closes it after Run has returned.
 	Listen *os.File
+	// Ingress is a listening TCP socket on which the wire process serves routes; nil: it does not. The caller closes it after Run
+	// has returned.
+	Ingress *os.File
 	// Ledger records model calls; nil: there are no model calls.
 	Ledger Ledger
 	// Record opens the file to which a sandbox's prompts and answers are appended. It is called for sandboxes whose spec requests
@@ -58,6 +61,11 @@ type Handlers struct {
 	// has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the wire
 	// process has exited; that may be after Run has returned.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
+	// Dial connects to a port of a sandbox for the ingress; nil: nothing is allowed. d is untrusted: the wire process has it from a
+	// request from outside. The Manager closes the connection once the wire process has it.
+	Dial func(ctx context.Context, d caisson.IngressDial) (*os.File, error)
+	// Requested receives requests of routes, for their logs; nil: they are not kept. The content is untrusted. It must not block.
+	Requested func(route caisson.ID, e caisson.RouteRequest)
 }
 
 // A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and
@@ -121,6 +129,17 @@ func newAttachment(g caisson.Guest) *attachment {
 }
 
 var _ caisson.Wires = (*Manager)(nil)
+
+// A Supervisor keeps a wire process running and informed; [Manager] implements it.
+type Supervisor interface {
+	Run(ctx context.Context, handlers Handlers) error
+	Refresh(ctx context.Context) error
+	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	Forget(ctx context.Context, budgets ...string) error
+	DropSandbox(ctx context.Context, id caisson.ID) error
+}
+
+var _ Supervisor = (*Manager)(nil)
 
 // New returns a Manager. Until Run is called there is no wire process, and Attach and Reattach return Unavailable.
 func New(cfg Config) (*Manager, error) {
@@ -230,7 +249,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	if a.link == nil {
 		return nil // the process receives the spec with the TAP
 	}
-	files, err := m.recordFile(id, spec)
+	files, err := m.cfg.recordFile(id, spec)
 	if err != nil {
 		return err
 	}
@@ -427,7 +446,7 @@ func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *atta
 
 // sendTAP passes a TAP to l's process. The caller must hold a.mu.
 func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
-	files, err := m.recordFile(id, a.spec)
+	files, err := m.cfg.recordFile(id, a.spec)
 	if err != nil {
 		return err
 	}
@@ -539,11 +558,11 @@ func (r reply) err() error {
 }
 
 // recordFile opens the file in which a sandbox's model calls are recorded. It returns no file if they are not.
-func (m *Manager) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
-	if spec.Models == nil || !spec.Models.Record || m.cfg.Record == nil {
+func (c *Config) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
+	if spec.Models == nil || !spec.Models.Record || c.Record == nil {
 		return nil, nil
 	}
-	f, err := m.cfg.Record(id)
+	f, err := c.Record(id)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot record the sandbox's calls of models")
 	}

@@ -33,7 +33,9 @@ const (
 	opForget                  // no id; a forgetBody: budgets that have changed
 	opRuns                    // no id; a memory file with a caisson.GatewayRunChange
 	opListen                  // no id; a listening TCP socket
-	lastOp      = opListen
+	opIngress                 // no id; a listening TCP socket, for the ingress
+	opDrop                    // no id; a dropBody: connections of the ingress to a sandbox are closed
+	lastOp      = opDrop
 )
 
 // A status is the result of a request.
@@ -82,6 +84,10 @@ type forgetBody struct {
 	Budgets []string `json:"budgets"`
 }
 
+type dropBody struct {
+	Sandbox caisson.ID `json:"sandbox"`
+}
+
 // perWire reports whether requests of this type concern one wire.
 func (o op) perWire() bool { return o < opSettings }
 
@@ -92,7 +98,7 @@ func (o op) descriptors() (least, most int) {
 		return 1, 2
 	case opConfigure:
 		return 0, 1
-	case opSettings, opJournal, opRuns, opListen:
+	case opSettings, opJournal, opRuns, opListen, opIngress:
 		return 1, 1
 	default:
 		return 0, 0

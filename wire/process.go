@@ -44,6 +44,11 @@ type Env struct {
 	// over a wire. The connection supports CloseWrite. The caller must close it; it is also closed when ctx ends or the wire is
 	// detached. Returns Exhausted if there are too many streams; other errors are the engine's.
 	Stream func(ctx context.Context, in json.RawMessage) (net.Conn, error)
+	// DialSandbox makes the engine connect to a port of a sandbox for the ingress. The caller must close the connection. Returns
+	// Exhausted if there are too many; other errors are the engine's.
+	DialSandbox func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
+	// Requested reports a request of a route, for the route's log. It does not block, and may lose some.
+	Requested func(route caisson.ID, e caisson.RouteRequest)
 	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal. Finished
 	// reports that nothing more is written to a journal.
 	Grew, Rotate func()
@@ -68,6 +73,10 @@ type Gateway interface {
 	// Listen serves model calls of those runs over TCP. f is a listening socket, which the gateway then owns. It is called once,
 	// after Configure.
 	Listen(f *os.File) error
+	// Ingress serves routes over TCP. f is a listening socket, which the gateway then owns. It is called once, after Configure.
+	Ingress(f *os.File) error
+	// Drop closes the connections of the ingress to a sandbox, which is being suspended, paused or stopped.
+	Drop(sandbox caisson.ID)
 }
 
 // Domain is the parent domain of the virtual hosts.

@@ -23,6 +23,7 @@ import (
 
 // testGateway reports over TCP which runs it has, and serves a virtual host.
 type testGateway struct {
+	env Env
 	git http.Handler
 
 	mu   sync.Mutex

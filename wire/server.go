@@ -72,7 +72,8 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	if s.upstream, err = dns.NewUpstream(dns.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = newLimitedDialer(flow.NewDialer(func() flow.Settings { return *s.dialSettings.Load() }), descriptors)
+	limited := newLimitedDialer(flow.NewDialer(func() flow.Settings { return *s.dialSettings.Load() }), descriptors)
+	s.dialer = limited
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.send(feedMessage{Journal: journal, Finished: true}) }
@@ -97,6 +98,14 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	env.Stream = func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
 		return s.feed.streamOf(ctx, streams, in)
 	}
+	dials := newDialLimiter()
+	env.DialSandbox = func(ctx context.Context, d caisson.IngressDial) (net.Conn, error) {
+		if err := limited.checkFree(); err != nil {
+			return nil, err
+		}
+		return s.feed.dial(ctx, dials, d)
+	}
+	env.Requested = newAccessLog(s.feed).add
 	env.Rotate = func() { s.feed.send(feedMessage{Rotate: true}) }
 	if p.Gateway == nil {
 		s.hosts = newVirtualHosts(nil)
@@ -237,6 +246,10 @@ func (s *server) handle(req request, files []*os.File) reply {
 		return errorReply(s.runs(files[0]))
 	case opListen:
 		return errorReply(s.listen(files[0]))
+	case opIngress:
+		return errorReply(s.ingress(files[0]))
+	case opDrop:
+		return errorReply(s.drop(req.body))
 	default:
 		return errorReply(s.forget(req.body))
 	}
@@ -404,6 +417,27 @@ func (s *server) listen(f *os.File) error {
 		return errNoGateway
 	}
 	return s.gateway.Listen(f)
+}
+
+// ingress serves routes.
+func (s *server) ingress(f *os.File) error {
+	if s.gateway == nil {
+		f.Close()
+		return errNoGateway
+	}
+	return s.gateway.Ingress(f)
+}
+
+// drop closes the connections of the ingress to a sandbox.
+func (s *server) drop(body []byte) error {
+	var b dropBody
+	if err := unmarshal(body, &b); err != nil {
+		return err
+	}
+	if s.gateway != nil {
+		s.gateway.Drop(b.Sandbox)
+	}
+	return nil
 }
 
 // addJournal passes a new journal to the gateway.

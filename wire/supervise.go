@@ -129,7 +129,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
-	ses := &session{m: m, link: l, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}
+	ses := &session{m: m, link: l, tools: newToolLimiter(), pendingStreams: newStreamLimiter(), pendingDials: newDialLimiter()}
 	if m.cfg.Ledger != nil {
 		// The process may be exiting, but the rows that it wrote must still be read.
 		defer func() {
@@ -169,6 +169,10 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	}
 	if err := ses.serveRemote(ctx); err != nil && ctx.Err() == nil {
 		m.log.ErrorContext(ctx, "wire process cannot serve other machines", "err", err)
+		l.kill()
+	}
+	if err := ses.serveIngress(ctx); err != nil && ctx.Err() == nil {
+		m.log.ErrorContext(ctx, "wire process cannot serve routes", "err", err)
 		l.kill()
 	}
 	m.reattachAll(ctx, l)

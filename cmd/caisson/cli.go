@@ -50,6 +50,8 @@ type cli struct {
 	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
 	Workspace  workspaceCmd  `cmd:"" help:"List and remove workspaces, which are host directories as sandboxes see them."`
 	Volume     volumeCmd     `cmd:"" help:"Manage directories that outlive sandboxes."`
+	Route      routeCmd      `cmd:"" help:"Manage routes, which lead requests from outside to ports of sandboxes."`
+	Open       openCmd       `cmd:"" help:"Make a URL for a port of a sandbox, and open it."`
 	Repo       repoCmd       `cmd:"" help:"Manage git repositories that agents may work on."`
 	Relay      relayCmd      `cmd:"" help:"Manage deliveries of commits to the remotes of repositories."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`

@@ -285,6 +285,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		return namesOf(repoName)(api.ListRepos(ctx))
 	case "volume":
 		return namesOf(volumeName, volumeID)(allVolumes(ctx, api, caisson.Filter{}))
+	case "route":
+		return namesOf(routeName, routeID)(allRoutes(ctx, api, caisson.Filter{}))
 	case "delivery":
 		return namesOf(deliveryID)(firstPage(api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})))
 	case "session":

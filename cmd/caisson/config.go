@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/daemon/repos"
+	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
@@ -63,6 +64,7 @@ type config struct {
 	Runs          runs.Limits            `yaml:"runs" json:"runs"`
 	Relay         repos.Settings         `yaml:"relay" json:"relay"`
 	Workspaces    workspaces.Settings    `yaml:"workspaces" json:"workspaces"`
+	Ingress       routes.Settings        `yaml:"ingress" json:"ingress"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, it is a file in the data directory, or the environment.
@@ -91,6 +93,7 @@ func defaultConfig() *config {
 		Runs:           runs.Limits{}.WithDefaults(),
 		Relay:          repos.Settings{}.WithDefaults(),
 		Workspaces:     workspaces.Settings{}.WithDefaults(),
+		Ingress:        routes.Settings{}.WithDefaults(),
 	}
 }
 
@@ -231,6 +234,10 @@ func (c *config) validate() error {
 	}
 	errs = append(errs, models.Validate(c.Providers, c.Models))
 	below("gateway", c.Gateway.Validate())
+	below("ingress", c.Ingress.Validate())
+	if c.Ingress.Listen != "" && c.Ingress.Listen == c.Listen {
+		bad("ingress.listen", "is that of the API; routes need an address of their own")
+	}
 	return errors.Join(errs...)
 }
 

@@ -128,6 +128,14 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  rules: {only: [], deny: [], allow: [], maxFile: 64MiB, maxTotal: 1GiB, maxFiles: 20000, maxScan: 4MiB, scanTime: 1m}
 #  commands: []
 
+# The ingress, which serves routes and signed URLs; see docs/guides/routes.md. It is off unless listen is set: an address of its own, not that
+# of the API. TLS is required except on loopback; the files are in PEM and are read again when they change. domain is the parent of the
+# hosts of routes; with localhost, browsers on this machine find them without DNS.
+#ingress:
+#  listen: ""
+#  domain: localhost
+#  tls: {cert: "", key: ""}
+
 # The relay for git repositories; see docs/relay.md. A delivery that cannot be sent is retried after firstRetry, then with growing
 # delays for the time tries; an undelivered one is kept for keep. ca is a PEM file of additional certificate authorities to trust for remotes and
 # forges. When the mirrors and clones of an account's repositories use the size space, its fetches, grants and pushes

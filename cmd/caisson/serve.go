@@ -60,8 +60,8 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
 			}},
 		},
-		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Public: cfg.publicPrefixes()},
-		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
+		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen, cfg.Ingress.Listen}, Public: cfg.publicPrefixes()},
+		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay, Ingress: cfg.Ingress,
 		Settings: st, Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {

@@ -159,9 +159,9 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 }
 
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
-// queued or running, and no other machine is served.
+// queued or running, and neither other machines nor routes are served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.gateway.listener != nil || e.runs.Live() {
+	if e.gateway.listener != nil || e.gateway.ingress != nil || e.runs.Live() {
 		return false, nil
 	}
 	return e.sandboxes.Idle(ctx)

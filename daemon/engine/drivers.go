@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
@@ -35,14 +34,20 @@ type Images interface {
 	Layers() ([]image.Layer, error)
 }
 
-// Wires manages the wires of sandboxes; see [wire.Manager].
-type Wires interface {
+// Wires manages the wires of sandboxes, by its parts; see [wire.Manager]. [WiresOf] returns it.
+type Wires struct {
 	caisson.Wires
 	sandboxes.Traffic
-	Run(ctx context.Context, handlers wire.Handlers) error
-	Refresh(ctx context.Context) error
-	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
-	Forget(ctx context.Context, budgets ...string) error
+	wire.Supervisor
+}
+
+// WiresOf returns a driver as Wires.
+func WiresOf[W interface {
+	caisson.Wires
+	sandboxes.Traffic
+	wire.Supervisor
+}](w W) Wires {
+	return Wires{w, w, w}
 }
 
 // product constructs the drivers of the product.
@@ -74,6 +79,10 @@ func (e *Engine) product() (*Drivers, error) {
 	}
 	return &Drivers{
 		Runtime: sandboxes.RuntimeOf(runtime), Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
-		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
+		Wires: func(cfg wire.Config) (Wires, error) {
+			m, err := wire.New(cfg)
+			return WiresOf(m), err
+		},
+		Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/events"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/daemon/repos"
+	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/volumes"
@@ -46,6 +47,7 @@ type Config struct {
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
 	Settings   Settings // nil for none
+	Ingress    routes.Settings
 	Version    string
 	Log        *slog.Logger
 }
@@ -155,6 +157,10 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	back.Push(e.volumes.Close)
+	if e.gateway.routes, err = newRoutes(e); err != nil {
+		return nil, err
+	}
+	back.Push(e.gateway.routes.Close)
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -163,6 +169,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images,
 		Network: sandboxes.NetworkConfig{
 			Wires: e.gateway.wires, Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
+			Disconnect: e.gateway.routes.Connector.Disconnect,
 		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Host: sandboxes.HostConfig{Node: node}, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
@@ -189,7 +196,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(), Services: e.sandboxes.Services(),
+		Volumes: e.volumes.Volumes(), Services: e.sandboxes.Services(), Routes: e.gateway.routes.Service,
 		Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
 	}
 }
@@ -207,8 +214,12 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		host := &subruns.Executor{Guests: e.runs.Guests(), Budgets: e.data.store.Ledger(), Ingest: e.gateway.book.Ingest, Log: e.cfg.Log}
-		return e.gateway.run(ctx, wire.Handlers{Decided: e.sandboxes.RecordDecisions, Tool: host.Call, Stream: e.repos.Stream})
+		return e.gateway.run(ctx, wire.Handlers{
+			Settings: e.wireSettings, Decided: e.sandboxes.RecordDecisions, Tool: host.Call, Stream: e.repos.Stream,
+			Dial: e.gateway.routes.Connector.Dial, Requested: e.gateway.routes.Requests.Add,
+		})
 	})
+	g.Go(func() error { return e.gateway.routes.Table.WatchCertificate(ctx) })
 	g.Go(func() error {
 		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.on.Runtime))
 		if err != nil {
@@ -279,7 +290,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.runs.Close(), e.repos.Close(), e.gateway.routes.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/daemon/events"
 	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/internal/smallfile"
@@ -33,21 +34,29 @@ type gateway struct {
 	catalog  *models.Catalog
 	settings *models.Settings
 	runs     *models.GatewayRuns
-	listener *os.File // listens for other machines; nil for none
+	listener *os.File     // listens for other machines; nil for none
+	ingress  *os.File     // listens for requests of routes; nil for none
+	routes   *routes.Core // set by construct
 }
 
 // newGateway constructs a gateway. Nothing runs before run is called.
 func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *gateway, err error) {
 	g := &gateway{}
-	if addr := cfg.Models.Gateway.Listen; addr != "" {
-		if g.listener, err = listen(addr); err != nil {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	for _, l := range []struct {
+		addr string
+		to   **os.File
+	}{{cfg.Models.Gateway.Listen, &g.listener}, {cfg.Ingress.Listen, &g.ingress}} {
+		if l.addr == "" {
+			continue
+		}
+		if *l.to, err = listen(l.addr); err != nil {
 			return nil, err
 		}
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, g.Close())
-			}
-		}()
 	}
 	owners := models.NewOwners(data.store)
 	if g.book, err = ledger.NewBook(ledger.BookConfig{
@@ -56,7 +65,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		return nil, err
 	}
 	if g.manager, err = on.Wires(wire.Config{
-		Exe: selfExe, NetNS: netNS(on.Runtime), Ledger: journals{g.book}, Record: data.openCallLog, Listen: g.listener,
+		Exe: selfExe, NetNS: netNS(on.Runtime), Ledger: journals{g.book}, Record: data.openCallLog, Listen: g.listener, Ingress: g.ingress,
 		Log: cfg.Log.With("component", "wire"),
 	}); err != nil {
 		return nil, err
@@ -115,9 +124,9 @@ func (g *gateway) calls(ctx context.Context, q caisson.UsageQuery, after caisson
 	return g.ledger.Calls(ctx, q, after, limit)
 }
 
-// run serves the wire process, and reads its journals, until ctx ends. It adds the settings and runs to handlers.
+// run serves the wire process, and reads its journals, until ctx ends. It adds the runs to handlers.
 func (g *gateway) run(ctx context.Context, handlers wire.Handlers) error {
-	handlers.Settings, handlers.Runs = g.settings.Current, g.runs.Live
+	handlers.Runs = g.runs.Live
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return g.manager.Run(ctx, handlers) })
 	group.Go(func() error { return g.book.Run(ctx) })
@@ -128,12 +137,15 @@ func (g *gateway) run(ctx context.Context, handlers wire.Handlers) error {
 	return group.Wait()
 }
 
-// Close stops listening for other machines.
+// Close stops listening for other machines and requests of routes.
 func (g *gateway) Close() error {
-	if g.listener == nil {
-		return nil
+	var errs []error
+	for _, l := range []*os.File{g.listener, g.ingress} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
 	}
-	return g.listener.Close()
+	return errors.Join(errs...)
 }
 
 // netNS returns a function that opens the network namespace of a running sandbox.

@@ -17,6 +17,16 @@ const (
 	listenPause = 100 * time.Millisecond
 )
 
+// listenerAddr returns the address of a listening socket.
+func listenerAddr(f *os.File) (string, error) {
+	l, err := net.FileListener(f)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close() // a duplicate
+	return l.Addr().String(), nil
+}
+
 // listen returns a listening socket. The engine does not accept connections on it.
 func listen(addr string) (*os.File, error) {
 	l, err := net.Listen("tcp", addr)

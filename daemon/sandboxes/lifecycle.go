@@ -18,6 +18,7 @@ type changes struct {
 	deadlines  *deadlines
 	dirs       dirs
 	unresolved *idSet
+	disconnect func(ctx context.Context, id caisson.ID) error // see NetworkConfig; may be nil
 	log        *slog.Logger
 }
 
@@ -64,6 +65,7 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 	old.State = before
 	// From here on, the outcome is stored even if the request has been cancelled.
 	clean := context.WithoutCancel(ctx)
+	c.disconnectFor(clean, id, v)
 	if err := act(ctx, &old); err != nil {
 		became := before
 		var b stateError

@@ -74,6 +74,8 @@ type NetworkConfig struct {
 	Egress  Egress        // required with Wires
 	Gateway Gateway       // nil: no sandbox can be granted models
 	Traffic Traffic       // nil: no traffic statistics
+	// Disconnect closes connections from outside to a sandbox that is being suspended, paused or stopped; nil: there are none.
+	Disconnect func(ctx context.Context, id caisson.ID) error
 }
 
 // HostConfig describes the host.
@@ -216,7 +218,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	changes := &changes{
 		finder: finder, states: states, locks: locks, resolver: resolver, watches: watches, deadlines: deadlines, dirs: dirs,
-		unresolved: unresolved, log: log,
+		unresolved: unresolved, disconnect: cfg.Network.Disconnect, log: log,
 	}
 	verbs := &verbs{
 		runtime: runtime, states: states, admission: admission, processes: processes, freezer: freezer, clients: clients,

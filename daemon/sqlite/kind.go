@@ -60,6 +60,12 @@ func volumeKind() objectKind[caisson.Volume] {
 	}}
 }
 
+func routeKind() objectKind[caisson.Route] {
+	return objectKind[caisson.Route]{noun: "route", columns: func(r *caisson.Route) objectColumns {
+		return objectColumns{key: string(r.ID), account: r.Account, name: r.Name}
+	}}
+}
+
 func sessionKind() objectKind[caisson.Session] {
 	return objectKind[caisson.Session]{noun: "session", columns: func(s *caisson.Session) objectColumns {
 		return objectColumns{key: string(s.ID), account: s.Account, name: caisson.SessionName(s.Agent, s.User, s.Key)}

@@ -52,6 +52,7 @@ type Store struct {
 	gatewayRuns *gatewayRuns
 	agents      *table[caisson.Agent]
 	volumes     *table[caisson.Volume]
+	routes      *table[caisson.Route]
 	runs        *runs
 	sessions    *table[caisson.Session]
 	workspaces  workspaces
@@ -134,6 +135,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.gatewayRuns = newGatewayRuns(p)
 	s.agents = newTable(p, agentKind())
 	s.volumes = newTable(p, volumeKind())
+	s.routes = newTable(p, routeKind())
 	s.runs = newRuns(p, c.Now)
 	s.sessions = newTable(p, sessionKind())
 	s.workspaces = newWorkspaces(p)
@@ -180,6 +182,9 @@ func (s *Store) Agents() caisson.Table[caisson.Agent] { return s.agents }
 
 // Volumes implements [caisson.Store].
 func (s *Store) Volumes() caisson.Table[caisson.Volume] { return s.volumes }
+
+// Routes implements [caisson.Store].
+func (s *Store) Routes() caisson.Table[caisson.Route] { return s.routes }
 
 // Runs implements [caisson.Store].
 func (s *Store) Runs() caisson.RunStore { return s.runs }

@@ -160,6 +160,29 @@ func volumeKind() objectKind[caisson.Volume] {
 	}
 }
 
+func routeKind() objectKind[caisson.Route] {
+	return objectKind[caisson.Route]{
+		table: caisson.Store.Routes,
+		make: func(account, name string) *caisson.Route {
+			return &caisson.Route{
+				ID: caisson.NewID(caisson.RoutePrefix), Account: account, Name: name, CreatedAt: noon(), UpdatedAt: noon(),
+				Spec: caisson.RouteSpec{
+					Host: "a.example", Path: "/b", Sandbox: string(caisson.NewID(caisson.SandboxPrefix)), Port: 65535, Methods: []string{"GET"},
+					Auth: caisson.RouteAuth{Kind: caisson.RouteAuthBearer, Hashes: []string{"00"}}, Resume: true, Timeout: caisson.Duration(time.Second),
+					CORS:   &caisson.RouteCORS{Origins: []string{"https://c.example"}},
+					Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: 0.5, Burst: 3}}, Headers: &caisson.RouteHeaders{Strip: []string{"X"}},
+				},
+			}
+		},
+		ref:       func(r *caisson.Route) string { return string(r.ID) },
+		account:   func(r *caisson.Route) *string { return &r.Account },
+		name:      func(r *caisson.Route) *string { return &r.Name },
+		key:       func(r *caisson.Route) *string { return (*string)(&r.ID) },
+		textField: func(r *caisson.Route) *string { return &r.Spec.Host },
+		pageToken: func(r *caisson.Route) caisson.ID { return r.ID },
+	}
+}
+
 func repoKind() objectKind[caisson.Repo] {
 	return objectKind[caisson.Repo]{
 		table: caisson.Store.Repos,

@@ -38,6 +38,7 @@ func TestStore(t *testing.T) {
 	t.Run("GatewayRuns", func(t *testing.T) { testGatewayRuns(t, open) })
 	t.Run("Agents", func(t *testing.T) { agentKind().test(t, open) })
 	t.Run("Volumes", func(t *testing.T) { volumeKind().test(t, open) })
+	t.Run("Routes", func(t *testing.T) { routeKind().test(t, open) })
 	t.Run("Sessions", func(t *testing.T) { sessionKind().test(t, open) })
 	t.Run("SessionNames", func(t *testing.T) { testSessionNames(t, open(t)) })
 	t.Run("Runs", func(t *testing.T) { testRuns(t, open) })

@@ -74,6 +74,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"services", testServices},
 		{"volume pages", testVolumePages},
 		{"volume holds", testVolumeAttach},
+		{"routes", testRoutes},
 		{"processes", testProcesses},
 		{"exec", testExec},
 		{"exec floods", testFlood},

@@ -123,6 +123,8 @@ func (*wires) Refresh(context.Context) error                              { retu
 func (*wires) Forget(context.Context, ...string) error                    { return nil }
 func (*wires) ChangeRuns(context.Context, caisson.GatewayRunChange) error { return nil }
 
+func (*wires) DropSandbox(context.Context, caisson.ID) error { return nil }
+
 func (*wires) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
 	return &caisson.NetworkStats{}, nil
 }

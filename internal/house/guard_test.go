@@ -18,7 +18,7 @@ import (
 )
 
 // guarded are the packages whose types [TestGuard] checks.
-var guarded = []string{"daemon/credential", "daemon/engine", "daemon/events", "job/image", "ledger", "daemon/models", "daemon/repos", "daemon/runs", "daemon/sandboxes", "daemon/volumes", "daemon/workspaces"}
+var guarded = []string{"daemon/credential", "daemon/engine", "daemon/events", "job/image", "ledger", "daemon/models", "daemon/repos", "daemon/routes", "daemon/runs", "daemon/sandboxes", "daemon/volumes", "daemon/workspaces"}
 
 // Limits of the types of a guarded package, including promoted methods and fields. [maxMethods] also applies to them.
 const (

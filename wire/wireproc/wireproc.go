@@ -1,5 +1,5 @@
 // Package wireproc constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's front
-// end, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
+// end, the ingress, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
 package wireproc
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/wire/egress"
+	"github.com/caisson-dev/caisson/wire/ingress"
 	"github.com/caisson-dev/caisson/wire/llm"
 	"github.com/caisson-dev/caisson/wire/llm/anthropic"
 	"github.com/caisson-dev/caisson/wire/llm/gemini"
@@ -35,6 +36,7 @@ type gateway struct {
 	env      wire.Env
 	llm      *llm.Gateway
 	remote   *remoteGateway
+	ingress  *ingress.Ingress
 	segments chan ledger.Segment // journal segments that the engine has sent, for nextSegment
 
 	mu    sync.Mutex
@@ -56,6 +58,7 @@ func newGateway(env wire.Env) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.ingress = ingress.New(ingress.Config{Dial: env.DialSandbox, Logged: env.Requested, Log: env.Log})
 	g.remote, err = newRemoteGateway(env, g.llm)
 	return g, err
 }
@@ -85,7 +88,7 @@ func (g *gateway) Hosts() map[string]http.Handler {
 // Configure implements [wire.Gateway].
 func (g *gateway) Configure(c caisson.GatewayConfig) error {
 	g.remote.configure(c.Remote)
-	return g.llm.Configure(c)
+	return errors.Join(g.ingress.Configure(c.Ingress), g.llm.Configure(c))
 }
 
 // Forget implements [wire.Gateway].

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/connlimit"
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
@@ -36,7 +37,7 @@ func newFailureLimiter() *failureLimiter {
 
 // add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
 func (f *failureLimiter) add(remoteAddr string) (wait int) {
-	source := sourceOf(remoteAddr)
+	source := connlimit.SourceOf(remoteAddr)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -56,24 +57,6 @@ func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	}
 	d.count++
 	return 0
-}
-
-// sourceOf returns the network that is assumed to belong to one client. All addresses that cannot be parsed map to the same
-// network.
-func sourceOf(remoteAddr string) netip.Prefix {
-	ap, err := netip.ParseAddrPort(remoteAddr)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	a, bits := ap.Addr().Unmap().WithZone(""), 32
-	if a.Is6() {
-		bits = 64
-	}
-	p, err := a.Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p
 }
 
 // errorTypes maps statuses to the error types of OpenAI and Anthropic.

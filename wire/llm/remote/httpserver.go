@@ -7,9 +7,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caisson-dev/caisson/internal/connlimit"
 )
 
 // Limits of an HTTPServer. The gateway has its own limits for calls.
@@ -17,7 +18,7 @@ const (
 	headerTimeout     = 10 * time.Second
 	serverIdleTimeout = 2 * time.Minute
 	maxConns          = 4096 // concurrent connections of all sources
-	maxSourceConns    = 256  // concurrent connections of one source; see sourceOf
+	maxSourceConns    = 256  // concurrent connections of one source; see [connlimit.SourceOf]
 )
 
 // A HTTPServer serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
@@ -56,7 +57,7 @@ func (f *HTTPServer) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 // Serve serves l and closes it. It returns nil after Close.
 func (f *HTTPServer) Serve(l net.Listener) (err error) {
-	bounded := newLimitedListener(l, maxConns, maxSourceConns)
+	bounded := connlimit.New(l, maxConns, maxSourceConns)
 	if f.cert.Load() == nil && loopbackAddr(l.Addr()) {
 		err = f.server.Serve(bounded)
 	} else {
@@ -74,67 +75,4 @@ func (f *HTTPServer) Close() error { return f.server.Close() }
 func loopbackAddr(a net.Addr) bool {
 	ap, err := netip.ParseAddrPort(a.String())
 	return err == nil && ap.Addr().Unmap().IsLoopback()
-}
-
-// limitedListener is a listener that closes connections above a limit, in total or per source. It does not queue them, because a source
-// that occupies all connections must not delay connections from other sources.
-type limitedListener struct {
-	net.Listener
-	maxTotal, maxPerSource int
-
-	mu      sync.Mutex
-	total   int                  // number of open connections; guarded by mu
-	sources map[netip.Prefix]int // number of open connections by source; guarded by mu
-}
-
-func newLimitedListener(l net.Listener, most, each int) *limitedListener {
-	return &limitedListener{Listener: l, maxTotal: most, maxPerSource: each, sources: map[netip.Prefix]int{}}
-}
-
-// Accept implements [net.Listener].
-func (b *limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		source := sourceOf(c.RemoteAddr().String())
-		if b.acquire(source) {
-			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { b.release(source) })}, nil
-		}
-		c.Close()
-	}
-}
-
-func (b *limitedListener) acquire(source netip.Prefix) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.total >= b.maxTotal || b.sources[source] >= b.maxPerSource {
-		return false
-	}
-	b.total++
-	b.sources[source]++
-	return true
-}
-
-func (b *limitedListener) release(source netip.Prefix) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.total--
-	if b.sources[source]--; b.sources[source] == 0 {
-		delete(b.sources, source)
-	}
-}
-
-// A limitedConn is a connection that counts against the limits until it is closed.
-type limitedConn struct {
-	net.Conn
-	release func() // releases the connection from the limits; idempotent
-}
-
-// Close implements [net.Conn].
-func (c *limitedConn) Close() error {
-	err := c.Conn.Close()
-	c.release()
-	return err
 }

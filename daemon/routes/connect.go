@@ -1,0 +1,236 @@
+package routes
+
+import (
+	"context"
+	"crypto/ed25519"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
+	"github.com/caisson-dev/caisson/wire/ingress/signedurl"
+)
+
+// A Connector makes the connections to sandboxes that the wire process asks for. It believes nothing that the wire process says: it
+// connects only to what a stored route or a valid token names.
+type Connector struct {
+	enabled bool // an ingress is configured
+	key     ed25519.PublicKey
+	store   caisson.Table[caisson.Route]
+	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error)
+	dialer  caisson.Dialer
+	wire    Wire
+	waker   *waker
+
+	mu sync.Mutex
+	// dials are the dials under way; the value is whether the sandbox was disconnected since. guarded by mu
+	dials map[caisson.ID]map[*bool]struct{}
+	// connected are the sandboxes to which the wire process may have connections. guarded by mu
+	connected map[caisson.ID]struct{}
+}
+
+func newConnector(cfg Config, background *background.Group) *Connector {
+	return &Connector{
+		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
+		dialer: cfg.Dialer, wire: cfg.Wire, waker: &waker{sandboxes: cfg.Sandboxes, background: background},
+		dials: map[caisson.ID]map[*bool]struct{}{}, connected: map[caisson.ID]struct{}{},
+	}
+}
+
+// A target is what a connection leads to.
+type target struct {
+	account string
+	sandbox caisson.ID
+	port    int
+	resume  bool
+}
+
+// maxTries bounds how often a dial begins anew because its sandbox was suspended meanwhile.
+const maxTries = 5
+
+// Dial connects to the sandbox of a route or token, and resumes it before if the route or token says so. Errors: Denied and Unauthed
+// if nothing allows the connection, Unavailable if the sandbox does not run and is not or cannot be resumed, Conflict if nobody
+// listens.
+func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
+	t, err := c.authorize(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	for range maxTries {
+		disconnected, done := c.begin(t.sandbox)
+		f, err := c.dial(ctx, t)
+		if err == nil && c.finish(t.sandbox, disconnected) {
+			done()
+			return f, nil
+		}
+		done()
+		if err == nil {
+			f.Close()
+			continue
+		}
+		if caisson.KindOf(err) != caisson.Conflict || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return nil, caisson.Errorf(caisson.Unavailable, "the sandbox is suspended again and again; try again later")
+}
+
+// dial makes one attempt. It returns Conflict if the sandbox was frozen meanwhile.
+func (c *Connector) dial(ctx context.Context, t target) (*os.File, error) {
+	if err := c.waker.ready(ctx, t); err != nil {
+		return nil, err
+	}
+	f, err := c.dialer.Dial(ctx, t.sandbox, "tcp", strconv.Itoa(t.port))
+	if caisson.KindOf(err) == caisson.Unavailable && ctx.Err() == nil {
+		return nil, caisson.Wrap(err, caisson.NotFound, "nobody listens on port %d of the sandbox", t.port)
+	}
+	return f, err
+}
+
+// authorize returns what a request for a connection leads to.
+func (c *Connector) authorize(ctx context.Context, d caisson.IngressDial) (target, error) {
+	if !c.enabled {
+		return target{}, caisson.Errorf(caisson.Denied, "this daemon serves no routes")
+	}
+	var token signedurl.Token
+	if d.Token != "" {
+		var err error
+		if token, err = signedurl.Verify(c.key, d.Token, time.Now()); err != nil {
+			return target{}, err
+		}
+	}
+	if d.Route == "" {
+		if token.Sandbox == "" {
+			return target{}, errNoRoute
+		}
+		account, err := c.owner(ctx, token.Sandbox)
+		return target{account, token.Sandbox, token.Port, token.Resume}, err
+	}
+	r, err := c.store.Get(ctx, caisson.AllAccounts(), string(d.Route))
+	if caisson.KindOf(err) == caisson.NotFound {
+		return target{}, errNoRoute
+	}
+	if err != nil {
+		return target{}, err
+	}
+	if r.ID != d.Route || r.Spec.Auth.Kind == caisson.RouteAuthSigned && token.Route != r.ID {
+		return target{}, errNoRoute
+	}
+	sandbox, err := caisson.ParseID(caisson.SandboxPrefix, r.Spec.Sandbox)
+	return target{r.Account, sandbox, r.Spec.Port, r.Spec.Resume}, err
+}
+
+var errNoRoute = caisson.Errorf(caisson.Denied, "no route leads there")
+
+// begin records a dial. done must be called at its end.
+func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	disconnected = new(bool)
+	if c.dials[id] == nil {
+		c.dials[id] = map[*bool]struct{}{}
+	}
+	c.dials[id][disconnected] = struct{}{}
+	return disconnected, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if delete(c.dials[id], disconnected); len(c.dials[id]) == 0 {
+			delete(c.dials, id)
+		}
+	}
+}
+
+// finish records a connection. It returns false if the sandbox was disconnected meanwhile.
+func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *disconnected {
+		return false
+	}
+	c.connected[id] = struct{}{}
+	return true
+}
+
+// Disconnect closes all connections of the ingress to a sandbox that is being suspended, paused or stopped. Its state must say so
+// already, so that no connections are made from then on.
+func (c *Connector) Disconnect(ctx context.Context, id caisson.ID) error {
+	c.mu.Lock()
+	for disconnected := range c.dials[id] {
+		*disconnected = true
+	}
+	_, connected := c.connected[id]
+	delete(c.connected, id)
+	c.mu.Unlock()
+	if !connected {
+		return nil
+	}
+	return c.wire.DropSandbox(ctx, id)
+}
+
+// A waker resumes sandboxes for requests. Requests for one sandbox share one resume.
+type waker struct {
+	sandboxes  func() Sandboxes
+	background *background.Group
+	flights    singleflight.Group
+}
+
+// Pauses between looks at a sandbox whose state is changing.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = 200 * time.Millisecond
+)
+
+// ready returns when the sandbox runs. It resumes the sandbox if the target says so.
+func (w *waker) ready(ctx context.Context, t target) error {
+	caller := caisson.WithCaller(ctx, caisson.DaemonCaller(t.account, "request of a route"))
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		sb, err := w.sandboxes().Get(caller, string(t.sandbox))
+		if err != nil {
+			return err
+		}
+		switch s := sb.State; {
+		case s == caisson.Running:
+			return nil
+		case s == caisson.Suspended || s == caisson.Paused:
+			if !t.resume {
+				return caisson.Errorf(caisson.Unavailable, "the sandbox is %s, and the route does not resume it", s)
+			}
+			if err := w.wake(ctx, t, s); err == nil {
+				continue
+			} else if caisson.KindOf(err) != caisson.Conflict {
+				return caisson.Wrap(err, caisson.Unavailable, "the sandbox cannot be resumed now; try again later")
+			}
+		case !s.Transient() || s == caisson.Removing:
+			return caisson.Errorf(caisson.NotFound, "the sandbox is %s", s)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return caisson.Wrap(ctx.Err(), caisson.Unavailable, "the sandbox was not ready in time; try again later")
+		}
+	}
+}
+
+// wake wakes or resumes a sandbox, and goes on if ctx ends: another request may wait for it too.
+func (w *waker) wake(ctx context.Context, t target, s caisson.State) error {
+	done := w.flights.DoChan(string(t.sandbox), func() (any, error) {
+		own := caisson.WithCaller(w.background.Context(), caisson.DaemonCaller(t.account, "request of a route"))
+		var err error
+		if s == caisson.Suspended {
+			_, err = w.sandboxes().Wake(own, string(t.sandbox))
+		} else {
+			_, err = w.sandboxes().Resume(own, string(t.sandbox))
+		}
+		return nil, err
+	})
+	select {
+	case r := <-done:
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

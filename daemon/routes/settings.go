@@ -1,0 +1,73 @@
+package routes
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
+)
+
+// Settings configures the ingress. Without Listen there is none.
+type Settings struct {
+	Listen string `yaml:"listen" json:"listen"` // host:port
+	// Domain is the host of routes without one, and the parent of the others; "" is localhost, whose names below it lead to this
+	// machine in browsers.
+	Domain string      `yaml:"domain" json:"domain"`
+	TLS    TLSSettings `yaml:"tls" json:"tls"`
+}
+
+// TLSSettings are files in PEM, which are read again when they change. They are required unless the listener is on loopback.
+type TLSSettings struct {
+	Cert string `yaml:"cert" json:"cert"`
+	Key  string `yaml:"key" json:"key"`
+}
+
+const defaultDomain = "localhost"
+
+// domain returns the domain, with its default, in lower case.
+func (s *Settings) domain() string {
+	if s.Domain == "" {
+		return defaultDomain
+	}
+	return strings.ToLower(s.Domain)
+}
+
+// WithDefaults returns s with the defaults in place of zero values.
+func (s Settings) WithDefaults() Settings {
+	if s.Domain == "" {
+		s.Domain = defaultDomain
+	}
+	return s
+}
+
+// Validate returns an Invalid error for every invalid setting, joined.
+func (s *Settings) Validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, caisson.Invalidf(field, format, args...))
+	}
+	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
+		bad("tls.cert", "tls.cert and tls.key belong together; set both or none")
+	}
+	for _, f := range []struct{ field, path string }{{"tls.cert", s.TLS.Cert}, {"tls.key", s.TLS.Key}} {
+		if f.path != "" && !filepath.IsAbs(f.path) {
+			bad(f.field, "%q is not an absolute path", f.path)
+		}
+	}
+	if s.Domain != "" && checkHostName(strings.ToLower(s.Domain)) != nil {
+		bad("domain", "%q is not a domain", s.Domain)
+	}
+	if s.Listen == "" {
+		return errors.Join(errs...)
+	}
+	host, port, err := net.SplitHostPort(s.Listen)
+	if n, lookup := net.LookupPort("tcp", port); err != nil || port == "" || lookup != nil || n < 0 {
+		bad("listen", "%q is not host:port", s.Listen)
+	} else if !reach.Loopback(host) && s.TLS.Cert == "" {
+		bad("listen", "%s can be reached from other machines, so it needs ingress.tls; or listen on 127.0.0.1", s.Listen)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,222 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// Limits on requests for connections to sandboxes that are not answered yet: for one route or sandbox, and for all. The wire process
+// enforces them, and refuses further ones. A connection may wait until its sandbox is resumed.
+const (
+	maxDials    = 256
+	maxAllDials = 2048
+)
+
+// dialTimeout bounds how long a connection may wait for its sandbox.
+const dialTimeout = 90 * time.Second
+
+// maxDialBody bounds the token of a request for a connection, in bytes.
+const maxDialBody = 512
+
+func newDialLimiter() *limiter { return newLimiter(maxDials, maxAllDials) }
+
+// dialKey returns what requests for connections are counted by: the route, or what a token says that it is for.
+func dialKey(d *caisson.IngressDial) caisson.ID {
+	if d.Route != "" {
+		return d.Route
+	}
+	_, rest, _ := strings.Cut(d.Token, ".")
+	id, _, _ := strings.Cut(rest, ".")
+	return caisson.ID(id)
+}
+
+// dial makes the engine connect to a sandbox. It is used in the wire process. After ctx has ended the request counts until the
+// engine has answered it.
+func (f *feed) dial(ctx context.Context, uses *limiter, d caisson.IngressDial) (net.Conn, error) {
+	if len(d.Token) > maxDialBody {
+		return nil, caisson.Errorf(caisson.Invalid, "the token is too long")
+	}
+	key := dialKey(&d)
+	if !uses.acquire(key) {
+		return nil, caisson.Errorf(caisson.Exhausted, "too many requests wait for sandboxes; try again")
+	}
+	type answer struct {
+		conn net.Conn
+		err  error
+	}
+	answered := make(chan answer)
+	go func() {
+		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Dial: &d})
+		uses.release(key) // before the answer: its recipient may send the next request at once
+		var c net.Conn
+		if err == nil {
+			c, err = a.conn()
+		}
+		if err != nil {
+			if _, ok := errors.AsType[*caisson.Error](err); !ok {
+				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
+			}
+		}
+		select {
+		case answered <- answer{c, err}:
+		case <-ctx.Done():
+			if c != nil {
+				c.Close()
+			}
+		}
+	}()
+	select {
+	case a := <-answered:
+		return a.conn, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// startDial answers a request for a connection in the background. It returns false if more requests are unanswered than the wire
+// process may send.
+func (s *session) startDial(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+	key := dialKey(msg.Dial)
+	if len(msg.Dial.Route) > idSize || len(msg.Dial.Token) > maxDialBody || !s.pendingDials.acquire(key) {
+		return false
+	}
+	background(func() {
+		a := feedAnswer{N: msg.N}
+		file, err := s.dial(ctx, *msg.Dial)
+		var rights []byte
+		if err == nil {
+			defer file.Close()
+			rights, err = rightsOf(file)
+		}
+		if err != nil {
+			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
+			if a.Kind == caisson.Internal && ctx.Err() == nil {
+				s.m.log.ErrorContext(ctx, "the ingress could not be connected to a sandbox", "route", msg.Dial.Route, "err", err)
+			}
+		} else {
+			a.Stream = true
+		}
+		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
+		s.pendingDials.release(key)
+		if err := s.sendRights(conn, a, rights); err != nil {
+			conn.Close() // the wire process does not read, and is restarted
+		}
+	})
+	return true
+}
+
+// dial calls Handlers.Dial.
+func (s *session) dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
+	if s.m.cfg.Ingress == nil || s.m.handlers.Dial == nil {
+		return nil, caisson.Errorf(caisson.Denied, "this daemon serves no routes")
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return s.m.handlers.Dial(ctx, d)
+}
+
+// serveIngress sends a new process the socket on which it serves routes. It has the routes already, with the settings.
+func (s *session) serveIngress(ctx context.Context) error {
+	if s.m.cfg.Ingress == nil {
+		return nil
+	}
+	r, err := s.link.call(ctx, request{op: opIngress}, nil, s.m.cfg.Ingress)
+	if err == nil {
+		err = r.err()
+	}
+	return err
+}
+
+// DropSandbox closes the connections of the ingress to a sandbox. When it returns, none is in use and none that was requested
+// before will be. It waits for the wire process, and does nothing if there is none.
+func (m *Manager) DropSandbox(ctx context.Context, id caisson.ID) error {
+	m.mu.Lock()
+	l := m.link
+	m.mu.Unlock()
+	if l == nil || m.cfg.Ingress == nil {
+		return nil
+	}
+	r, err := l.call(ctx, request{op: opDrop}, dropBody{id})
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return nil // the process was killed, and its connections with it
+	}
+	return r.err()
+}
+
+// conn returns a connection for the descriptor that came with an answer, and closes the descriptor.
+func (a *feedAnswer) conn() (net.Conn, error) {
+	defer a.close()
+	if a.file == nil {
+		return nil, caisson.Wrap(errNoDescriptors, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+	}
+	c, err := net.FileConn(a.file)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+	}
+	return c, nil
+}
+
+// A routeRequest is a request of a route, for its log.
+type routeRequest struct {
+	Route caisson.ID           `json:"route"`
+	Entry caisson.RouteRequest `json:"entry"`
+}
+
+// Limits on the log of requests: of a batch, and of how often one is sent.
+const (
+	maxRequestBatch = 64
+	batchInterval   = 200 * time.Millisecond
+)
+
+// An accessLog sends requests of routes to the engine, in batches; what does not fit is dropped. Safe for concurrent use.
+type accessLog struct {
+	send func(list []routeRequest)
+
+	mu    sync.Mutex
+	list  []routeRequest // guarded by mu
+	timer *time.Timer    // sends list; nil if there is nothing to send; guarded by mu
+}
+
+func newAccessLog(f *feed) *accessLog {
+	return &accessLog{send: func(list []routeRequest) { f.send(feedMessage{Requests: list}) }}
+}
+
+func (l *accessLog) add(route caisson.ID, e caisson.RouteRequest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) >= maxRequestBatch {
+		return
+	}
+	l.list = append(l.list, routeRequest{route, e})
+	if l.timer == nil {
+		l.timer = time.AfterFunc(batchInterval, l.flush)
+	}
+}
+
+func (l *accessLog) flush() {
+	l.mu.Lock()
+	list := l.list
+	l.list, l.timer = nil, nil
+	l.mu.Unlock()
+	l.send(list)
+}
+
+// passRequests passes requests of routes to the handler.
+func (s *session) passRequests(list []routeRequest) {
+	if s.m.handlers.Requested == nil {
+		return
+	}
+	for _, r := range list {
+		s.m.handlers.Requested(r.Route, r.Entry)
+	}
+}

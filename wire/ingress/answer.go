@@ -1,0 +1,193 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// A refusal is an answer of the ingress itself.
+type refusal struct {
+	status     int
+	msg        string
+	allow      []string // methods, for the header field Allow
+	challenge  string   // for the header field WWW-Authenticate
+	retryAfter int      // in seconds; 0: none
+}
+
+func (r *refusal) Error() string { return r.msg }
+
+var (
+	errTooLarge = &refusal{status: http.StatusRequestEntityTooLarge, msg: "the request is larger than the route allows"}
+	errForeign  = &refusal{status: http.StatusForbidden, msg: "pages of other origins may not use this address with your credentials"}
+	errExpired  = &refusal{status: http.StatusUnauthorized, msg: "the signed URL has expired; ask for a new one"}
+	errRevoked  = &refusal{status: http.StatusNotFound, msg: "the route is gone"}
+	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}
+)
+
+// permits reports whether a call that was admitted by an earlier table is admitted by t: the route leads where it led, for whom it
+// did.
+func (t *table) permits(c *call) bool {
+	if c.route.id == "" {
+		return true // the daemon verifies the token
+	}
+	now := t.routes[c.route.id]
+	if now == nil {
+		return false
+	}
+	a, b := now.spec, c.route.spec
+	return now.sandbox == c.route.sandbox && a.Port == b.Port && a.Host == b.Host && a.Path == b.Path &&
+		a.Auth.Kind == b.Auth.Kind && strings.Join(a.Auth.Hashes, " ") == strings.Join(b.Auth.Hashes, " ")
+}
+
+// failed answers a request that could not be passed on, or whose answer cannot be read. It implements
+// [httputil.ReverseProxy.ErrorHandler].
+func failed(w http.ResponseWriter, r *http.Request, err error) {
+	if cause := context.Cause(r.Context()); cause != nil {
+		err = cause
+	}
+	refuse(w.(*responder), r, err)
+}
+
+// refusalOf returns the answer for an error.
+func refusalOf(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return errTooLarge
+	}
+	if e, ok := errors.AsType[*caisson.Error](err); ok {
+		switch caisson.KindOf(e) {
+		case caisson.Unavailable, caisson.Exhausted:
+			return &refusal{status: http.StatusServiceUnavailable, msg: caisson.MessageOf(e), retryAfter: 2}
+		case caisson.Denied, caisson.Unauthed:
+			return &refusal{status: http.StatusForbidden, msg: caisson.MessageOf(e)}
+		case caisson.Conflict, caisson.NotFound:
+			return &refusal{status: http.StatusBadGateway, msg: caisson.MessageOf(e)}
+		}
+		return &refusal{status: http.StatusBadGateway, msg: "the sandbox cannot be reached"}
+	}
+	switch {
+	case errors.Is(err, errTimeout), errors.Is(err, errIdle):
+		return &refusal{status: http.StatusGatewayTimeout, msg: err.Error()}
+	case errors.Is(err, errBodyTimeout):
+		return &refusal{status: http.StatusRequestTimeout, msg: err.Error()}
+	}
+	return &refusal{status: http.StatusBadGateway, msg: "the sandbox gave no valid answer"}
+}
+
+// maxText bounds the text of an answer in bytes.
+const maxText = 500
+
+// refuse answers with an error as one line of text. If an answer has begun, or the client is gone, it ends the connection instead.
+func refuse(out *responder, r *http.Request, err error) {
+	if out.status != 0 || errors.Is(err, context.Canceled) {
+		panic(http.ErrAbortHandler)
+	}
+	why := refusalOf(err)
+	h := out.Header()
+	clear(h)
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if why.allow != nil {
+		h.Set("Allow", strings.Join(why.allow, ", "))
+	}
+	if why.challenge != "" {
+		h.Set("WWW-Authenticate", why.challenge)
+	}
+	if why.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(why.retryAfter))
+	}
+	line := "caisson: " + safetext.Escape(why.msg[:min(len(why.msg), maxText)]) + "\n"
+	h.Set("Content-Length", strconv.Itoa(len(line)))
+	out.WriteHeader(why.status)
+	if r.Method != http.MethodHead {
+		io.WriteString(out, line) // an error is ignored: the client may be gone
+	}
+}
+
+// A responder is the answer to a client. It bounds the time that the client may take for each part.
+type responder struct {
+	http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	status  int // 0 until it was written
+	bytes   int64
+}
+
+// Unwrap lets an http.ResponseController find the underlying writer.
+func (w *responder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *responder) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.status = status
+	}
+	w.rc.SetWriteDeadline(time.Now().Add(w.timeout))
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [io.Writer].
+func (w *responder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.rc.SetWriteDeadline(time.Now().Add(w.timeout))
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// errBodyTimeout reports that a client did not send its body.
+var errBodyTimeout = errors.New("the request's body did not arrive in time")
+
+// A clientBody is the body of a request. It bounds the time that the client may take for each part.
+type clientBody struct {
+	io.ReadCloser
+	call    *call
+	rc      *http.ResponseController
+	timeout time.Duration
+}
+
+// Read implements [io.Reader].
+func (b *clientBody) Read(p []byte) (int, error) {
+	if err := b.rc.SetReadDeadline(time.Now().Add(b.timeout)); err != nil {
+		return 0, err
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.call.touch()
+	if err != nil {
+		if ne, ok := errors.AsType[interface {
+			error
+			Timeout() bool
+		}](err); ok && ne.Timeout() {
+			b.call.cancel(errBodyTimeout)
+			return n, errBodyTimeout
+		}
+		b.rc.SetReadDeadline(time.Time{}) // for the next request on the connection
+	}
+	return n, err
+}
+
+// entry returns the entry of a request in its route's log.
+func entry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
+	status := out.status
+	if status == 0 {
+		status = 499 // the client went away, or the request was cut off
+	}
+	const most = 256 // bytes of the path
+	path := r.URL.EscapedPath()
+	return caisson.RouteRequest{
+		At: start.UTC(), Client: c.client.String(), Method: r.Method[:min(len(r.Method), 16)], Path: path[:min(len(path), most)], Status: status,
+		Duration: caisson.Duration(end.Sub(start)), Bytes: caisson.Size(out.bytes),
+	}
+}

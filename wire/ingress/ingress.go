@@ -1,0 +1,305 @@
+// Package ingress serves routes: requests from outside that lead to ports of sandboxes. It runs in the wire process, because it
+// parses what strangers and sandboxes send.
+//
+// A request passes in this order: the host and path select a route, limits and rates, authentication, a connection, for which the
+// daemon is asked (and which resumes the sandbox if the route says so), and only then is anything sent to the sandbox. Requests are
+// written anew, so that the sandbox reads the request that was checked. Caisson's own credentials are removed from them.
+package ingress
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/connlimit"
+)
+
+// A Dial asks the daemon for a connection to the sandbox of a route or token.
+type Dial = func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
+
+// Config configures an Ingress. Dial and Log are required.
+type Config struct {
+	Dial Dial
+	// Logged receives entries for the log of a route; nil: there is no log. It must not block.
+	Logged func(route caisson.ID, e caisson.RouteRequest)
+	Log    *slog.Logger
+	// Times bound how long clients may take; zero values are the defaults.
+	Times Times
+	// MaxConns and MaxClientConns limit the connections of clients; 0 are the defaults.
+	MaxConns, MaxClientConns int
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Times bound how long clients may take.
+type Times struct {
+	Header time.Duration // for the header of a request
+	Idle   time.Duration // between requests
+	Body   time.Duration // for each part of a body
+	Write  time.Duration // for each part of an answer
+}
+
+// Limits of clients.
+const (
+	headerTime     = 10 * time.Second
+	idleTime       = 2 * time.Minute
+	bodyTime       = 30 * time.Second
+	writeTime      = time.Minute
+	maxConns       = 16384
+	maxClientConns = 1024
+	maxHeader      = 64 << 10
+	maxStreams     = 128 // requests at once of a connection of HTTP/2
+)
+
+// An Ingress serves routes. It is safe for concurrent use.
+type Ingress struct {
+	cfg       Config
+	table     atomic.Pointer[table] // nil until Configure
+	secure    atomic.Bool           // TLS is configured
+	cert      atomic.Pointer[tls.Certificate]
+	server    *http.Server
+	proxy     *httputil.ReverseProxy
+	upstreams *upstreams
+	limits    *limits
+	calls     *calls
+}
+
+// New returns an Ingress, which serves nothing until Configure.
+func New(cfg Config) *Ingress {
+	orDefault(&cfg.Times.Header, headerTime)
+	orDefault(&cfg.Times.Idle, idleTime)
+	orDefault(&cfg.Times.Body, bodyTime)
+	orDefault(&cfg.Times.Write, writeTime)
+	orDefault(&cfg.MaxConns, maxConns)
+	orDefault(&cfg.MaxClientConns, maxClientConns)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}}
+	quiet := log.New(discard{}, "", 0) // what strangers cause is not logged: its amount is unbounded
+	g.proxy = &httputil.ReverseProxy{
+		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed, ErrorLog: quiet,
+		BufferPool: &buffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
+	}
+	g.server = &http.Server{
+		Handler: g, ReadHeaderTimeout: cfg.Times.Header, IdleTimeout: cfg.Times.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet,
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: g.certificate},
+		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+	}
+	return g
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// buffers implements [httputil.BufferPool].
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte  { return b.pool.Get().(*[32 << 10]byte)[:] }
+func (b *buffers) Put(p []byte) { b.pool.Put((*[32 << 10]byte)(p)) }
+
+// Configure replaces the routes and the certificate. Requests of routes that are gone, or that lead elsewhere or have other
+// authentication, end. If c is nil, nothing is served.
+func (g *Ingress) Configure(c *caisson.IngressConfig) error {
+	if c == nil {
+		c = &caisson.IngressConfig{Key: make([]byte, 32)}
+	}
+	t, err := newTable(*c)
+	if err != nil {
+		return err
+	}
+	if c.Certificate != "" {
+		g.secure.Store(true)
+		cert, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.CertificateKey))
+		if err != nil {
+			g.cfg.Log.Error("the certificate of the ingress cannot be used; the previous one stays in use", "err", err)
+		} else {
+			g.cert.Store(&cert)
+		}
+	}
+	g.table.Store(t)
+	g.calls.revoke(t)
+	return nil
+}
+
+func (g *Ingress) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := g.cert.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errors.New("there is no certificate")
+}
+
+// Drop closes all connections to a sandbox. Requests under way end, or are sent again over new connections.
+func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
+
+// Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
+func (g *Ingress) Serve(l net.Listener) error {
+	bounded := connlimit.New(l, g.cfg.MaxConns, g.cfg.MaxClientConns)
+	if !g.secure.Load() && loopback(l.Addr()) {
+		return g.server.Serve(bounded)
+	}
+	return g.server.ServeTLS(bounded, "", "")
+}
+
+// Close ends all connections of clients and to sandboxes.
+func (g *Ingress) Close() error {
+	err := g.server.Close()
+	g.upstreams.transport.CloseIdleConnections()
+	return err
+}
+
+func loopback(a net.Addr) bool {
+	ap, err := netip.ParseAddrPort(a.String())
+	return err == nil && ap.Addr().Unmap().IsLoopback()
+}
+
+// A call is a request under way.
+type call struct {
+	route  *route
+	dial   caisson.IngressDial
+	client netip.Addr
+	secure bool // the request came over TLS
+	query  string
+	until  time.Time // when the token of the call expires; zero: never
+	cancel context.CancelCauseFunc
+	idle   *time.Timer
+}
+
+// callKey is the key of the *call in the context of a request.
+type callKey struct{}
+
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// touch defers the end of a call that has no traffic.
+func (c *call) touch() { c.idle.Reset(time.Duration(c.route.spec.IdleTimeout)) }
+
+// ServeHTTP implements [http.Handler].
+func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := g.cfg.Now()
+	out := &responder{ResponseWriter: w, rc: http.NewResponseController(w), timeout: g.cfg.Times.Write}
+	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	c := &call{client: client.Addr().Unmap().WithZone(""), secure: r.TLS != nil, query: r.URL.RawQuery}
+	defer func() {
+		if g.cfg.Logged != nil && c.route != nil && c.route.id != "" {
+			g.cfg.Logged(c.route.id, entry(c, r, out, start, g.cfg.Now()))
+		}
+	}()
+	release, err := g.admit(c, out, r)
+	if err != nil {
+		refuse(out, r, err)
+		return
+	}
+	defer release()
+	if out.status != 0 {
+		return // answered already
+	}
+	g.forward(c, out, r)
+}
+
+// admit decides whether a request is passed on. It may answer the request itself.
+func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(), err error) {
+	release = func() {}
+	t := g.table.Load()
+	switch {
+	case t == nil:
+		return nil, &refusal{status: http.StatusServiceUnavailable, msg: "routes are not there yet; try again"}
+	case r.Method == http.MethodConnect || !checkPath(r.URL):
+		return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+	}
+	c.route = t.find(r)
+	if c.route == nil {
+		return nil, &refusal{status: http.StatusNotFound, msg: "no route leads from here"}
+	}
+	spec := &c.route.spec
+	leave, err := g.limits.enter(c, g.cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
+	if preflight(out, r, spec.CORS) {
+		return leave, nil
+	}
+	if !allowsMethod(spec.Methods, r.Method) {
+		return nil, &refusal{status: http.StatusMethodNotAllowed, msg: "the route does not allow this method", allow: spec.Methods}
+	}
+	if err := g.authenticate(t, c, out, r); err != nil || out.status != 0 {
+		return leave, err
+	}
+	if r.ContentLength > int64(spec.MaxBody) {
+		return nil, errTooLarge
+	}
+	if spec.StripPrefix && spec.Path != "" {
+		u := *r.URL
+		if !strip(&u, spec.Path) {
+			return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+		}
+		r.URL = &u
+	}
+	return leave, nil
+}
+
+// forward passes a request on to its sandbox, and the answer back.
+func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), callKey{}, c))
+	defer cancel(nil)
+	c.cancel = cancel
+	c.idle = time.AfterFunc(time.Duration(c.route.spec.IdleTimeout), func() { cancel(errIdle) })
+	defer c.idle.Stop()
+	if !c.until.IsZero() {
+		defer time.AfterFunc(c.until.Sub(g.cfg.Now()), func() { cancel(errExpired) }).Stop()
+	}
+	g.calls.add(c)
+	defer g.calls.remove(c)
+	if t := g.table.Load(); !t.permits(c) { // it may have changed since the request was admitted
+		refuse(out, r, errRevoked)
+		return
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, rc: out.rc, timeout: g.cfg.Times.Body}
+	}
+	g.proxy.ServeHTTP(out, r.WithContext(ctx))
+}
+
+// calls are the requests under way. Safe for concurrent use.
+type calls struct {
+	mu   sync.Mutex
+	list map[*call]struct{} // guarded by mu
+}
+
+func (l *calls) add(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list[c] = struct{}{}
+}
+
+func (l *calls) remove(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.list, c)
+}
+
+// revoke ends the calls that t does not permit.
+func (l *calls) revoke(t *table) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.list {
+		if !t.permits(c) {
+			c.cancel(errRevoked)
+		}
+	}
+}

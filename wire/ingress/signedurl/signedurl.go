@@ -1,0 +1,100 @@
+// Package signedurl defines the tokens in signed URLs of routes. The daemon signs them; the wire process, which has the public key
+// only, verifies them and passes them to the daemon, which verifies them again. So a wire process that is taken over has access to
+// no sandbox for which nobody presented a token.
+package signedurl
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Parameter is the name of the query parameter with the token of a signed URL.
+const Parameter = "caisson-token"
+
+// MaxTTL is the longest time for which a URL can be signed.
+const MaxTTL = 30 * 24 * time.Hour
+
+// purpose is signed with every token, so that the key's signatures are of use for nothing else.
+const purpose = "caisson signed url\n"
+
+// A Token gives its holder access to a port of a sandbox, or to a route.
+type Token struct {
+	Route   caisson.ID // "" if it is for a sandbox
+	Sandbox caisson.ID // "" if it is for a route
+	Port    int        // of Sandbox
+	Resume  bool       // of Sandbox
+	Expires time.Time  // in whole seconds
+}
+
+// encoding of signatures; only one text decodes to a signature.
+var encoding = base64.RawURLEncoding.Strict()
+
+// Sign returns a token as text: visible characters that need no escaping in a URL or cookie.
+func Sign(key ed25519.PrivateKey, t Token) string {
+	body := t.body()
+	return body + "." + encoding.EncodeToString(ed25519.Sign(key, []byte(purpose+body)))
+}
+
+// body returns the text that is signed: the version, the id, the port, flags and the time of expiry, in dots.
+func (t Token) body() string {
+	id, flags := string(t.Sandbox), "-"
+	if t.Route != "" {
+		id = string(t.Route)
+	}
+	if t.Resume {
+		flags = "r"
+	}
+	return strings.Join([]string{"1", id, strconv.Itoa(t.Port), flags, strconv.FormatInt(t.Expires.Unix(), 10)}, ".")
+}
+
+// maxText bounds the length of a token in bytes.
+const maxText = 200
+
+// Verify returns the token in text. It returns Unauthed if text is not a valid token, or has expired.
+func Verify(key ed25519.PublicKey, text string, now time.Time) (Token, error) {
+	t, ok := parse(text)
+	if !ok || len(key) != ed25519.PublicKeySize {
+		return Token{}, errInvalid()
+	}
+	i := strings.LastIndexByte(text, '.')
+	signature, err := encoding.DecodeString(text[i+1:])
+	// The body is compared with what Sign writes, so that there is one text for each token.
+	if err != nil || t.body() != text[:i] || !ed25519.Verify(key, []byte(purpose+text[:i]), signature) {
+		return Token{}, errInvalid()
+	}
+	if !now.Before(t.Expires) {
+		return Token{}, caisson.Errorf(caisson.Unauthed, "this signed URL has expired; ask for a new one")
+	}
+	return t, nil
+}
+
+func errInvalid() error {
+	return caisson.Errorf(caisson.Unauthed, "this is no valid signed URL; ask for a new one")
+}
+
+// parse returns what text says, without its signature.
+func parse(text string) (t Token, ok bool) {
+	fields := strings.Split(text[:min(len(text), maxText+1)], ".")
+	if len(text) > maxText || len(fields) != 6 || fields[0] != "1" {
+		return Token{}, false
+	}
+	port, err := strconv.ParseUint(fields[2], 10, 16)
+	if err != nil {
+		return Token{}, false
+	}
+	expires, err := strconv.ParseInt(fields[4], 10, 64)
+	if err != nil {
+		return Token{}, false
+	}
+	t = Token{Port: int(port), Resume: fields[3] == "r", Expires: time.Unix(expires, 0)}
+	if t.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, fields[1]); err == nil {
+		return t, true
+	}
+	t.Route, err = caisson.ParseID(caisson.RoutePrefix, fields[1])
+	return t, err == nil
+}

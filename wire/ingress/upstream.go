@@ -1,0 +1,208 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Limits of connections to sandboxes.
+const (
+	maxConnsPerSandbox = 1024
+	maxIdlePerPort     = 64
+	maxIdle            = 4096
+	idleConnTime       = time.Minute
+	maxAnswerHeader    = 256 << 10 // bytes
+	maxTries           = 4         // of a request whose connection is dropped with its sandbox
+)
+
+// errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.
+var errDropped = caisson.Errorf(caisson.Unavailable, "the sandbox was suspended meanwhile; try again")
+
+// upstreams connects to sandboxes and keeps idle connections. It implements [http.RoundTripper] for requests with a call in their
+// context.
+type upstreams struct {
+	dial      Dial
+	transport *http.Transport
+	drops     atomic.Uint64 // number of calls of drop
+
+	mu    sync.Mutex
+	conns map[caisson.ID]map[*upstreamConn]struct{} // connections, and those that are being made; guarded by mu
+}
+
+// An upstreamConn is a connection to a sandbox. While it is being made, it has no connection.
+type upstreamConn struct {
+	net.Conn
+	owner   *upstreams
+	sandbox caisson.ID
+	dropped bool // guarded by owner.mu
+}
+
+func newUpstreams(dial Dial) *upstreams {
+	u := &upstreams{dial: dial, conns: map[caisson.ID]map[*upstreamConn]struct{}{}}
+	u.transport = &http.Transport{
+		DialContext:            u.connect,
+		DisableCompression:     true,
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdlePerPort,
+		IdleConnTimeout:        idleConnTime,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		ExpectContinueTimeout:  time.Second,
+		WriteBufferSize:        16 << 10,
+		ReadBufferSize:         16 << 10,
+	}
+	return u
+}
+
+// address returns the address of a port for the transport, which keeps connections by address.
+func address(sandbox caisson.ID, port int) string { return string(sandbox) + ":" + strconv.Itoa(port) }
+
+// connect makes a connection for the request in ctx. One that was dropped while it was made is made again.
+func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := callOf(ctx)
+	for range maxTries {
+		conn := &upstreamConn{owner: u, sandbox: c.route.sandbox}
+		if !u.add(conn) {
+			return nil, caisson.Errorf(caisson.Exhausted, "too many connections to this sandbox; try again")
+		}
+		raw, err := u.dial(ctx, c.dial)
+		if err != nil {
+			u.remove(conn)
+			return nil, err
+		}
+		if u.made(conn, raw) {
+			return conn, nil
+		}
+		raw.Close()
+	}
+	return nil, errDropped
+}
+
+// add counts a connection that is going to be made. It returns false if the sandbox has too many.
+func (u *upstreams) add(c *upstreamConn) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	list := u.conns[c.sandbox]
+	if len(list) >= maxConnsPerSandbox {
+		return false
+	}
+	if list == nil {
+		list = map[*upstreamConn]struct{}{}
+		u.conns[c.sandbox] = list
+	}
+	list[c] = struct{}{}
+	return true
+}
+
+// made records that a connection was made. It returns false if it was dropped before.
+func (u *upstreams) made(c *upstreamConn, raw net.Conn) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if c.dropped {
+		return false
+	}
+	c.Conn = raw
+	return true
+}
+
+func (u *upstreams) remove(c *upstreamConn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.conns[c.sandbox], c)
+	if len(u.conns[c.sandbox]) == 0 {
+		delete(u.conns, c.sandbox)
+	}
+}
+
+// drop closes all connections to a sandbox, also those that are being made.
+func (u *upstreams) drop(sandbox caisson.ID) {
+	u.mu.Lock()
+	list := u.conns[sandbox]
+	delete(u.conns, sandbox)
+	for c := range list {
+		c.dropped = true
+	}
+	u.drops.Add(1)
+	u.mu.Unlock()
+	for c := range list {
+		if c.Conn != nil {
+			c.Conn.Close()
+		}
+	}
+}
+
+// Close implements [net.Conn].
+func (c *upstreamConn) Close() error {
+	c.owner.remove(c)
+	return c.Conn.Close()
+}
+
+// errTimeout and errIdle are causes of the end of a request.
+var (
+	errTimeout = errors.New("the sandbox did not answer in time")
+	errIdle    = errors.New("no data for too long")
+)
+
+// RoundTrip implements [http.RoundTripper]. A request without side effects and body whose connection was dropped before it was
+// answered is sent again, which resumes the sandbox if its route says so.
+func (u *upstreams) RoundTrip(r *http.Request) (*http.Response, error) {
+	c := callOf(r.Context())
+	timer := time.AfterFunc(time.Duration(c.route.spec.Timeout), func() { c.cancel(errTimeout) })
+	defer timer.Stop()
+	again := (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.Body == nil || r.Body == http.NoBody)
+	for try := 1; ; try++ {
+		drops := u.drops.Load()
+		res, err := u.transport.RoundTrip(r)
+		if err == nil {
+			res.Body = c.watch(res.Body)
+			return res, nil
+		}
+		dropped := u.drops.Load() != drops
+		if !dropped || r.Context().Err() != nil {
+			return nil, err
+		}
+		if !again || try == maxTries {
+			return nil, errDropped
+		}
+	}
+}
+
+// watch returns body, whose reads and writes keep the call alive.
+func (c *call) watch(body io.ReadCloser) io.ReadCloser {
+	w := &watchedBody{body, c}
+	if rw, ok := body.(io.ReadWriteCloser); ok {
+		return &watchedStream{w, rw}
+	}
+	return w
+}
+
+type watchedBody struct {
+	io.ReadCloser
+	call *call
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.call.touch()
+	return n, err
+}
+
+// A watchedStream is the connection of an upgraded request.
+type watchedStream struct {
+	*watchedBody
+	stream io.ReadWriteCloser
+}
+
+func (s *watchedStream) Write(p []byte) (int, error) {
+	n, err := s.stream.Write(p)
+	s.call.touch()
+	return n, err
+}
