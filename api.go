@@ -28,6 +28,7 @@ type API struct {
 	Workspaces
 	Repos
 	Volumes
+	SSH
 }
 
 // Validate returns an error that names the first service that is nil.

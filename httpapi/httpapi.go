@@ -84,6 +84,7 @@ func New(cfg Config) (*API, error) {
 	repoRoutes{cfg.Repos, once}.register(a.router)
 	deliveryRoutes{cfg.Repos}.register(a.router)
 	volumeRoutes{cfg.Volumes, once}.register(a.router)
+	sshRoutes{cfg.SSH}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	a.router.finish()
 	return a, nil

@@ -42,6 +42,8 @@ type cli struct {
 	Agent      agentCmd      `cmd:"" help:"Manage agents."`
 	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
+	SSH        sshCmd        `cmd:"" name:"ssh" help:"Connect to a sandbox with ssh."`
+	SSHConfig  sshConfigCmd  `cmd:"" name:"ssh-config" help:"Print a configuration with which ssh, scp and editors reach sandboxes."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
 	Diff       diffCmd       `cmd:"" help:"Show the changes in a workspace."`

@@ -21,6 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/sshserver"
 	"github.com/caisson-dev/caisson/daemon/volumes"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/reach"
@@ -93,6 +94,7 @@ type Engine struct {
 	volumes    *volumes.Core
 	repos      *repos.Core
 	runs       *runs.Core
+	ssh        *sshserver.Server
 	build      string
 	started    time.Time
 }
@@ -165,6 +167,9 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	if e.repos, err = newRepos(e); err != nil {
 		return nil, err
 	}
+	if e.ssh, err = newSSH(e); err != nil {
+		return nil, err
+	}
 	back.Release()
 	e.runs = newRuns(e)
 	return e, nil
@@ -180,7 +185,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(),
+		Volumes: e.volumes.Volumes(), SSH: e.ssh,
 	}
 }
 
@@ -269,7 +274,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.ssh.Close(), e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }
