@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/sshserver"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
@@ -59,6 +60,7 @@ type config struct {
 	Models        []caisson.Model        `yaml:"models" json:"models"`
 	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
+	SSH           sshserver.Settings     `yaml:"ssh" json:"ssh"`
 	AgentsDir     string                 `yaml:"agentsDir" json:"agentsDir"`
 	Runs          runs.Limits            `yaml:"runs" json:"runs"`
 	Relay         repos.Settings         `yaml:"relay" json:"relay"`
@@ -221,6 +223,7 @@ func (c *config) validate() error {
 	}
 	errs = append(errs, models.Validate(c.Providers, c.Models))
 	below("gateway", c.Gateway.Validate())
+	below("ssh", c.SSH.Validate())
 	return errors.Join(errs...)
 }
 

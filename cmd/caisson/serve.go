@@ -50,8 +50,8 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
 			}},
 		},
-		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Public: cfg.publicPrefixes()},
-		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
+		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen, cfg.SSH.Listen}, Public: cfg.publicPrefixes()},
+		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay, SSH: cfg.SSH,
 		Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {

@@ -46,6 +46,7 @@ type Config struct {
 	Agents     AgentConfig
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
+	SSH        sshserver.Settings
 	Version    string
 	Log        *slog.Logger
 }
@@ -231,6 +232,11 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		}
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
+		if l, err := e.ssh.Listen(); err != nil {
+			return err
+		} else if l != nil {
+			g.Go(func() error { return e.ssh.Serve(ctx, l) })
+		}
 		if err := ready(); err != nil {
 			return err
 		}

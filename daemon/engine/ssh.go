@@ -14,6 +14,7 @@ func newSSH(e *Engine) (*sshserver.Server, error) {
 		return nil, err
 	}
 	return sshserver.New(sshserver.Config{
+		Settings: e.cfg.SSH, FindKey: e.Tokens().FindSSHKey,
 		Processes: e.sandboxes.Processes(), Jobs: e.on.Worker, HostKey: key, Log: e.cfg.Log,
 	})
 }

@@ -23,17 +23,23 @@ const callTimeout = 10 * time.Second
 // maxSignatures is how often the host key signs for one connection: once for each exchange of keys.
 const maxSignatures = 10_000
 
-// A session is the sandbox of a connection. Until a client of the TCP listener has logged in, there is none.
-type session struct {
-	ref string
+// A user is a client that was authenticated, and its sandbox.
+type user struct {
+	caller caisson.Caller
+	ref    string
 }
+
+// loginFunc returns the user for a public key, in SSH's wire format, and a user name, or Unauthed. signed means that the client has the
+// private key.
+type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (*user, error)
 
 // A connection executes the requests of one job. The job may be hostile: it is confined to one sandbox of one account.
 type connection struct {
 	channel    *sshproxy.Conn
 	processes  caisson.Processes
 	key        ed25519.PrivateKey
-	session    *session
+	user       *user     // nil until the client has logged in
+	login      loginFunc // nil for a client that was authenticated before
 	log        *slog.Logger
 	signatures int
 
@@ -78,6 +84,15 @@ func (c *connection) serve(ctx context.Context) {
 // handle handles one request. An error means that the job violates the protocol.
 func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	switch {
+	case q.Sign != nil:
+		return c.sign(q)
+	case q.Login != nil:
+		return c.handleLogin(ctx, q)
+	case c.user == nil:
+		return fmt.Errorf("%w: the client has not logged in", sshproxy.ErrMessage)
+	}
+	ctx = caisson.WithCaller(ctx, c.user.caller)
+	switch {
 	case q.Start != nil:
 		command, err := sessionCommand(q.Start)
 		if err != nil {
@@ -88,10 +103,6 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		}, true)
 	case q.Dial != nil:
 		return c.open(ctx, q.ID, caisson.ExecRequest{Command: []string{guestProgram, "connect", q.Dial.Network, q.Dial.Address}, Stdin: true}, false)
-	case q.Sign != nil:
-		return c.sign(q)
-	case q.Login != nil:
-		return errors.New("this connection needs no login")
 	}
 	c.mu.Lock()
 	s := c.streams[q.ID]
@@ -110,7 +121,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		if p := s.process(); p != nil {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			t := tree{c.processes, c.session.ref}
+			t := tree{c.processes, c.user.ref}
 			t.signal(ctx, p.PID(), q.Signal)
 		}
 	default:
@@ -130,6 +141,21 @@ func sessionCommand(s *sshproxy.Start) ([]string, error) {
 		return []string{guestProgram, "session", s.Command}, nil
 	}
 	return nil, fmt.Errorf("%w: kind of process", sshproxy.ErrMessage)
+}
+
+// handleLogin logs the client in. The first login is the last.
+func (c *connection) handleLogin(ctx context.Context, q *sshproxy.Request) error {
+	if c.login == nil || c.user != nil {
+		return fmt.Errorf("%w: login", sshproxy.ErrMessage)
+	}
+	u, err := c.login(ctx, q.Login.User, q.Login.Key, q.Login.Signed)
+	if err != nil {
+		return c.channel.Send(sshproxy.Reply{ID: q.ID, Error: sshproxy.FailureOf(err)})
+	}
+	if q.Login.Signed {
+		c.user = u
+	}
+	return c.channel.Send(sshproxy.Reply{ID: q.ID})
 }
 
 // sign signs the hash of a key exchange.
@@ -170,7 +196,7 @@ func (c *connection) open(ctx context.Context, id uint32, req caisson.ExecReques
 // run starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
 // it is killed, with its descendants. With exit, the job is told how it has ended.
 func (c *connection) run(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
-	p, err := c.processes.Exec(ctx, c.session.ref, req)
+	p, err := c.processes.Exec(ctx, c.user.ref, req)
 	if err != nil {
 		return err
 	}
@@ -223,7 +249,7 @@ func (c *connection) run(ctx context.Context, s *stream, id uint32, req caisson.
 func (c *connection) kill(ctx context.Context, p caisson.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	t := tree{c.processes, c.session.ref}
+	t := tree{c.processes, c.user.ref}
 	t.kill(ctx, p.PID())
 }
 

@@ -28,12 +28,33 @@ const (
 	guestProgram   = "/.caisson/inside"
 )
 
-// Config contains the dependencies of a Server. All fields are required.
+// Settings are the settings of the listener.
+type Settings struct {
+	// Listen is the address at which clients connect whose keys are registered; "" for none.
+	Listen string `yaml:"listen" json:"listen"`
+}
+
+// Validate returns an error if s is not valid.
+func (s Settings) Validate() error {
+	if s.Listen == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(s.Listen)
+	if n, portErr := net.LookupPort("tcp", port); err != nil || port == "" || portErr != nil || n < 0 {
+		return caisson.Invalidf("listen", "%q is not host:port", s.Listen)
+	}
+	return nil
+}
+
+// Config contains the dependencies of a Server. All fields but Settings are required.
 type Config struct {
+	Settings
 	Processes caisson.Processes
 	Jobs      worker.Starter
 	HostKey   caisson.Secret // seed of the host key
-	Log       *slog.Logger
+	// FindKey returns the unexpired token of a client's public key in SSH's wire format; Unauthed if there is none.
+	FindKey func(ctx context.Context, key []byte) (*caisson.Token, error)
+	Log     *slog.Logger
 }
 
 // A Server serves SSH connections.
@@ -41,7 +62,9 @@ type Server struct {
 	processes caisson.Processes
 	jobs      worker.Starter
 	key       ed25519.PrivateKey
+	findKey   func(ctx context.Context, key []byte) (*caisson.Token, error)
 	log       *slog.Logger
+	front     *front
 
 	ctx   context.Context // ends with Close
 	stop  context.CancelFunc
@@ -57,7 +80,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		processes: cfg.Processes, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), log: cfg.Log.With("component", "ssh"),
-		count: &counter{accounts: map[string]int{}},
+		findKey: cfg.FindKey, front: newFront(cfg.Listen), count: &counter{accounts: map[string]int{}},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
@@ -111,13 +134,14 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (io.ReadWriteCloser
 	s.conns.Go(func() {
 		defer s.count.remove(caller.Account)
 		defer far.Close()
-		s.serve(caisson.WithCaller(s.ctx, caller), far, &session{ref: ref}, sshproxy.Args{HostKey: s.publicKey()})
+		s.serve(s.ctx, far, &user{caller: caller, ref: ref}, nil)
 	})
 	return conn, nil
 }
 
-// serve runs the job for a connection until one of its ends is closed, and kills what was started over it.
-func (s *Server) serve(ctx context.Context, client *os.File, who *session, args sshproxy.Args) {
+// serve runs the job for a connection until one of its ends is closed or ctx ends, and kills what was started over it. The user is nil
+// if the client must log in.
+func (s *Server) serve(ctx context.Context, client *os.File, who *user, login loginFunc) {
 	near, far, err := sshproxy.Pair()
 	if err != nil {
 		s.log.ErrorContext(ctx, "ssh", "err", err)
@@ -128,12 +152,13 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *session, args 
 	stop := context.AfterFunc(ctx, func() { near.Close() })
 	defer stop()
 	defer near.Close()
-	c := &connection{channel: near, processes: s.processes, key: s.key, session: who, log: s.log, streams: map[uint32]*stream{}}
+	c := &connection{channel: near, processes: s.processes, key: s.key, user: who, login: login, log: s.log, streams: map[uint32]*stream{}}
 	var work sync.WaitGroup
 	work.Go(func() {
 		defer cancel() // the job that has closed the channel, or has sent nonsense, is killed
 		c.serve(ctx)
 	})
+	args := sshproxy.Args{HostKey: s.publicKey(), Authenticate: who == nil}
 	_, err = sshproxy.Job.Run(ctx, s.jobs, args, worker.Given{Files: []*os.File{client, far}})
 	far.Close()
 	if err != nil && ctx.Err() == nil {

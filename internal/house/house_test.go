@@ -329,7 +329,7 @@ var directions = map[string][]string{
 	"httpapi/apitest":                    {"httpapi"},
 	"client":                             {"httpapi/protocol"},
 	"cmd/caisson": {
-		"job/sshproxy", "job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "job/relay/remoteurl", "daemon/workspaces", "daemon/repos", "daemon/runs", "daemon/workspaces", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "job/image", "guest/guestd", "daemon/models", "wire", "job/worker", "runtime/gvisor/sentry",
+		"daemon/sshserver", "job/sshproxy", "job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "job/relay/remoteurl", "daemon/workspaces", "daemon/repos", "daemon/runs", "daemon/workspaces", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "job/image", "guest/guestd", "daemon/models", "wire", "job/worker", "runtime/gvisor/sentry",
 		"daemon/credential", "wire/wireproc", "wire/egress", "wire/llm/prices", "wire/llm/remote",
 	},
 	"cmd/caisson-agent":  {"guest/drive", "guest/coder", "guest/openclaw/driver", "guest/openclaw/install"},
