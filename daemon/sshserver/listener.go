@@ -76,7 +76,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		s.conns.Go(func() { s.visit(conn) })
+		ctx, cancel := context.WithCancel(s.ctx)
+		v := &visitor{source: reach.Source(conn.RemoteAddr().String()), end: cancel}
+		s.front.enter(v) // here, so that the order is that of the connections
+		s.conns.Go(func() { s.visit(ctx, v, conn) })
 	}
 }
 
@@ -84,8 +87,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 const acceptPause = 100 * time.Millisecond
 
 // visit serves a connection of the listener.
-func (s *Server) visit(conn net.Conn) {
-	source := reach.Source(conn.RemoteAddr().String())
+func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
+	defer v.end()
+	defer s.leave(v)
 	f, err := conn.(*net.TCPConn).File()
 	conn.Close()
 	if err != nil {
@@ -93,11 +97,6 @@ func (s *Server) visit(conn net.Conn) {
 		return
 	}
 	defer f.Close()
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	v := &visitor{source: source, end: cancel}
-	s.front.enter(v)
-	defer s.leave(v)
 	late := time.AfterFunc(loginTime, func() { s.front.expire(v) })
 	defer late.Stop()
 	s.serve(ctx, f, nil, func(ctx context.Context, name string, key []byte, signed bool) (*user, error) {

@@ -14,7 +14,8 @@ import (
 
 // A remote is the job's end of the channel to the daemon. It is safe for concurrent use.
 type remote struct {
-	conn *Conn
+	conn    *Conn
+	sending sync.Mutex // held while a new id is taken and sent: the daemon wants them in order
 
 	mu      sync.Mutex
 	next    uint32                 // the id of the next request; guarded by mu
@@ -65,17 +66,7 @@ func (r *remote) receive() {
 // open sends a request with a new id, and returns the first reply and the channel for the second.
 func (r *remote) open(q Request) (answer, <-chan answer, error) {
 	w := make(chan answer, 2)
-	r.mu.Lock()
-	if r.err != nil {
-		r.mu.Unlock()
-		return answer{}, nil, r.err
-	}
-	r.next++
-	q.ID = r.next
-	r.waiting[q.ID] = w
-	r.mu.Unlock()
-	if err := r.conn.Send(q); err != nil {
-		r.forget(q.ID)
+	if err := r.send(&q, w); err != nil {
 		return answer{}, nil, err
 	}
 	a, ok := <-w
@@ -88,6 +79,26 @@ func (r *remote) open(q Request) (answer, <-chan answer, error) {
 		return answer{}, nil, caisson.Errorf(a.Error.Kind, "%s", a.Error.Message)
 	}
 	return a, w, nil
+}
+
+// send gives a request an id and sends it; w gets the replies.
+func (r *remote) send(q *Request, w chan answer) error {
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	r.mu.Lock()
+	if r.err != nil {
+		r.mu.Unlock()
+		return r.err
+	}
+	r.next++
+	q.ID = r.next
+	r.waiting[q.ID] = w
+	r.mu.Unlock()
+	err := r.conn.Send(q)
+	if err != nil {
+		r.forget(q.ID)
+	}
+	return err
 }
 
 // ask sends a request that has one reply.

@@ -42,7 +42,11 @@ func (s *server) session(c ssh.NewChannel) {
 			}
 		}
 		// The reply comes before all output and the exit status, however fast the process is.
-		if ok && w.process != nil && !w.running {
+		switch {
+		case w.failed != nil:
+			w.sendExit(caisson.ExitStatus{Unknown: true, Reason: failureText(w.failed)})
+			return
+		case w.process != nil && !w.running:
 			w.running = true
 			go w.run()
 		}
@@ -56,7 +60,8 @@ type session struct {
 	start   Start
 	size    int // bytes of start.Env
 	process *process
-	running bool // run has been called
+	failed  error // why there is no process; nil if none was requested
+	running bool  // run has been called
 	once    sync.Once
 }
 
@@ -140,25 +145,22 @@ func (w *session) setTerminal(payload []byte) bool {
 	return true
 }
 
-// begin starts the process. What went wrong is written to the channel's standard error.
+// begin starts the process. A process that cannot be started is one that has failed: clients show its reason, and none for a request
+// that is refused.
 func (w *session) begin(kind, command string) bool {
 	if w.process != nil {
 		return false
 	}
 	w.start.Kind, w.start.Command = kind, command
-	var err error
 	switch {
 	case len(command) > MaxCommand || strings.ContainsRune(command, 0):
-		err = caisson.Errorf(caisson.Invalid, "the command is longer than %s or contains a zero byte", caisson.Size(MaxCommand))
+		w.failed = caisson.Errorf(caisson.Invalid, "the command is longer than %s or contains a zero byte", caisson.Size(MaxCommand))
 	case kind == KindSFTP && w.start.TTY:
-		err = caisson.Errorf(caisson.Invalid, "sftp needs no terminal")
+		w.failed = caisson.Errorf(caisson.Invalid, "sftp needs no terminal")
 	default:
-		w.process, err = w.remote.start(&w.start)
+		w.process, w.failed = w.remote.start(&w.start)
 	}
-	if err != nil {
-		_, _ = io.WriteString(w.channel.Stderr(), "caisson: "+failureText(err)+"\r\n") // fails when the connection has ended
-	}
-	return err == nil
+	return true
 }
 
 // run connects the process with the channel until the process has exited.
