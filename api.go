@@ -29,6 +29,7 @@ type API struct {
 	Repos
 	Volumes
 	SSH
+	Connections
 }
 
 // Validate returns an error that names the first service that is nil.

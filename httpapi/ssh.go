@@ -2,12 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"net/http"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/duplex"
 )
 
 // sshRoutes serves SSH connections to sandboxes.
@@ -33,33 +32,18 @@ func (h sshRoutes) info(ctx context.Context, _ *struct{}) (*body[protocol.SSHInf
 
 // connect upgrades the connection and passes bytes on until one of its ends is closed.
 func (h sshRoutes) connect(w http.ResponseWriter, r *http.Request, in *RefParam) error {
-	if r.Header.Get("Upgrade") != protocol.SSHUpgrade {
-		return caisson.Invalidf("Upgrade", "must be %s", protocol.SSHUpgrade)
+	if err := checkUpgrade(r, protocol.SSHUpgrade); err != nil {
+		return err
 	}
 	server, err := h.core.ConnectSSH(r.Context(), in.Ref)
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	conn, rw, err := http.NewResponseController(w).Hijack()
+	client, err := upgrade(w, protocol.SSHUpgrade)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "this connection cannot carry SSH")
-	}
-	defer conn.Close()
-	defer context.AfterFunc(r.Context(), func() { conn.Close() })()
-	conn.SetDeadline(time.Time{})
-	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol.SSHUpgrade + "\r\n\r\n")); err != nil {
+		server.Close()
 		return nil // the client has disconnected
 	}
-	early := io.LimitReader(rw.Reader, int64(rw.Reader.Buffered()))
-	if _, err := io.Copy(server, early); err != nil {
-		return nil
-	}
-	go func() {
-		defer server.Close()
-		defer conn.Close()
-		io.Copy(server, conn)
-	}()
-	io.Copy(conn, server) // the end of one direction is the end of SSH
+	duplex.Copy(r.Context(), client, server)
 	return nil
 }

@@ -101,7 +101,7 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
 // queued or running, and nothing listens for other machines.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.gateway.listener != nil || e.ssh.Listening() || e.runs.Live() {
+	if e.gateway.listener != nil || e.access.ssh.Listening() || e.runs.Live() {
 		return false, nil
 	}
 	return e.sandboxes.Idle(ctx)

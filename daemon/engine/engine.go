@@ -95,7 +95,7 @@ type Engine struct {
 	volumes    *volumes.Core
 	repos      *repos.Core
 	runs       *runs.Core
-	ssh        *sshserver.Server
+	access     *access
 	build      string
 	started    time.Time
 }
@@ -168,7 +168,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	if e.repos, err = newRepos(e); err != nil {
 		return nil, err
 	}
-	if e.ssh, err = newSSH(e); err != nil {
+	if e.access, err = newAccess(e); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -186,7 +186,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(), SSH: e.ssh,
+		Volumes: e.volumes.Volumes(), SSH: e.access.ssh, Connections: e.access.connections,
 	}
 }
 
@@ -232,10 +232,8 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		}
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
-		if l, err := e.ssh.Listen(); err != nil {
+		if err := e.access.serve(ctx, g); err != nil {
 			return err
-		} else if l != nil {
-			g.Go(func() error { return e.ssh.Serve(ctx, l) })
 		}
 		if err := ready(); err != nil {
 			return err
@@ -280,7 +278,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.ssh.Close(), e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.access.ssh.Close(), e.runs.Close(), e.repos.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }

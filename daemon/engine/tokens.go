@@ -23,7 +23,7 @@ type Tokens struct {
 
 // Tokens returns the service that manages tokens.
 func (e *Engine) Tokens() *Tokens {
-	return &Tokens{e.data.store, e.events, func(id caisson.ID) { e.ssh.Revoke(id) }}
+	return &Tokens{e.data.store, e.events, func(id caisson.ID) { e.access.ssh.Revoke(id) }}
 }
 
 var _ caisson.Tokens = (*Tokens)(nil)

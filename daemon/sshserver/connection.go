@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -37,6 +40,7 @@ type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (
 type connection struct {
 	channel    *sshproxy.Conn
 	processes  caisson.Processes
+	connect    func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
 	key        ed25519.PrivateKey
 	user       *user     // nil until the client has logged in
 	login      loginFunc // nil for a client that was authenticated before
@@ -98,11 +102,17 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		if err != nil {
 			return err
 		}
-		return c.open(ctx, q.ID, caisson.ExecRequest{
+		req := caisson.ExecRequest{
 			Command: command, Env: q.Start.Env, TTY: q.Start.TTY, Rows: q.Start.Size.Rows, Cols: q.Start.Size.Cols, Stdin: true,
-		}, true)
+		}
+		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, true) })
 	case q.Dial != nil:
-		return c.open(ctx, q.ID, caisson.ExecRequest{Command: []string{guestProgram, "connect", q.Dial.Network, q.Dial.Address}, Stdin: true}, false)
+		if to, ok := inside(q.Dial); ok {
+			return c.open(q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
+		}
+		// The helper connects with the rights of the sandbox, as every program in it.
+		req := caisson.ExecRequest{Command: []string{guestProgram, "connect", "tcp", q.Dial.Address}, Stdin: true}
+		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, false) })
 	}
 	c.mu.Lock()
 	s := c.streams[q.ID]
@@ -128,6 +138,20 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		return fmt.Errorf("%w: no request", sshproxy.ErrMessage)
 	}
 	return nil
+}
+
+// inside returns the server that an address means, if it is in the sandbox whatever its network is.
+func inside(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
+	if d.Network == "unix" {
+		return caisson.ConnectRequest{Path: d.Address}, true
+	}
+	host, port, err := net.SplitHostPort(d.Address)
+	if err != nil {
+		return caisson.ConnectRequest{}, false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	a, _ := netip.ParseAddr(host)
+	return caisson.ConnectRequest{Port: int(n)}, err == nil && (host == "localhost" || a.IsLoopback())
 }
 
 // sessionCommand returns the command line of a process.
@@ -166,8 +190,8 @@ func (c *connection) sign(q *sshproxy.Request) error {
 	return c.channel.Send(sshproxy.Reply{ID: q.ID, Signature: ed25519.Sign(c.key, q.Sign)})
 }
 
-// open starts a process for the job, in the background.
-func (c *connection) open(ctx context.Context, id uint32, req caisson.ExecRequest, exit bool) error {
+// open runs a stream for the job, in the background.
+func (c *connection) open(id uint32, run func(*stream) error) error {
 	s := &stream{end: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,7 +209,7 @@ func (c *connection) open(ctx context.Context, id uint32, req caisson.ExecReques
 			delete(c.streams, id)
 			c.mu.Unlock()
 		}()
-		if err := c.run(ctx, s, id, req, exit); err != nil {
+		if err := run(s); err != nil {
 			// An error means that the channel has ended.
 			_ = c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
 		}
@@ -193,9 +217,28 @@ func (c *connection) open(ctx context.Context, id uint32, req caisson.ExecReques
 	return nil
 }
 
-// run starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
+// runConnection connects to a server in the sandbox and passes the descriptor to the job.
+func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to caisson.ConnectRequest) error {
+	f, release, err := c.connect(ctx, c.user.ref, to)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = c.channel.Send(sshproxy.Reply{ID: id}, f)
+	f.Close()
+	if err != nil {
+		return nil
+	}
+	select {
+	case <-s.end:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// runProcess starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
 // it is killed, with its descendants. With exit, the job is told how it has ended.
-func (c *connection) run(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
+func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
 	p, err := c.processes.Exec(ctx, c.user.ref, req)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -50,8 +49,10 @@ func (s Settings) Validate() error {
 type Config struct {
 	Settings
 	Processes caisson.Processes
-	Jobs      worker.Starter
-	HostKey   caisson.Secret // seed of the host key
+	// Connect connects to a server in a sandbox. The connection counts towards limits until release is called.
+	Connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error)
+	Jobs    worker.Starter
+	HostKey caisson.Secret // seed of the host key
 	// FindKey returns the unexpired token of a client's public key in SSH's wire format; Unauthed if there is none.
 	FindKey func(ctx context.Context, key []byte) (*caisson.Token, error)
 	Log     *slog.Logger
@@ -60,6 +61,7 @@ type Config struct {
 // A Server serves SSH connections.
 type Server struct {
 	processes caisson.Processes
+	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
 	jobs      worker.Starter
 	key       ed25519.PrivateKey
 	findKey   func(ctx context.Context, key []byte) (*caisson.Token, error)
@@ -79,7 +81,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("sshserver: the seed of the host key has the wrong size")
 	}
 	s := &Server{
-		processes: cfg.Processes, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), log: cfg.Log.With("component", "ssh"),
+		processes: cfg.Processes, connect: cfg.Connect, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), log: cfg.Log.With("component", "ssh"),
 		findKey: cfg.FindKey, front: newFront(cfg.Listen), count: &counter{accounts: map[string]int{}},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -108,7 +110,7 @@ func (s *Server) publicKey() []byte {
 }
 
 // ConnectSSH implements [caisson.SSH].
-func (s *Server) ConnectSSH(ctx context.Context, ref string) (io.ReadWriteCloser, error) {
+func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -136,7 +138,7 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (io.ReadWriteCloser
 		defer far.Close()
 		s.serve(s.ctx, far, &user{caller: caller, ref: ref}, nil)
 	})
-	return conn, nil
+	return conn.(*net.UnixConn), nil
 }
 
 // serve runs the job for a connection until one of its ends is closed or ctx ends, and kills what was started over it. The user is nil
@@ -152,7 +154,7 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	stop := context.AfterFunc(ctx, func() { near.Close() })
 	defer stop()
 	defer near.Close()
-	c := &connection{channel: near, processes: s.processes, key: s.key, user: who, login: login, log: s.log, streams: map[uint32]*stream{}}
+	c := &connection{channel: near, processes: s.processes, connect: s.connect, key: s.key, user: who, login: login, log: s.log, streams: map[uint32]*stream{}}
 	var work sync.WaitGroup
 	work.Go(func() {
 		defer cancel() // the job that has closed the channel, or has sent nonsense, is killed

@@ -28,7 +28,7 @@ const usage = `usage: caisson-guestd files
        caisson-guestd run [--user USER[:GROUP]] [--cwd DIR] [--log FILE] [--detach] -- COMMAND [ARG...]
        caisson-guestd session [COMMAND]
        caisson-guestd sftp
-       caisson-guestd connect tcp HOST:PORT | unix PATH
+       caisson-guestd connect tcp HOST:PORT
        caisson-guestd test PROGRAM [ARG...]
 `
 

@@ -93,7 +93,7 @@ const (
 // runConnect implements the role "connect": it connects to an address, with the rights and the network of the sandbox, and copies
 // its standard streams to and from the connection.
 func runConnect(args []string) int {
-	if len(args) != 2 || args[0] != "tcp" && args[0] != "unix" {
+	if len(args) != 2 || args[0] != "tcp" {
 		io.WriteString(os.Stderr, usage)
 		return exitUsage
 	}

@@ -56,7 +56,8 @@ type Start struct {
 	Size    Size              `json:"size,omitzero"`
 }
 
-// Dial requests a connection. The reply has two descriptors: for what is sent, and for what is received.
+// Dial requests a connection. The reply has a socket as its descriptor, or two: the standard input and output of a helper
+// in the sandbox that connects; see the role "connect" of package guestd.
 type Dial struct {
 	Network string `json:"network"` // "tcp", or "unix" for the path of a socket in the sandbox
 	Address string `json:"address"` // host:port, or a path

@@ -3,6 +3,7 @@ package sshproxy
 import (
 	"errors"
 	"io"
+	"net"
 	"os"
 	"sync"
 
@@ -170,6 +171,15 @@ func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
 		return nil, err
 	}
 	end := func() { _ = r.conn.Send(Request{ID: a.ID, End: true}) } // fails when the channel has ended, and the stream with it
+	if len(a.files) == 1 {                                          // a socket
+		c, err := net.FileConn(a.files[0])
+		a.files[0].Close()
+		if err != nil {
+			end()
+			return nil, err
+		}
+		return &socket{c, end}, nil
+	}
 	if len(a.files) != 2 {
 		CloseAll(a.files)
 		end()
@@ -181,6 +191,26 @@ func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// A socket is a connection that the daemon has made.
+type socket struct {
+	net.Conn
+	end func()
+}
+
+// CloseWrite passes the end of data on.
+func (s *socket) CloseWrite() error {
+	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return s.Conn.Close()
+}
+
+// Close ends the connection.
+func (s *socket) Close() error {
+	defer s.end()
+	return s.Conn.Close()
 }
 
 // pipes is a connection that a helper in the sandbox has made: the helper's standard input and output.
