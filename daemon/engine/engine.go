@@ -96,8 +96,13 @@ type Engine struct {
 	repos      *repos.Core
 	runs       *runs.Core
 	access     *access
-	build      string
-	started    time.Time
+	process    process
+}
+
+// process describes this process.
+type process struct {
+	build   string
+	started time.Time
 }
 
 // New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
@@ -124,13 +129,13 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	e := &Engine{started: time.Now().UTC()}
+	e := &Engine{process: process{started: time.Now().UTC()}}
 	if e.data, err = openDataDir(ctx, &cfg); err != nil {
 		return nil, err
 	}
 	e.cfg = cfg
 	back.Push(e.data.Close)
-	if e.build, err = buildID(); err != nil {
+	if e.process.build, err = buildID(); err != nil {
 		return nil, err
 	}
 	e.events = events.New(e.data.store.Events(), cfg.Log.With("component", "events"))
@@ -159,7 +164,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.gateway.wires,
 		Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Node: node, Build: e.process.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err

@@ -90,13 +90,14 @@ func (t *Tokens) create(ctx context.Context, token caisson.Token, hash [32]byte,
 	return &token, nil
 }
 
-// Types and size of SSH keys that can be registered.
+// sshKeyTypes are the types of SSH keys that can be registered.
 var sshKeyTypes = []string{
 	"ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa",
 	"sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
 }
 
-const maxSSHKey = 8 << 10 // bytes
+// maxSSHKey is the size of a key in bytes.
+const maxSSHKey = 8 << 10
 
 // parseSSHKey returns the key of a line of authorized_keys in SSH's wire format, of which only the type is looked at: what else is
 // in it matters to the job that checks signatures.
