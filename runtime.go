@@ -63,6 +63,16 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
+// HostMeter is a Runtime that can tell what sandboxes have on the host.
+type HostMeter interface {
+	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
+	// NotFound or Conflict if the sandbox does not run.
+	Written(id ID) (Size, error)
+	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
+	// List.
+	Remains() ([]ID, error)
+}
+
 // A Dialer is a Runtime that can connect to servers in a sandbox.
 type Dialer interface {
 	// Dial connects to a server in the sandbox and returns the host's end of the connection: a stream socket in non-blocking

@@ -59,6 +59,8 @@ var benchmarks = []struct {
 	{"wire.in", trafficBenchmark(traffic.wireIn)},
 	{"wire.connect", trafficBenchmark(traffic.wireConnect)},
 	{"ssh.scp", trafficBenchmark(traffic.sshCopy)},
+	{"dial.connect", trafficBenchmark(traffic.dialConnect)},
+	{"dial.throughput", trafficBenchmark(traffic.dialThroughput)},
 	{"gate.diff", (*suite).gateDiff},
 	{"gate.mount", (*suite).gateMount},
 	{"relay.clone", (*suite).relayClone},

@@ -9,7 +9,10 @@ import (
 )
 
 // connectionRoutes serves connections to servers in sandboxes.
-type connectionRoutes struct{ core caisson.Connections }
+type connectionRoutes struct {
+	core caisson.Connections
+	rt   *router
+}
 
 func (h connectionRoutes) register(rt *router) {
 	o := newOperation(http.MethodPost, "/sandboxes/{ref}/connections", "connect", "connections", "Connect to a server in a sandbox")
@@ -27,6 +30,10 @@ func (h connectionRoutes) connect(w http.ResponseWriter, r *http.Request, in *st
 		return err
 	}
 	server, err := h.core.Connect(r.Context(), in.Ref, in.Body)
+	if caisson.KindOf(err) == caisson.Unavailable { // nobody listens, which is no failure of the daemon, and not logged as one
+		h.rt.writeError(w, protocol.ProblemOf(err))
+		return nil
+	}
 	if err != nil {
 		return err
 	}
