@@ -42,7 +42,7 @@ var Job = worker.Job[Args, worker.None]{
 		if err != nil {
 			return worker.None{}, err
 		}
-		serve(client, newRemote(channel), key, args.Authenticate)
+		serve(client, newRemote(channel), key, args.Authenticate, handshakeTime)
 		return worker.None{}, nil
 	},
 }

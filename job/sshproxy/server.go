@@ -27,8 +27,8 @@ type server struct {
 	refused int // guarded by mu
 }
 
-// serve serves the connection until it or the channel to the daemon ends.
-func serve(client net.Conn, r *remote, hostKey ssh.PublicKey, authenticate bool) {
+// serve serves the connection until it or the channel to the daemon ends. The client has the time handshake to log in.
+func serve(client net.Conn, r *remote, hostKey ssh.PublicKey, authenticate bool, handshake time.Duration) {
 	defer client.Close()
 	cfg := &ssh.ServerConfig{NoClientAuth: !authenticate, MaxAuthTries: maxAuthTries, ServerVersion: "SSH-2.0-Caisson"}
 	if authenticate {
@@ -40,7 +40,7 @@ func serve(client net.Conn, r *remote, hostKey ssh.PublicKey, authenticate bool)
 		}
 	}
 	cfg.AddHostKey(hostSigner{r, hostKey})
-	timer := time.AfterFunc(handshakeTime, func() { client.Close() })
+	timer := time.AfterFunc(handshake, func() { client.Close() })
 	conn, channels, requests, err := ssh.NewServerConn(client, cfg)
 	if err != nil || !timer.Stop() {
 		return
