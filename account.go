@@ -90,7 +90,7 @@ func LocalOnly(ctx context.Context) error {
 	return err
 }
 
-// A Token lets a client act as an account over TCP. Only the SHA-256 hash of its secret is stored.
+// A Token lets a client act as an account over TCP. Only the SHA-256 hash of its secret, or of its SSH key, is stored.
 type Token struct {
 	ID         ID         `json:"id"`
 	Account    string     `json:"account"`
@@ -98,6 +98,8 @@ type Token struct {
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
 	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
+	// SSHKey is not empty for the token of an SSH key, which authenticates nobody but the owner of the private key, over SSH.
+	SSHKey string `json:"sshKey,omitempty" doc:"Fingerprint of the SSH key that the token stands for; such a token has no secret"`
 }
 
 // Tokens is the service that manages tokens.
@@ -105,6 +107,9 @@ type Tokens interface {
 	// CreateToken creates a token for account and returns it with its secret, which cannot be read again. Local callers
 	// only (Denied otherwise); a ttl of 0 means no expiry.
 	CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*Token, Secret, error)
+	// CreateSSHKey is CreateToken for an SSH key, a line of authorized_keys without options: the owner of the private key may
+	// connect to the account's sandboxes over SSH. Conflict if the key is registered already, for whatever account.
+	CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*Token, error)
 	// ListTokens returns the tokens of the caller's account, newest first.
 	ListTokens(ctx context.Context) ([]*Token, error)
 	// RemoveToken revokes a token immediately. NotFound if the caller's account has no such token.

@@ -30,6 +30,7 @@ type API struct {
 	Repos
 	Volumes
 	Routes
+	SSH
 	Connections
 }
 

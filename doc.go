@@ -18,6 +18,7 @@
 //	daemon/workspaces   layers, reviews, syncs and undo
 //	daemon/volumes      directories that outlive sandboxes
 //	daemon/repos        repositories, grants and deliveries
+//	daemon/sshserver    SSH connections to sandboxes
 //	daemon/models       the catalog of models, runs of other machines, and what the wire process is configured with
 //	daemon/credential   the encrypted store of secrets
 //	daemon/events       the record of events, with notification of readers
@@ -33,6 +34,7 @@
 //	job/gate            compares, checks and applies the changes of workspaces
 //	job/relay           git on the host; job/relay/front, its HTTP end for sandboxes, runs in the wire process
 //	job/forge           pull requests
+//	job/sshproxy        SSH with one client
 //
 // The unprivileged wire process:
 //

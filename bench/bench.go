@@ -58,6 +58,7 @@ var benchmarks = []struct {
 	{"wire.out", trafficBenchmark(traffic.wireOut)},
 	{"wire.in", trafficBenchmark(traffic.wireIn)},
 	{"wire.connect", trafficBenchmark(traffic.wireConnect)},
+	{"ssh.scp", trafficBenchmark(traffic.sshCopy)},
 	{"dial.connect", trafficBenchmark(traffic.dialConnect)},
 	{"dial.throughput", trafficBenchmark(traffic.dialThroughput)},
 	{"gate.diff", (*suite).gateDiff},

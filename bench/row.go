@@ -11,7 +11,7 @@ import (
 // A Row is one line of the table. Values are in Unit. P50 and P95 are computed from N samples.
 type Row struct {
 	Name        string  `json:"name"`
-	Unit        string  `json:"unit"` // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s.
+	Unit        string  `json:"unit"` // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s, MB/s.
 	N           int     `json:"n"`    // Number of samples.
 	P50         float64 `json:"p50"`
 	P95         float64 `json:"p95"`      // 95 % of the samples are at least as good; for speeds, at least as high.

@@ -21,6 +21,15 @@ func (t tokens) CreateToken(ctx context.Context, account, name string, ttl time.
 	return v.Token, caisson.NewSecret(v.Secret), err
 }
 
+// CreateSSHKey implements [caisson.Tokens].
+func (t tokens) CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*caisson.Token, error) {
+	v, err := call[protocol.NewToken](ctx, t.c, request{
+		method: http.MethodPost, path: []string{"tokens"},
+		jsonBody: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl), SSHKey: key},
+	})
+	return v.Token, err
+}
+
 // ListTokens implements [caisson.Tokens].
 func (t tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
 	return callList[*caisson.Token](ctx, t.c, request{method: http.MethodGet, path: []string{"tokens"}})

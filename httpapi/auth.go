@@ -10,6 +10,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // accountName matches valid account names; see [caisson.AccountStore].
@@ -57,7 +58,7 @@ func (a *API) Remote() http.Handler {
 
 // findToken returns the token with this secret. The lookup is by hash, so that its duration reveals nothing about the secret.
 func (a *API) findToken(r *http.Request, tries *tokenLimiter, secret string) (*caisson.Token, error) {
-	source, hash := sourceOf(r.RemoteAddr), sha256.Sum256([]byte(secret))
+	source, hash := reach.Source(r.RemoteAddr), sha256.Sum256([]byte(secret))
 	counted, err := tries.allow(source, hash)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // connLimits limits the connections over TCP, so that enough file descriptors remain for the unix socket and for sandboxes.
@@ -51,7 +52,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, listener: l, source: sourceOf(raw.RemoteAddr().String())}
+	c := &conn{Conn: raw, listener: l, source: reach.Source(raw.RemoteAddr().String())}
 	l.mu.Lock()
 	c.unauthElem = l.unauthenticated.PushBack(c)
 	l.sources[c.source]++
@@ -165,7 +166,7 @@ func (l *listener) markIdleLocked(c *conn, idle bool) {
 type conn struct {
 	net.Conn
 	listener *listener
-	source   netip.Prefix // see sourceOf
+	source   netip.Prefix // see [reach.Source]
 
 	timer         *time.Timer   // set once; closes c if it is still unauthenticated
 	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu
@@ -222,23 +223,4 @@ func connState(c net.Conn, s http.ConnState) {
 	if l := limitedConn(c); l != nil && (s == http.StateIdle || s == http.StateActive) {
 		l.listener.markIdle(l, s == http.StateIdle)
 	}
-}
-
-// sourceOf returns the source of a remote address for the limits per source: an IPv4 address, or a /64 of IPv6, because
-// providers assign their customers at least a /64.
-func sourceOf(remote string) netip.Prefix {
-	ap, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return netip.Prefix{} // all unparsable addresses count as one source
-	}
-	a := ap.Addr().Unmap().WithZone("")
-	bits := a.BitLen()
-	if a.Is6() {
-		bits = 64
-	}
-	p, err := a.Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p
 }

@@ -87,6 +87,7 @@ func New(cfg Config) (*API, error) {
 	deliveryRoutes{cfg.Repos}.register(a.router)
 	volumeRoutes{cfg.Volumes, once}.register(a.router)
 	ingressRoutes{cfg.Routes}.register(a.router)
+	sshRoutes{cfg.SSH}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	a.router.finish()
 	return a, nil

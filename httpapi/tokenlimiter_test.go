@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 func wrong(n int) (hash [32]byte) {
@@ -31,7 +32,7 @@ func TestGuesses(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	g := newTokenLimiter()
 	g.now = func() time.Time { return now }
-	a, b := sourceOf("192.0.2.1:1000"), sourceOf("[2001:db8:0:1::5]:1000")
+	a, b := reach.Source("192.0.2.1:1000"), reach.Source("[2001:db8:0:1::5]:1000")
 	used, first := [32]byte{0: 1}, [32]byte{0: 2}
 	valid := func(hash [32]byte) error {
 		counted, err := g.allow(a, hash)
@@ -101,7 +102,7 @@ func TestSourceOf(t *testing.T) {
 		"192.0.2.1:5": "192.0.2.1/32", "[::ffff:192.0.2.1]:5": "192.0.2.1/32", "[2001:db8:1:2:3:4:5:6]:7": "2001:db8:1:2::/64",
 		"[fe80::1%eth0]:7": "fe80::/64", "@": "invalid Prefix", "": "invalid Prefix",
 	} {
-		if got := sourceOf(remote).String(); got != want {
+		if got := reach.Source(remote).String(); got != want {
 			t.Errorf("%q: %s, want %s", remote, got, want)
 		}
 	}

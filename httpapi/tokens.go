@@ -24,6 +24,13 @@ func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]
 		return nil, err
 	}
 	req := in.Body
+	if req.SSHKey != "" {
+		token, err := h.core.CreateSSHKey(ctx, req.Account, req.Name, req.SSHKey, time.Duration(req.TTL))
+		if err != nil {
+			return nil, err
+		}
+		return &body[protocol.NewToken]{protocol.NewToken{Token: token}}, nil
+	}
 	token, secret, err := h.core.CreateToken(ctx, req.Account, req.Name, time.Duration(req.TTL))
 	if err != nil {
 		return nil, err

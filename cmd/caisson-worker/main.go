@@ -13,6 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/job/image"
 	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/sshproxy"
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
@@ -20,7 +21,7 @@ func main() {
 	if worker.IsWorker() {
 		// The jobs are the same as in the caisson binary, which runs them itself if no worker program is embedded in
 		// it.
-		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs(), sshproxy.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")
 	os.Exit(2)

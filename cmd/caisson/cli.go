@@ -43,6 +43,8 @@ type cli struct {
 	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Service    serviceCmd    `cmd:"" help:"Manage the programs that sandboxes keep running."`
+	SSH        sshCmd        `cmd:"" name:"ssh" help:"Connect to a sandbox with ssh."`
+	SSHConfig  sshConfigCmd  `cmd:"" name:"ssh-config" help:"Print a configuration with which ssh, scp and editors reach sandboxes."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
 	Forward    forwardCmd    `cmd:"" name:"port-forward" help:"Forward ports of this machine to servers in a sandbox."`

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/sshserver"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
@@ -60,6 +61,7 @@ type config struct {
 	Models        []caisson.Model        `yaml:"models" json:"models"`
 	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
+	SSH           sshserver.Settings     `yaml:"ssh" json:"ssh"`
 	AgentsDir     string                 `yaml:"agentsDir" json:"agentsDir"`
 	Runs          runs.Limits            `yaml:"runs" json:"runs"`
 	Relay         repos.Settings         `yaml:"relay" json:"relay"`
@@ -238,6 +240,7 @@ func (c *config) validate() error {
 	if c.Ingress.Listen != "" && c.Ingress.Listen == c.Listen {
 		bad("ingress.listen", "is that of the API; routes need an address of their own")
 	}
+	below("ssh", c.SSH.Validate())
 	return errors.Join(errs...)
 }
 

@@ -161,6 +161,11 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  remoteAPI: ""
 #  remoteToken: ""
 #  runTokenKeys: []
+
+# Where clients connect over SSH whose keys are registered with caisson token create --ssh-key; the user name is the sandbox's. caisson
+# ssh and caisson ssh-config need no listener.
+#ssh:
+#  listen: ""
 `
 
 // initCmd writes a configuration file.

@@ -13,6 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/job/image"
 	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/sshproxy"
 	"github.com/caisson-dev/caisson/job/worker"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
@@ -24,7 +25,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs(), sshproxy.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(wireproc.Process()))
 	case sentry.IsRole(): // only in builds without the separate binary caisson-sentry

@@ -60,9 +60,11 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
 			}},
 		},
-		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen, cfg.Ingress.Listen}, Public: cfg.publicPrefixes()},
-		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay, Ingress: cfg.Ingress,
-		Settings: st, Version: buildVersion().Version, Log: log,
+		Addresses: engine.AddressConfig{
+			Listen: []string{cfg.Listen, cfg.Gateway.Listen, cfg.Ingress.Listen, cfg.SSH.Listen}, Public: cfg.publicPrefixes(),
+		},
+		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
+		Ingress: cfg.Ingress, SSH: cfg.SSH, Settings: st, Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {
 		return err

@@ -17,13 +17,15 @@ type tokenCmd struct {
 
 // tokenCreateCmd creates a token.
 type tokenCreateCmd struct {
-	Name string           `arg:"" help:"What the token is for."`
-	TTL  caisson.Duration `name:"ttl" help:"Expires after this time; default never." placeholder:"DURATION"`
+	Name   string           `arg:"" help:"What the token is for."`
+	TTL    caisson.Duration `name:"ttl" help:"Expires after this time; default never." placeholder:"DURATION"`
+	SSHKey string           `name:"ssh-key" help:"File with a public SSH key; the token has no secret, and lets the key's owner connect over SSH." placeholder:"FILE" complete:"file"`
 }
 
 func (c *tokenCreateCmd) Help() string {
 	return "The token is for the account of --account, and cannot be shown again.\n\n" +
-		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a")
+		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a",
+			"caisson token create laptop --ssh-key ~/.ssh/id_ed25519.pub")
 }
 
 // newToken is the output of token create with -o json, jsonl or yaml. No other command prints the secret of a token.
@@ -33,7 +35,19 @@ type newToken struct {
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
-	t, secret, err := api.CreateToken(ctx, firstNonEmpty(a.cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
+	account := firstNonEmpty(a.cfg.Account, caisson.LocalAccount)
+	if c.SSHKey != "" {
+		key, err := readSmall(c.SSHKey)
+		if err != nil {
+			return caisson.Wrap(err, caisson.Invalid, "--ssh-key: %s", err)
+		}
+		t, err := api.CreateSSHKey(ctx, account, c.Name, string(key), time.Duration(c.TTL))
+		if err != nil {
+			return err
+		}
+		return printDone(a, t, string(t.ID))
+	}
+	t, secret, err := api.CreateToken(ctx, account, c.Name, time.Duration(c.TTL))
 	if err != nil {
 		return err
 	}
@@ -57,6 +71,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "ID", value: tokenID},
 		{name: "NAME", value: func(t *caisson.Token) string { return t.Name }},
 		{name: "ACCOUNT", value: func(t *caisson.Token) string { return t.Account }},
+		{name: "SSH KEY", value: func(t *caisson.Token) string { return t.SSHKey }},
 		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
 		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return timeUntil(t.ExpiresAt) }},
 		{name: "USED", value: func(t *caisson.Token) string {

@@ -37,7 +37,7 @@ func newRuns(e *Engine) *runs.Core {
 		},
 		Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget,
 		Events: e.events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
-		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
+		Build: e.process.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }
 

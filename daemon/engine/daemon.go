@@ -18,7 +18,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 // Info implements [caisson.Daemon].
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
-		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.started,
+		Version: e.cfg.Version, Build: e.process.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.process.started,
 		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
 }
@@ -161,7 +161,7 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
 // queued or running, and neither other machines nor routes are served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.gateway.listener != nil || e.gateway.ingress != nil || e.runs.Live() {
+	if e.gateway.listener != nil || e.gateway.ingress != nil || e.access.ssh.Listening() || e.runs.Live() {
 		return false, nil
 	}
 	return e.sandboxes.Idle(ctx)

@@ -72,7 +72,7 @@ func (e *Engine) product() (*Drivers, error) {
 	runtime, err := gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Data.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Data.Dir, "tools"), Cgroup: "/caisson/" + string(e.data.instance),
-		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
+		Platform: e.cfg.Platform, Build: e.process.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
 	if err != nil {
 		return nil, err

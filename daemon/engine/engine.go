@@ -22,6 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/routes"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/sshserver"
 	"github.com/caisson-dev/caisson/daemon/volumes"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/reach"
@@ -48,6 +49,7 @@ type Config struct {
 	Relay      repos.Settings
 	Settings   Settings // nil for none
 	Ingress    routes.Settings
+	SSH        sshserver.Settings
 	Version    string
 	Log        *slog.Logger
 }
@@ -102,8 +104,14 @@ type Engine struct {
 	volumes    *volumes.Core
 	repos      *repos.Core
 	runs       *runs.Core
-	build      string
-	started    time.Time
+	access     *access
+	process    process
+}
+
+// process describes this process.
+type process struct {
+	build   string
+	started time.Time
 }
 
 // New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
@@ -130,13 +138,13 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	e := &Engine{started: time.Now().UTC()}
+	e := &Engine{process: process{started: time.Now().UTC()}}
 	if e.data, err = openDataDir(ctx, &cfg); err != nil {
 		return nil, err
 	}
 	e.cfg = cfg
 	back.Push(e.data.Close)
-	if e.build, err = buildID(); err != nil {
+	if e.process.build, err = buildID(); err != nil {
 		return nil, err
 	}
 	e.events = events.New(e.data.store.Events(), cfg.Log.With("component", "events"))
@@ -172,13 +180,16 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 			Disconnect: e.gateway.routes.Connector.Disconnect,
 		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Host: sandboxes.HostConfig{Node: node}, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Host: sandboxes.HostConfig{Node: node}, Build: e.process.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	e.workspaces.SetSandboxes(workspaces.Sandboxes{Lifecycle: e.sandboxes.Sandboxes(), Exec: e.sandboxes.Processes().Exec})
 	if e.repos, err = newRepos(e); err != nil {
+		return nil, err
+	}
+	if e.access, err = newAccess(e); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -196,8 +207,8 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(), Services: e.sandboxes.Services(), Routes: e.gateway.routes.Service,
-		Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
+		Volumes: e.volumes.Volumes(), Services: e.sandboxes.Services(), Routes: e.gateway.routes.Service, SSH: e.access.ssh,
+		Connections: e.access.connections,
 	}
 }
 
@@ -247,6 +258,9 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		}
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
+		if err := e.access.serve(ctx, g); err != nil {
+			return err
+		}
 		if err := ready(); err != nil {
 			return err
 		}
@@ -290,7 +304,8 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.runs.Close(), e.repos.Close(), e.gateway.routes.Close(), e.sandboxes.Close(), e.workspaces.Close(), e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.access.ssh.Close(), e.runs.Close(), e.repos.Close(), e.gateway.routes.Close(), e.sandboxes.Close(), e.workspaces.Close(),
+		e.volumes.Close(), e.on.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }

@@ -1,9 +1,14 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -11,13 +16,14 @@ import (
 
 // Tokens implements [caisson.Tokens].
 type Tokens struct {
-	store  caisson.Store
-	events caisson.Publisher
+	store   caisson.Store
+	events  caisson.Publisher
+	revoked func(caisson.ID) // ends the SSH connections of a token
 }
 
 // Tokens returns the service that manages tokens.
 func (e *Engine) Tokens() *Tokens {
-	return &Tokens{e.data.store, e.events}
+	return &Tokens{e.data.store, e.events, func(id caisson.ID) { e.access.ssh.Revoke(id) }}
 }
 
 var _ caisson.Tokens = (*Tokens)(nil)
@@ -27,37 +33,90 @@ const tokenPrefix = "caisson_"
 
 // CreateToken implements [caisson.Tokens].
 func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
-	if err := caisson.LocalOnly(ctx); err != nil {
-		return nil, caisson.Secret{}, err
-	}
-	if len(name) > 100 {
-		return nil, caisson.Secret{}, caisson.Invalidf("name", "is longer than 100 bytes")
-	}
-	if ttl < 0 {
-		return nil, caisson.Secret{}, caisson.Invalidf("ttl", "is negative")
-	}
-	if account == "" {
-		caller, err := caisson.CallerOf(ctx)
-		if err != nil {
-			return nil, caisson.Secret{}, err
-		}
-		account = caller.Account
-	}
-	if _, err := t.store.Accounts().Ensure(ctx, account); err != nil {
-		return nil, caisson.Secret{}, err
-	}
 	// 26 characters of base32: 130 bits.
 	secret := tokenPrefix + rand.Text()
-	token := &caisson.Token{ID: caisson.NewID(caisson.TokenPrefix), Account: account, Name: name, CreatedAt: time.Now().UTC()}
+	token, err := t.create(ctx, caisson.Token{Account: account, Name: name}, sha256.Sum256([]byte(secret)), ttl)
+	if err != nil {
+		return nil, caisson.Secret{}, err
+	}
+	return token, caisson.NewSecret(secret), nil
+}
+
+// CreateSSHKey implements [caisson.Tokens].
+func (t *Tokens) CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*caisson.Token, error) {
+	blob, err := parseSSHKey(key)
+	if err != nil {
+		return nil, err
+	}
+	digest := sha256.Sum256(blob)
+	token := caisson.Token{Account: account, Name: name, SSHKey: "SHA256:" + base64.RawStdEncoding.EncodeToString(digest[:])}
+	created, err := t.create(ctx, token, hashSSHKey(blob), ttl)
+	if caisson.KindOf(err) == caisson.Conflict {
+		err = caisson.Wrap(err, caisson.Conflict, "the key %s is registered already; remove its token first", token.SSHKey)
+	}
+	return created, err
+}
+
+// create stores a token.
+func (t *Tokens) create(ctx context.Context, token caisson.Token, hash [32]byte, ttl time.Duration) (*caisson.Token, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return nil, err
+	}
+	if len(token.Name) > 100 {
+		return nil, caisson.Invalidf("name", "is longer than 100 bytes")
+	}
+	if ttl < 0 {
+		return nil, caisson.Invalidf("ttl", "is negative")
+	}
+	if token.Account == "" {
+		caller, err := caisson.CallerOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		token.Account = caller.Account
+	}
+	if _, err := t.store.Accounts().Ensure(ctx, token.Account); err != nil {
+		return nil, err
+	}
+	token.ID, token.CreatedAt = caisson.NewID(caisson.TokenPrefix), time.Now().UTC()
 	if ttl > 0 {
 		end := token.CreatedAt.Add(ttl)
 		token.ExpiresAt = &end
 	}
-	if err := t.store.Tokens().Insert(ctx, token, sha256.Sum256([]byte(secret))); err != nil {
-		return nil, caisson.Secret{}, err
+	if err := t.store.Tokens().Insert(ctx, &token, hash); err != nil {
+		return nil, err
 	}
-	t.events.Publish(ctx, account, "token.created", string(token.ID), map[string]string{"name": name})
-	return token, caisson.NewSecret(secret), nil
+	t.events.Publish(ctx, token.Account, "token.created", string(token.ID), map[string]string{"name": token.Name})
+	return &token, nil
+}
+
+// sshKeyTypes are the types of SSH keys that can be registered.
+var sshKeyTypes = []string{
+	"ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa",
+	"sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
+}
+
+// maxSSHKey is the size of a key in bytes.
+const maxSSHKey = 8 << 10
+
+// parseSSHKey returns the key of a line of authorized_keys in SSH's wire format, of which only the type is looked at: what else is
+// in it matters to the job that checks signatures.
+func parseSSHKey(line string) ([]byte, error) {
+	words := strings.Fields(line)
+	if len(line) > 2*maxSSHKey || strings.ContainsAny(strings.TrimSpace(line), "\r\n") || len(words) < 2 || !slices.Contains(sshKeyTypes, words[0]) {
+		return nil, caisson.Invalidf("sshKey", "is not one public key such as ssh-ed25519 AAAA…; give the content of a file like ~/.ssh/id_ed25519.pub")
+	}
+	blob, err := base64.StdEncoding.DecodeString(words[1])
+	prefix := append(binary.BigEndian.AppendUint32(nil, uint32(len(words[0]))), words[0]...)
+	if err != nil || len(blob) > maxSSHKey || len(blob) <= len(prefix) || !bytes.HasPrefix(blob, prefix) {
+		return nil, caisson.Invalidf("sshKey", "is damaged: its second word is no %s", words[0])
+	}
+	return blob, nil
+}
+
+// hashSSHKey returns the hash of a key in the store. No secret of a token has it, because none contains a zero byte.
+func hashSSHKey(blob []byte) [32]byte {
+	return sha256.Sum256(append([]byte("ssh key\x00"), blob...))
 }
 
 // ListTokens implements [caisson.Tokens].
@@ -78,6 +137,7 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	if err := t.store.Tokens().Delete(ctx, caisson.In(caller.Account), id); err != nil {
 		return err
 	}
+	t.revoked(id)
 	t.events.Publish(ctx, caller.Account, "token.removed", string(id), nil)
 	return nil
 }
@@ -87,6 +147,24 @@ const lastUsePrecision = time.Minute
 
 // FindToken returns the unexpired token whose secret has the given SHA-256 hash.
 func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
+	token, err := t.find(ctx, hash)
+	if err == nil && token.SSHKey != "" {
+		return nil, caisson.Errorf(caisson.Unauthed, "this token is for SSH only")
+	}
+	return token, err
+}
+
+// FindSSHKey returns the unexpired token of an SSH key in wire format.
+func (t *Tokens) FindSSHKey(ctx context.Context, key []byte) (*caisson.Token, error) {
+	token, err := t.find(ctx, hashSSHKey(key))
+	if err == nil && token.SSHKey == "" {
+		return nil, caisson.Errorf(caisson.Unauthed, "this key is not registered")
+	}
+	return token, err
+}
+
+// find returns the unexpired token with a hash, and records its use.
+func (t *Tokens) find(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)
 	if err != nil {

@@ -1,9 +1,14 @@
 package engine
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/events"
@@ -18,7 +23,8 @@ func as(t *testing.T, account string, local bool) context.Context {
 // TestTokensAreRecorded: the record of events contains who created and removed tokens.
 func TestTokensAreRecorded(t *testing.T) {
 	store := sqlitetest.New(t)
-	tokens := &Tokens{store, events.New(store.Events(), nil)}
+	var revoked []caisson.ID
+	tokens := &Tokens{store, events.New(store.Events(), nil), func(id caisson.ID) { revoked = append(revoked, id) }}
 	local, own := as(t, "local", true), as(t, "a", false)
 	token, _, err := tokens.CreateToken(local, "a", "ci", 0)
 	if err != nil {
@@ -33,6 +39,9 @@ func TestTokensAreRecorded(t *testing.T) {
 	if err := tokens.RemoveToken(own, token.ID); err != nil {
 		t.Error(err)
 	}
+	if !slices.Equal(revoked, []caisson.ID{token.ID}) {
+		t.Errorf("revoked %v", revoked)
+	}
 	want := []string{
 		"a token.created " + string(token.ID) + " ci by " + caisson.ActorOf(local), "a token.removed " + string(token.ID) + "  by " + caisson.ActorOf(own),
 	}
@@ -43,5 +52,59 @@ func TestTokensAreRecorded(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q (%v)", got, want, err)
+	}
+}
+
+// TestSSHKeys: a token of an SSH key is found by the key alone, not by a bearer token, and not after its end.
+func TestSSHKeys(t *testing.T) {
+	store := sqlitetest.New(t)
+	tokens := &Tokens{store, events.New(store.Events(), nil), func(caisson.ID) {}}
+	blob := append([]byte("\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20"), bytes.Repeat([]byte{7}, 32)...)
+	key := base64.StdEncoding.EncodeToString(blob)
+	local := as(t, "local", true)
+	for _, bad := range []string{
+		"", "ssh-ed25519", "ssh-rsa " + key, "ssh-dss " + key, `command="id" ssh-ed25519 ` + key, "ssh-ed25519 " + key[:20], "ssh-ed25519 !",
+		"ssh-ed25519 " + key + "\nssh-ed25519 " + key, "ssh-ed25519 " + strings.Repeat("A", 40000),
+	} {
+		if _, err := tokens.CreateSSHKey(local, "a", "x", bad, 0); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%.60q: %v", bad, err)
+		}
+	}
+	if _, err := tokens.CreateSSHKey(as(t, "a", false), "a", "x", "ssh-ed25519 "+key, 0); caisson.KindOf(err) != caisson.Denied {
+		t.Errorf("a token creates another: %v", err)
+	}
+	token, err := tokens.CreateSSHKey(local, "a", "x", "ssh-ed25519 "+key+" ada@laptop\n", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.CreateSSHKey(local, "b", "x", "ssh-ed25519 "+key, 0); caisson.KindOf(err) != caisson.Conflict {
+		t.Errorf("the key of two accounts: %v", err)
+	}
+	if got, err := tokens.FindSSHKey(t.Context(), blob); err != nil || got.ID != token.ID || got.Account != "a" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, secret := range []string{string(blob), "ssh key\x00" + string(blob), key} {
+		if _, err := tokens.FindToken(t.Context(), sha256.Sum256([]byte(secret))); caisson.KindOf(err) != caisson.Unauthed {
+			t.Errorf("%q is a bearer token: %v", secret, err)
+		}
+	}
+	_, secret, err := tokens.CreateToken(local, "a", "y", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.FindSSHKey(t.Context(), []byte(secret.Reveal())); caisson.KindOf(err) != caisson.Unauthed {
+		t.Errorf("a bearer token is a key: %v", err)
+	}
+	if err := tokens.RemoveToken(local, token.ID); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("another account's: %v", err)
+	}
+	if err := tokens.RemoveToken(as(t, "a", false), token.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := tokens.CreateSSHKey(local, "a", "x", "ssh-ed25519 "+key, time.Nanosecond); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.FindSSHKey(t.Context(), blob); caisson.KindOf(err) != caisson.Unauthed {
+		t.Errorf("after its end: %v", err)
 	}
 }

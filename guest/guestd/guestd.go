@@ -27,6 +27,9 @@ const (
 const usage = `usage: caisson-guestd files
        caisson-guestd run [--user USER[:GROUP]] [--cwd DIR] [--log FILE] [--detach] -- COMMAND [ARG...]
        caisson-guestd services
+       caisson-guestd session [COMMAND]
+       caisson-guestd sftp
+       caisson-guestd connect tcp HOST:PORT
        caisson-guestd test PROGRAM [ARG...]
 `
 
@@ -52,14 +55,21 @@ type Proc struct {
 
 // Main runs the program with args, which exclude the program's name, and returns its exit code.
 func Main(args []string) int {
-	if len(args) > 0 && args[0] == "run" {
-		return runCommand(args[1:])
-	}
-	if len(args) == 1 && args[0] == "services" {
-		return report(startSupervisor())
-	}
-	if len(args) == 1 && args[0] == "supervise" {
-		return report(supervise())
+	if len(args) > 0 {
+		switch args[0] { // these roles need a process
+		case "run":
+			return runCommand(args[1:])
+		case "session":
+			return runSession(args[1:])
+		case "sftp":
+			return runSFTP()
+		case "connect":
+			return runConnect(args[1:])
+		case "services":
+			return report(startSupervisor())
+		case "supervise":
+			return report(supervise())
+		}
 	}
 	root, err := os.OpenRoot("/")
 	if err != nil {
@@ -88,7 +98,7 @@ func report(err error) int {
 }
 
 // Run runs the program as a function, with the roles "files" and "test". It returns the exit code when the program has ended, at
-// the latest soon after ctx has ended and p.In was closed. The role "run" needs a process to replace; see [ParseLaunch].
+// the latest soon after ctx has ended and p.In was closed. The other roles need a process; see [ParseLaunch] for "run".
 func Run(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		sub := *p

@@ -160,6 +160,7 @@ type TokenRequest struct {
 	Account string           `json:"account" pattern:"^[a-z][a-z0-9-]{0,31}$" patternDescription:"an account name: lower-case letters, digits and dashes"`
 	Name    string           `json:"name" maxLength:"200" doc:"What the token is for"`
 	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this time; 0s means never"`
+	SSHKey  string           `json:"sshKey,omitempty" maxLength:"16384" doc:"The token is for this SSH key, a line of authorized_keys without options, and has no secret"`
 }
 
 // CredentialValue is the body of a request with the value of a credential as clients encode it; the server decodes it as a
@@ -176,7 +177,7 @@ type Matched struct {
 // NewToken is a token with its secret, which only this response contains.
 type NewToken struct {
 	Token  *caisson.Token `json:"token"`
-	Secret string         `json:"secret"`
+	Secret string         `json:"secret" doc:"Empty for the token of an SSH key"`
 }
 
 // Handles is the answer to an upload of descriptors.

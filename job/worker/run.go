@@ -40,7 +40,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	defer cancel()
 	defer runtime.KeepAlive(r) // r.exe refers to r.program by its descriptor number only
 
-	p := &process{log: r.log.With("job", req.Job)}
+	p := &process{log: r.log.With("job", req.Job), cancelled: ctx.Done()}
 	defer p.close()
 	if err := p.prepare(timed, r, req, &c); err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot prepare a worker for %s", req.Job)
@@ -59,6 +59,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 type process struct {
 	cmd         *exec.Cmd
 	log         *slog.Logger
+	cancelled   <-chan struct{} // closed when the caller has cancelled the job
 	stderr      prefixBuffer
 	parentFiles []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
 	jobFiles    []*os.File // the job's ends, which the parent closes after the start
@@ -314,7 +315,13 @@ func (p *process) run(c jobRequest, progress func(json.RawMessage), reply any) e
 // crashError returns the error for a job that exited without a reply.
 func (p *process) crashError(c jobRequest, cause, exit error) error {
 	said := p.stderr.String()
-	p.log.Warn("a worker failed", "cause", cause, "exit", exit, "stderr", said)
+	level := slog.LevelWarn
+	select {
+	case <-p.cancelled:
+		level = slog.LevelDebug
+	default:
+	}
+	p.log.Log(context.Background(), level, "a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
 		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half, because some ticks are not counted under load

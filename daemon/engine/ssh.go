@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/sshserver"
+)
+
+// access is what leads into sandboxes.
+type access struct {
+	connections *sandboxes.Connections
+	ssh         *sshserver.Server
+}
+
+// newAccess constructs the connections and the SSH server, whose host key is that of the data directory.
+func newAccess(e *Engine) (*access, error) {
+	key, _, err := credential.LoadKeyFile(filepath.Join(e.cfg.Data.Dir, "ssh.key"))
+	if err != nil {
+		return nil, err
+	}
+	a := &access{connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer)}
+	a.ssh, err = sshserver.New(sshserver.Config{
+		Settings: e.cfg.SSH, FindKey: e.Tokens().FindSSHKey, Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
+		Jobs: e.on.Worker, HostKey: key, Log: e.cfg.Log,
+	})
+	return a, err
+}
+
+// serve serves the clients of the SSH server's listener, if it has one, in the group.
+func (a *access) serve(ctx context.Context, g *errgroup.Group) error {
+	l, err := a.ssh.Listen()
+	if err == nil && l != nil {
+		g.Go(func() error { return a.ssh.Serve(ctx, l) })
+	}
+	return err
+}

@@ -1,0 +1,425 @@
+package sshserver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/sshproxy"
+)
+
+// callTimeout bounds calls that a hung sandbox could make last for ever.
+const callTimeout = 10 * time.Second
+
+// maxSignatures is how often the host key signs for one connection: once for each exchange of keys.
+const maxSignatures = 10_000
+
+// A user is a client that was authenticated, and its sandbox.
+type user struct {
+	caller caisson.Caller
+	ref    string
+}
+
+// loginFunc returns the user for a public key, in SSH's wire format, and a user name, or Unauthed. signed means that the client has the
+// private key.
+type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (*user, error)
+
+// A connection executes the requests of one job. The job may be hostile: it is confined to one sandbox of one account.
+type connection struct {
+	channel    *sshproxy.Conn
+	processes  caisson.Processes
+	connect    func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
+	key        ed25519.PrivateKey
+	user       *user     // nil until the client has logged in
+	login      loginFunc // nil for a client that was authenticated before
+	log        *slog.Logger
+	signatures int
+
+	mu      sync.Mutex
+	last    uint32             // the highest id so far; guarded by mu
+	streams map[uint32]*stream // by id; guarded by mu
+	work    sync.WaitGroup     // goroutines of the streams
+}
+
+// A stream is a process that was started for the job.
+type stream struct {
+	end  chan struct{} // closed when the job no longer needs the stream
+	once sync.Once     // closes end
+
+	mu   sync.Mutex
+	proc caisson.Process // nil until it was started, and after it has exited; guarded by mu
+}
+
+// serve executes requests until the channel ends or the job violates the protocol, and ends all streams.
+func (c *connection) serve(ctx context.Context) {
+	for {
+		var q sshproxy.Request
+		if _, err := c.channel.Receive(&q, 0); err != nil {
+			if errors.Is(err, sshproxy.ErrMessage) {
+				c.log.WarnContext(ctx, "an ssh job was ended", "err", err)
+			}
+			break
+		}
+		if err := c.handle(ctx, &q); err != nil {
+			c.log.WarnContext(ctx, "an ssh job was ended", "err", err)
+			break
+		}
+	}
+	c.mu.Lock()
+	for _, s := range c.streams {
+		s.once.Do(func() { close(s.end) })
+	}
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// handle handles one request. An error means that the job violates the protocol.
+func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
+	switch {
+	case q.Sign != nil:
+		return c.sign(q)
+	case q.Login != nil:
+		return c.handleLogin(ctx, q)
+	case c.user == nil:
+		return fmt.Errorf("%w: the client has not logged in", sshproxy.ErrMessage)
+	}
+	ctx = caisson.WithCaller(ctx, c.user.caller)
+	switch {
+	case q.Start != nil:
+		command, err := sessionCommand(q.Start)
+		if err != nil {
+			return err
+		}
+		req := caisson.ExecRequest{
+			Command: command, Env: q.Start.Env, TTY: q.Start.TTY, Rows: q.Start.Size.Rows, Cols: q.Start.Size.Cols, Stdin: true,
+		}
+		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, true) })
+	case q.Dial != nil:
+		if to, ok := inside(q.Dial); ok {
+			return c.open(q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
+		}
+		// The helper connects with the rights of the sandbox, as every program in it.
+		req := caisson.ExecRequest{Command: []string{guestProgram, "connect", "tcp", q.Dial.Address}, Stdin: true}
+		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, false) })
+	}
+	c.mu.Lock()
+	s := c.streams[q.ID]
+	c.mu.Unlock()
+	if s == nil {
+		return nil // it has ended in the meantime
+	}
+	switch {
+	case q.End:
+		s.once.Do(func() { close(s.end) })
+	case q.Resize != nil:
+		if p := s.process(); p != nil {
+			_ = p.Resize(q.Resize.Rows, q.Resize.Cols) // it may have exited just now
+		}
+	case q.Signal > 0 && q.Signal <= 64:
+		if p := s.process(); p != nil {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			t := tree{c.processes, c.user.ref}
+			t.signal(ctx, p.PID(), q.Signal)
+		}
+	default:
+		return fmt.Errorf("%w: no request", sshproxy.ErrMessage)
+	}
+	return nil
+}
+
+// inside returns the server that an address means, if it is in the sandbox whatever its network is.
+func inside(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
+	if d.Network == "unix" {
+		return caisson.ConnectRequest{Path: d.Address}, true
+	}
+	host, port, err := net.SplitHostPort(d.Address)
+	if err != nil {
+		return caisson.ConnectRequest{}, false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	a, _ := netip.ParseAddr(host)
+	return caisson.ConnectRequest{Port: int(n)}, err == nil && (host == "localhost" || a.IsLoopback())
+}
+
+// sessionCommand returns the command line of a process.
+func sessionCommand(s *sshproxy.Start) ([]string, error) {
+	switch {
+	case s.Kind == sshproxy.KindShell:
+		return []string{guestProgram, "session"}, nil
+	case s.Kind == sshproxy.KindSFTP:
+		return []string{guestProgram, "sftp"}, nil
+	case s.Kind == sshproxy.KindExec && len(s.Command) <= sshproxy.MaxCommand:
+		return []string{guestProgram, "session", s.Command}, nil
+	}
+	return nil, fmt.Errorf("%w: kind of process", sshproxy.ErrMessage)
+}
+
+// handleLogin logs the client in. The first login is the last.
+func (c *connection) handleLogin(ctx context.Context, q *sshproxy.Request) error {
+	if c.login == nil || c.user != nil {
+		return fmt.Errorf("%w: login", sshproxy.ErrMessage)
+	}
+	u, err := c.login(ctx, q.Login.User, q.Login.Key, q.Login.Signed)
+	if err != nil {
+		return c.channel.Send(sshproxy.Reply{ID: q.ID, Error: sshproxy.FailureOf(err)})
+	}
+	if q.Login.Signed {
+		c.user = u
+	}
+	return c.channel.Send(sshproxy.Reply{ID: q.ID})
+}
+
+// sign signs the hash of a key exchange.
+func (c *connection) sign(q *sshproxy.Request) error {
+	if c.signatures++; c.signatures > maxSignatures || len(q.Sign) > sshproxy.MaxSigned {
+		return fmt.Errorf("%w: signature", sshproxy.ErrMessage)
+	}
+	return c.channel.Send(sshproxy.Reply{ID: q.ID, Signature: ed25519.Sign(c.key, q.Sign)})
+}
+
+// open runs a stream for the job, in the background.
+func (c *connection) open(id uint32, run func(*stream) error) error {
+	s := &stream{end: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id <= c.last { // ids are never used again
+		return fmt.Errorf("%w: id", sshproxy.ErrMessage)
+	}
+	c.last = id
+	if len(c.streams) >= 2*sshproxy.MaxStreams { // twice: some of them may be ending
+		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(caisson.Errorf(caisson.Exhausted, "this connection has too many streams"))})
+	}
+	c.streams[id] = s
+	c.work.Go(func() {
+		defer func() {
+			c.mu.Lock()
+			delete(c.streams, id)
+			c.mu.Unlock()
+		}()
+		if err := run(s); err != nil {
+			// An error means that the channel has ended.
+			_ = c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
+		}
+	})
+	return nil
+}
+
+// runConnection connects to a server in the sandbox and passes the descriptor to the job.
+func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to caisson.ConnectRequest) error {
+	f, release, err := c.connect(ctx, c.user.ref, to)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = c.channel.Send(sshproxy.Reply{ID: id}, f)
+	f.Close()
+	if err != nil {
+		return nil
+	}
+	select {
+	case <-s.end:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// runProcess starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
+// it is killed, with its descendants. With exit, the job is told how it has ended.
+func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
+	p, err := c.processes.Exec(ctx, c.user.ref, req)
+	if err != nil {
+		return err
+	}
+	var pumps sync.WaitGroup
+	defer pumps.Wait()
+	defer p.Close()
+	files, err := streams(p, &pumps)
+	if err != nil {
+		return err
+	}
+	s.setProcess(p)
+	if !exit {
+		files[2].Close()
+		files = files[:2]
+	}
+	err = c.channel.Send(sshproxy.Reply{ID: id, PID: p.PID()}, files...)
+	sshproxy.CloseAll(files)
+	if err != nil {
+		c.kill(ctx, p)
+		return nil
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.end:
+		case <-waiting.Done():
+		}
+		cancel()
+	}()
+	status, err := p.Wait(waiting)
+	s.setProcess(nil)
+	if err != nil {
+		c.kill(ctx, p)
+		return nil
+	}
+	if exit {
+		if err := c.channel.Send(sshproxy.Reply{ID: id, Exit: &status}); err != nil {
+			return nil
+		}
+		select { // until the job has read the output, a terminal must stay open
+		case <-s.end:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// kill kills a process and its descendants, also if the connection has ended.
+func (c *connection) kill(ctx context.Context, p caisson.Process) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	t := tree{c.processes, c.user.ref}
+	t.kill(ctx, p.PID())
+}
+
+func (s *stream) process() caisson.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc
+}
+
+func (s *stream) setProcess(p caisson.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc = p
+}
+
+// pipeSize is the size of the pipes of a process. The kernel's default makes transfers of files slower.
+const pipeSize = 1 << 20
+
+// streams returns descriptors of the standard streams of p, which the caller must close. A stream that has none, as that of a
+// terminal, is copied in the background until p is closed.
+func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error) {
+	files := make([]*os.File, 0, 3)
+	defer func() {
+		if err != nil {
+			sshproxy.CloseAll(files)
+		}
+	}()
+	if in, ok := p.Stdin().(*os.File); ok {
+		enlarge(in)
+		files = append(files, in)
+	} else {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, w)
+		in := p.Stdin()
+		go func() { // ends when the job closes its end, at the latest with the job
+			defer r.Close()
+			if _, err := io.Copy(in, r); err == nil {
+				in.Close()
+			}
+		}()
+	}
+	for _, out := range []io.Reader{p.Stdout(), p.Stderr()} {
+		if f, ok := out.(*os.File); ok {
+			enlarge(f)
+			files = append(files, f)
+			continue
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, r)
+		pumps.Go(func() {
+			defer w.Close()
+			_, _ = io.Copy(w, out) // ends when the process is closed, or with the job
+		})
+	}
+	return files, nil
+}
+
+// enlarge enlarges a pipe. An error leaves it as it is, as when the user has too many large ones.
+func enlarge(f *os.File) {
+	raw, err := f.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+	}
+}
+
+// A tree is the processes of a sandbox.
+type tree struct {
+	processes caisson.Processes
+	ref       string
+}
+
+// maxRounds is how often the descendants of a process are listed: programs that are not hostile do not start processes faster.
+const maxRounds = 20
+
+// signal sends a signal to a process and its descendants. Errors are ignored: they may have exited.
+func (t tree) signal(ctx context.Context, pid, signal int) {
+	for _, p := range append(t.descendants(ctx, pid), pid) {
+		_ = t.processes.Kill(ctx, t.ref, p, signal)
+	}
+}
+
+// kill kills a process and its descendants. They are stopped first, so that none can start another one in the meantime.
+func (t tree) kill(ctx context.Context, pid int) {
+	stopped := map[int]bool{pid: true}
+	_ = t.processes.Kill(ctx, t.ref, pid, int(unix.SIGSTOP))
+	for range maxRounds {
+		fresh := 0
+		for _, p := range t.descendants(ctx, pid) {
+			if !stopped[p] {
+				stopped[p] = true
+				fresh++
+				_ = t.processes.Kill(ctx, t.ref, p, int(unix.SIGSTOP))
+			}
+		}
+		if fresh == 0 {
+			break
+		}
+	}
+	for p := range stopped {
+		_ = t.processes.Kill(ctx, t.ref, p, int(unix.SIGKILL))
+	}
+}
+
+// descendants returns the descendants of a process.
+func (t tree) descendants(ctx context.Context, pid int) (pids []int) {
+	list, err := t.processes.ListProcesses(ctx, t.ref)
+	if err != nil {
+		return nil
+	}
+	children := map[int][]int{}
+	for _, p := range list {
+		children[p.PPID] = append(children[p.PPID], p.PID)
+	}
+	seen := map[int]bool{pid: true}
+	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+		for _, p := range children[queue[0]] {
+			if !seen[p] {
+				seen[p] = true
+				pids, queue = append(pids, p), append(queue, p)
+			}
+		}
+	}
+	return pids
+}
