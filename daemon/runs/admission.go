@@ -75,6 +75,7 @@ func (a *admission) queueAttempt(r *caisson.Run) error {
 		return closed
 	}
 	copied := *r
+	copied.Plan = nil
 	copied.Request = caisson.RunRequest{Session: r.Request.Session, User: r.Request.User, Keep: r.Request.Keep}
 	place := a.queue.enter(r.ID, r.Account, len(r.Lineage))
 	leave := func() {

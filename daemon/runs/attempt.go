@@ -2,13 +2,16 @@ package runs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
 // An attempt is one try of a run, with all that is known of it. Nothing else changes the run until the attempt's result
@@ -18,7 +21,7 @@ type attempt struct {
 	events   caisson.Publisher
 	r        *caisson.Run
 	agent    *caisson.Agent
-	settings *agent.Settings // resolved settings of the run
+	plan     *caisson.RunPlan // what the run may do of its plan
 	log      *slog.Logger
 	rec      *recorder
 	clock    clock
@@ -60,12 +63,6 @@ func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
-// state stores the state of the run.
-func (x *attempt) state(ctx context.Context, s caisson.RunState) error {
-	_, err := x.update(ctx, func(r *caisson.Run) { r.State = s })
-	return err
-}
-
 // update changes the run in the store, and updates x.r.
 func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caisson.Run, error) {
 	r, err := x.runs.Update(ctx, caisson.In(x.r.Account), x.r.ID, func(r *caisson.Run) error {
@@ -93,8 +90,8 @@ func (x *attempt) assignment() *caisson.Assignment {
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
 		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.StartableRuns() > 0 && len(x.r.Lineage) < maxDepth,
 	}
-	if len(x.settings.Models) > 0 {
-		a.Models = &caisson.ModelGrant{Models: x.settings.Models}
+	if len(x.plan.Models) > 0 {
+		a.Models = &caisson.ModelGrant{Models: x.plan.Models}
 	}
 	return a
 }
@@ -155,7 +152,7 @@ func (x *attempt) env(deadline time.Time) map[string]string {
 			env[name] = strings.Join(tools, ",")
 		}
 	}
-	maps.Copy(env, x.settings.Env)
+	maps.Copy(env, x.plan.Env)
 	return env
 }
 
@@ -166,3 +163,90 @@ func (x *attempt) sandboxID() caisson.ID {
 	}
 	return x.box.sandbox.ID
 }
+
+// A clock measures the phases of a run.
+type clock struct {
+	mu     sync.Mutex
+	began  time.Time       // start of the current phase; guarded by mu
+	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
+}
+
+// start begins a phase without ending another one.
+func (x *clock) start() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.began = time.Now()
+}
+
+// phase ends the current phase, which gets the given name, and begins the next one.
+func (x *clock) phase(name string) {
+	t := time.Now()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.add(name, t.Sub(x.began))
+	x.began = t
+}
+
+// addPart records a part of the current phase as a phase of its own.
+func (x *clock) addPart(name string, d time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.add(name, d)
+	x.began = x.began.Add(d)
+}
+
+// add adds d to a phase. The caller must hold mu.
+func (x *clock) add(name string, d time.Duration) {
+	d = max(0, d)
+	for i := range x.phases {
+		if x.phases[i].Name == name {
+			x.phases[i].Time += caisson.Duration(d)
+			return
+		}
+	}
+	x.phases = append(x.phases, caisson.Phase{Name: name, Time: caisson.Duration(d)})
+}
+
+// split returns the phases, with the time of model calls taken out of the phase "agent".
+func (x *clock) split(model time.Duration) []caisson.Phase {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := slices.Clone(x.phases)
+	i := slices.IndexFunc(list, func(p caisson.Phase) bool { return p.Name == "agent" })
+	if i < 0 || model == 0 {
+		return list
+	}
+	spent := min(caisson.Duration(model), list[i].Time)
+	list[i].Time -= spent
+	return slices.Insert(list, i, caisson.Phase{Name: "model", Time: spent})
+}
+
+// A failure is the error of a failed attempt, with the code and message of its result.
+type failure struct {
+	code      string
+	msg       string
+	err       error // cause, for the log
+	fromAgent bool  // reported by the agent, which may not have the actual cause
+}
+
+func (f *failure) Error() string {
+	if f.err != nil {
+		return f.msg + ": " + f.err.Error()
+	}
+	return f.msg
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+// isFailure reports whether err already contains the code and message of a result.
+func isFailure(err error) bool {
+	_, ok := errors.AsType[*failure](err)
+	return ok
+}
+
+func failf(code, format string, args ...any) error {
+	return &failure{code: code, msg: fmt.Sprintf(format, args...)}
+}
+
+// errDeadline is the cause when an attempt has used up its time.
+var errDeadline = errors.New("the run's time is over")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
 // executor executes attempts.
@@ -55,40 +54,7 @@ func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError
 
 // do executes all steps that can fail.
 func (e *executor) do(ctx context.Context, x *attempt) error {
-	x.clock.phase("queue")
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := x.rec.flush(); err != nil {
-		return err // The agent's events could not be recorded.
-	}
-	r, err := e.runs.Get(ctx, caisson.In(x.r.Account), x.r.ID)
-	if err != nil {
-		return err // x.r is kept, because the result is stored under its id.
-	}
-	x.r = r
-	if x.agent, err = e.builder.complete(ctx, x.r.Agent); err != nil {
-		return err
-	}
-	models, err := e.planner.models.ListModels(ctx)
-	if err != nil {
-		return err
-	}
-	// The limits were resolved when the run was requested, with the rights of its caller.
-	asked := x.r.Request
-	asked.Limits, asked.Model = x.r.Limits, x.r.Model
-	settled := caisson.HostCaller(x.r.Account, "begin an attempt")
-	if x.settings, err = agent.Resolve(x.agent, asked, e.planner.defaults(models), settled); err != nil {
-		return err
-	}
-	if err := x.state(ctx, caisson.RunStarting); err != nil {
-		return err
-	}
-	x.status("starting", "")
-	if err := e.budgets.setBudget(ctx, x.r); err != nil {
-		return err
-	}
-	template, err := e.build(ctx, x)
+	template, err := e.prepare(ctx, x)
 	if err != nil {
 		return err
 	}
@@ -99,24 +65,42 @@ func (e *executor) do(ctx context.Context, x *attempt) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
-	x.clock.start()
-	if err := e.provisioner.open(withPhaseTimer(ctx, x), x, template); err != nil {
+	if err := e.provisioner.provision(ctx, x, template, deadline); err != nil {
 		return err
 	}
-	if _, err := x.update(ctx, func(r *caisson.Run) {
-		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.sandbox.ID, now(), deadline.UTC()
-		r.Workspace = x.box.sandbox.Spec.Workspace
-	}); err != nil {
-		return err
-	}
-	if err := e.provisioner.copyIn(ctx, x); err != nil {
-		return err
-	}
-	if err := e.provisioner.clone(ctx, x); err != nil {
-		return err
-	}
-	x.status("running", "")
 	return e.turns.execute(ctx, x, deadline)
+}
+
+// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist.
+func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
+	x.clock.phase("queue")
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := x.rec.flush(); err != nil {
+		return nil, err // The agent's events could not be recorded.
+	}
+	r, err := e.runs.Get(ctx, caisson.In(x.r.Account), x.r.ID)
+	if err != nil {
+		return nil, err // x.r is kept, because the result is stored under its id.
+	}
+	x.r = r
+	if x.agent, err = e.builder.complete(ctx, r.Agent); err != nil {
+		return nil, err
+	}
+	plan, now, err := e.planner.check(ctx, r, x.agent)
+	if err != nil {
+		return nil, err
+	}
+	x.plan = now
+	if _, err := x.update(ctx, func(r *caisson.Run) { r.State, r.Plan = caisson.RunStarting, plan }); err != nil {
+		return nil, err
+	}
+	x.status("starting", "")
+	if err := e.budgets.setBudget(ctx, x.r); err != nil {
+		return nil, err
+	}
+	return e.build(ctx, x)
 }
 
 // Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.

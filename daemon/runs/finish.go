@@ -69,7 +69,7 @@ func (x *attempt) timeoutText() string {
 }
 
 // finish stores the result and cleans up, in an order that loses nothing. The result is durable before the end is
-// reported, and before anything of the run is removed; the following steps can be repeated from it (see [runs.storeEnd]).
+// reported, and before anything of the run is removed; the following steps can be repeated from it (see [service.storeEnd]).
 // An error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
 func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunError) error {
 	// The sub-runs of a run end with it.

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// planner makes runs of requests.
+// planner resolves requests into plans, which are stored with their runs, and checks them when they are executed.
 type planner struct {
 	builder *builder
 	models  caisson.Models
@@ -37,7 +37,11 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if err != nil {
 		return nil, err
 	}
-	plan, err := agent.Resolve(a, req, p.defaults(models), caller)
+	set, err := agent.Resolve(a, req, p.defaults(models), caller)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := planOf(a, set)
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +61,50 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	}
 	return &caisson.Run{
 		ID: caisson.NewID(caisson.RunPrefix), Account: caller.Account, Agent: a.ID, Request: req, State: caisson.RunQueued,
-		Attempt: 1, Trace: newTrace(), Limits: plan.Limits, Model: plan.Model, Local: caller.Local, CreatedAt: now(),
+		Attempt: 1, Trace: newTrace(), Limits: set.Limits, Model: set.Model, Local: caller.Local, CreatedAt: now(), Plan: plan,
 	}, nil
+}
+
+// planVersion is the version of the plans that this build makes and executes.
+const planVersion = 1
+
+// planOf returns the plan for settings of an agent.
+func planOf(a *caisson.Agent, s *agent.Settings) (*caisson.RunPlan, error) {
+	key, err := planKey(a)
+	return &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Policy: s.Policy, Env: s.Env, Command: s.Command}, err
+}
+
+// planKey returns a hash of the parts of an agent that plans are made of.
+func planKey(a *caisson.Agent) (string, error) {
+	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Tools, a.Personas)
+}
+
+// check returns the plan that an attempt of a run executes, with what the run may do now: its limits, and models that have
+// been removed, are checked here; its policy when the sandbox gets it, and its budgets when a call is made. A run without
+// a plan that this build and the agent's present entry can execute is planned again, within its limits.
+func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (stored, now *caisson.RunPlan, err error) {
+	models, err := p.models.ListModels(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := planKey(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	caller, d := caisson.Caller{Account: r.Account, Local: r.Local}, p.defaults(models)
+	if r.Plan == nil || r.Plan.Version != planVersion || r.Plan.Agent != key {
+		asked := r.Request
+		asked.Limits, asked.Model = r.Limits, r.Model
+		set, err := agent.Resolve(a, asked, d, caller)
+		if err != nil {
+			return nil, nil, err
+		}
+		plan, err := planOf(a, set)
+		return plan, plan, err
+	}
+	plan := *r.Plan
+	plan.Models, err = agent.Check(a, r.Limits, plan.Models, d, caller)
+	return r.Plan, &plan, err
 }
 
 // defaults returns the settings that apply where neither the run nor its agent has its own.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/caisson-dev/caisson/internal/timing"
 
@@ -29,11 +30,6 @@ type provisioner struct {
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// withPhaseTimer returns a context with which package sandboxes records the duration of parts of its work.
-func withPhaseTimer(ctx context.Context, x *attempt) context.Context {
-	return timing.WithTimer(ctx, x.clock.addPart)
-}
-
 // The labels of sandboxes and snapshots that belong to the run core.
 const (
 	labelPrefix  = "caisson/"
@@ -42,6 +38,28 @@ const (
 	labelSession = labelPrefix + "session" // id of the session
 	labelKey     = labelPrefix + "warm"    // key of a warm snapshot; also set on the sandbox that it is captured in
 )
+
+// provision gets the attempt's sandbox running, with its workspace. It does not give it a prompt.
+func (p *provisioner) provision(ctx context.Context, x *attempt, template *prepared, deadline time.Time) error {
+	x.clock.start()
+	if err := p.open(timing.WithTimer(ctx, x.clock.addPart), x, template); err != nil {
+		return err
+	}
+	if _, err := x.update(ctx, func(r *caisson.Run) {
+		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.sandbox.ID, now(), deadline.UTC()
+		r.Workspace = x.box.sandbox.Spec.Workspace
+	}); err != nil {
+		return err
+	}
+	if err := p.copyIn(ctx, x); err != nil {
+		return err
+	}
+	if err := p.clone(ctx, x); err != nil {
+		return err
+	}
+	x.status("running", "")
+	return nil
+}
 
 // open provisions the attempt's sandbox: the session's, a fork of the warm snapshot, or a new one.
 func (p *provisioner) open(ctx context.Context, x *attempt, template *prepared) error {
@@ -141,7 +159,7 @@ func (p *provisioner) fork(ctx context.Context, x *attempt, snap *caisson.Snapsh
 			return err
 		}
 		forks, err = p.service.Fork(ctx, string(snap.ID), caisson.ForkRequest{
-			Labels: x.labels(), Policy: &x.settings.Policy, Assigned: x.assignment(), Resources: limits, Workspace: workspace,
+			Labels: x.labels(), Policy: &x.plan.Policy, Assigned: x.assignment(), Resources: limits, Workspace: workspace,
 		})
 		return err
 	})
@@ -166,7 +184,7 @@ func (p *provisioner) fork(ctx context.Context, x *attempt, snap *caisson.Snapsh
 // create creates the sandbox from the agent's template.
 func (p *provisioner) create(ctx context.Context, x *attempt, template *prepared) error {
 	req := template.create(x.agent)
-	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), &x.settings.Policy, x.assignment()
+	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), &x.plan.Policy, x.assignment()
 	if own := resources(x.r.Limits); own != resources(withDefaults(x.agent.Limits)) {
 		req.Resources = own
 	}

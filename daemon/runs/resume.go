@@ -104,7 +104,7 @@ func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
 	}
-	_, err := m.policies.SetPolicy(x.asOwner(ctx), string(x.box.sandbox.ID), x.settings.Policy)
+	_, err := m.policies.SetPolicy(x.asOwner(ctx), string(x.box.sandbox.ID), x.plan.Policy)
 	return err
 }
 

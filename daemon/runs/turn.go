@@ -62,7 +62,7 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 		t.Files = nil // they exist already, possibly changed by the agent
 		t.ReadyTime = caisson.Duration(min(left, readyTimeout))
 	}
-	t.Command = x.settings.Command
+	t.Command = x.plan.Command
 	t.Env = x.env(deadline)
 	recipe := u.recipes[x.agent.Driver]
 	if recipe == nil {
