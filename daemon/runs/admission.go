@@ -67,7 +67,8 @@ func (a *admission) submit(ctx context.Context, r *caisson.Run) (_ *caisson.Run,
 // starts, so that runs are queued in the order of their requests. The goroutine gets only the parts of the request that
 // it needs before admission; the rest is read from the store when the attempt starts.
 func (a *admission) queueAttempt(r *caisson.Run) error {
-	ctx, cancel := context.WithCancelCause(caisson.WithCaller(a.background.Context(), caisson.Caller{Account: r.Account, Local: r.Local}))
+	caller := caisson.Caller{Account: r.Account, Local: r.Local}
+	ctx, cancel := context.WithCancelCause(caisson.WithCaller(a.background.Context(), caller))
 	closed := caisson.Errorf(caisson.Unavailable, "the daemon is shutting down; the run stays queued for the next one")
 	l := a.live.add(r.ID, cancel)
 	if l == nil {

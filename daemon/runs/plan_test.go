@@ -34,7 +34,10 @@ func TestPlan(t *testing.T) {
 			name: "its model was removed", change: func(w *world, _ caisson.ID) { w.models.set(nil, "large") },
 			code: caisson.RunInvalid, words: "may not use",
 		},
-		{name: "a model was added", change: func(w *world, _ caisson.ID) { w.models.set(nil, "new", "small", "large") }, models: []string{"small", "large"}},
+		{
+			name: "a model was added", change: func(w *world, _ caisson.ID) { w.models.set(nil, "new", "small", "large") },
+			models: []string{"small", "large"},
+		},
 		{name: "limits were narrowed", token: true, change: narrow, code: caisson.RunInvalid, words: "limits.calls: is wider than 3"},
 		{name: "limits were narrowed for others", change: narrow, models: []string{"small", "large"}},
 		{

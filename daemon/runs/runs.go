@@ -210,8 +210,9 @@ func New(cfg Config) *Core {
 	snapshots := &snapshots{service: boxes.Snapshots, services: services, build: cfg.Build}
 	warm := &warmSnapshots{
 		capturer: &capturer{
-			recipes: recipes, builder: builder, services: services, guestExec: guestExec, snapshots: snapshots, lifecycle: boxes.Lifecycle,
-			service: boxes.Snapshots, assign: boxes.Assign, placeholder: cfg.Work.Workspaces != nil, grace: limits.Grace, events: cfg.Events,
+			recipes: recipes, builder: builder, services: services, guestExec: guestExec, snapshots: snapshots,
+			lifecycle: boxes.Lifecycle, service: boxes.Snapshots, assign: boxes.Assign, placeholder: cfg.Work.Workspaces != nil,
+			grace: limits.Grace, events: cfg.Events,
 		},
 		service: boxes.Snapshots, background: background, events: cfg.Events, log: cfg.Log, making: map[string]*capture{},
 		scheduled: map[string]bool{}, retryAfter: map[string]time.Time{}, failed: map[string]string{},
