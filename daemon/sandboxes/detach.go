@@ -19,7 +19,7 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	proc, err := p.c.processes.exec(ctx, id, e)
+	proc, err := execIn(ctx, p.runtime, id, e)
 	if err != nil {
 		return nil, err
 	}
