@@ -8,9 +8,8 @@ import (
 	"path"
 	"time"
 
-	"github.com/caisson-dev/caisson/internal/timing"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/timing"
 )
 
 // provisioner provisions the sandboxes of attempts: it resumes the session's, or makes a new one, and puts the
