@@ -182,7 +182,7 @@ func (e *Engine) API() caisson.API {
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(),
+		Volumes: e.volumes.Volumes(), Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
 	}
 }
 
