@@ -110,6 +110,18 @@ type Run struct {
 	EndedAt      time.Time   `json:"endedAt,omitzero"`
 	Deadline     time.Time   `json:"deadline,omitzero"`
 	Children     int64       `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
+	Plan         *RunPlan    `json:"-"` // nil in a run that an older build stored
+}
+
+// A RunPlan is what the request of a run was resolved to when it was made, besides its limits and its model. Each attempt
+// checks whether it is still allowed, and executes it. The store has it; the API does not show it.
+type RunPlan struct {
+	Version int               `json:"version"` // what the fields mean; another build may have another version
+	Agent   string            `json:"agent"`   // hash of the parts of the agent's entry that it was made of
+	Models  []string          `json:"models,omitempty"`
+	Policy  Policy            `json:"policy"`
+	Env     map[string]string `json:"env,omitempty"`
+	Command []string          `json:"command,omitempty"` // with all placeholders filled in except {prompt}
 }
 
 // A RunResult is the outcome of an attempt.

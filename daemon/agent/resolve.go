@@ -70,13 +70,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
-	own := a.Limits
-	if a.Account != "" && !caller.MayUseHost() {
-		// The agent may have been stored when higher limits were allowed. Wider limits for every account belong in a file of
-		// the administrator's.
-		own = capLimits(own, limitsOf(caisson.AgentLimits{}, d.Limits))
-	}
-	limits, err := narrowLimits(limitsOf(own, d.Limits), req.Limits, caller.MayUseHost())
+	limits, err := narrowLimits(mostLimits(a, d, caller), req.Limits, caller.MayUseHost())
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +93,34 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	s.Env[envPrefix+"MODEL_API"] = s.API
 	return s, nil
+}
+
+// Check checks the limits and models of a run that [Resolve] has returned earlier for the same agent. It returns the models that
+// the run may still use, or an error, as Resolve does, if its first model or its limits are not allowed any more.
+func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
+	c, s := &checker{}, &Settings{}
+	c.toolRule(a) // the rules may be those of another build
+	if len(models) > 0 {
+		c.model(a, models[0], d, s)
+	}
+	if err := errors.Join(c.errs...); err != nil {
+		return nil, err
+	}
+	if _, err := narrowLimits(mostLimits(a, d, caller), limits, caller.MayUseHost()); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return !slices.Contains(s.Models, m) }), nil
+}
+
+// mostLimits returns the limits that a run has if its request names none, which are the widest ones over a token.
+func mostLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
+	own := a.Limits
+	if a.Account != "" && !caller.MayUseHost() {
+		// The agent may have been stored when higher limits were allowed. Wider limits for every account belong in a file of
+		// the administrator's.
+		own = capLimits(own, limitsOf(caisson.AgentLimits{}, d.Limits))
+	}
+	return limitsOf(own, d.Limits)
 }
 
 // persona returns the persona that a request names; nil means main.

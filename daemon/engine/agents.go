@@ -30,14 +30,17 @@ func newRuns(e *Engine) *runs.Core {
 		CheckPolicy: policies{e.cfg.ownAddresses()}.checkAgentPolicy, MaxLimits: maxTokenAgentLimits(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	return runs.New(runs.Config{
-		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
+		Dir: e.data.root, Store: e.data.store,
 		Sandboxes: runs.Sandboxes{
 			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(),
 			Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
 		},
-		Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget,
-		Events: e.events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
-		Build: e.process.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
+		Agents: runs.AgentConfig{Catalog: catalog, Models: e.gateway.catalog, Recipes: recipes(), Budget: e.cfg.Limits.Budget},
+		Work: runs.WorkConfig{
+			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
+		},
+		Ledger: runs.LedgerConfig{Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget},
+		Events: e.events, Limits: e.cfg.Agents.Limits, Build: e.process.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }
 

@@ -8,19 +8,28 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
 // Agents implements [caisson.Agents]: the catalog, and the templates and warm snapshots that are made from its entries.
-type Agents struct{ c *Core }
-
-// Agents returns the service that manages agents.
-func (c *Core) Agents() *Agents { return &Agents{c} }
+type Agents struct {
+	catalog   *agent.Catalog
+	models    caisson.Models
+	recipes   map[string]Recipe // by driver
+	builder   *builder
+	warm      *warmSnapshots
+	snapshots *snapshots
+	templates caisson.Templates
+	lifecycle caisson.Sandboxes
+	files     caisson.Files
+	events    caisson.Publisher
+}
 
 var _ caisson.Agents = (*Agents)(nil)
 
 // ListAgents implements [caisson.Agents].
 func (s *Agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
-	list, err := s.c.Catalog.ListAgents(ctx)
+	list, err := s.catalog.ListAgents(ctx)
 	for _, a := range list {
 		if serr := s.status(ctx, a); serr != nil {
 			// An agent whose template cannot be read must not hide the others.
@@ -32,7 +41,7 @@ func (s *Agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 
 // GetAgent implements [caisson.Agents].
 func (s *Agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error) {
-	a, err := s.c.Catalog.GetAgent(ctx, id)
+	a, err := s.catalog.GetAgent(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +54,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if err != nil {
 		return err
 	}
-	full, err := s.c.builder.complete(ctx, a.ID)
+	full, err := s.builder.complete(ctx, a.ID)
 	if err != nil {
 		a.Status.Problem = caisson.MessageOf(err)
 		return nil
@@ -55,7 +64,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if name == "" {
 		name = want.Name
 	}
-	t, err := s.c.Sandboxes.Templates.GetTemplate(ctx, name)
+	t, err := s.templates.GetTemplate(ctx, name)
 	if caisson.KindOf(err) == caisson.NotFound {
 		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
 		return nil
@@ -71,29 +80,29 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if t.Built == nil && len(t.Setup) > 0 {
 		return nil
 	}
-	p, err := s.c.builder.build(ctx, t, nil) // the template is already built
+	p, err := s.builder.build(ctx, t, nil) // the template is already built
 	if err != nil {
 		return err
 	}
-	snap, err := s.c.warmSnapshots.current(ctx, full, p)
+	snap, err := s.snapshots.current(ctx, full, p)
 	switch {
 	case err != nil:
 		return err
 	case snap != nil:
 		a.Status.Snapshot, a.Status.WarmedAt, a.Status.Size, a.Status.Digest = snap.ID, snap.CreatedAt, snap.Size, snap.Spec.Digest
 	case usesWarmSnapshot(full):
-		a.Status.Problem = s.c.warmSnapshots.problem(caller.Account, a.ID)
+		a.Status.Problem = s.warm.problem(caller.Account, a.ID)
 	}
 	return nil
 }
 
 // PutAgent implements [caisson.Agents].
 func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error) {
-	put, err := s.c.Catalog.PutAgent(ctx, a)
+	put, err := s.catalog.PutAgent(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	s.c.Events.Publish(ctx, put.Account, "agent.put", put.ID, nil)
+	s.events.Publish(ctx, put.Account, "agent.put", put.ID, nil)
 	return put, nil
 }
 
@@ -103,14 +112,14 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.Catalog.RemoveAgent(ctx, id); err != nil {
+	if err := s.catalog.RemoveAgent(ctx, id); err != nil {
 		return err
 	}
-	s.c.Events.Publish(ctx, caller.Account, "agent.removed", id, nil)
-	if err := s.c.warmSnapshots.dropOthers(ctx, id, ""); err != nil {
+	s.events.Publish(ctx, caller.Account, "agent.removed", id, nil)
+	if err := s.snapshots.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}
-	if err := s.c.Sandboxes.Templates.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := s.templates.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
 	return nil
@@ -121,11 +130,11 @@ func (s *Agents) BuildAgent(ctx context.Context, id string, progress func(caisso
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	a, err := s.c.builder.complete(ctx, id)
+	a, err := s.builder.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.c.builder.prepare(ctx, a, "", progress); err != nil {
+	if _, err := s.builder.prepare(ctx, a, "", progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
@@ -136,10 +145,10 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	if _, err := s.c.Catalog.GetAgent(ctx, id); err != nil {
+	if _, err := s.catalog.GetAgent(ctx, id); err != nil {
 		return nil, err
 	}
-	if _, err := s.c.warmSnapshots.make(ctx, id, true, progress); err != nil {
+	if _, err := s.warm.make(ctx, id, true, progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
@@ -147,16 +156,16 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 
 // CheckAgent implements [caisson.Agents].
 func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.AgentCheck, err error) {
-	a, err := s.c.builder.complete(ctx, id)
+	a, err := s.builder.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	models, err := s.c.Models.ListModels(ctx)
+	models, err := s.models.ListModels(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list = append(list, checkModels(a, models)...)
-	template, err := s.c.builder.prepare(ctx, a, "", func(caisson.Progress) {})
+	template, err := s.builder.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
 		return append(list, caisson.AgentCheck{
 			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "mend its set-up, then: caisson agent build " + id,
@@ -166,16 +175,16 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	req := template.create(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
-	box, err := s.c.Sandboxes.Lifecycle.Create(s.c.builder.asAuthor(ctx, a), req)
+	box, err := s.lifecycle.Create(asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if rerr := s.c.Sandboxes.Lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID)); rerr != nil && err == nil {
+		if rerr := s.lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID)); rerr != nil && err == nil {
 			err = rerr
 		}
 	}()
-	in := inspection{s.c, box.ID}
+	in := inspection{s.files, box.ID}
 	if len(a.Command) > 0 {
 		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: "ok", Detail: "is installed"}
 		if ok, err := in.Has(ctx, a.Command[0]); err != nil {
@@ -187,14 +196,14 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	}
 	if usesWarmSnapshot(a) {
 		c := caisson.AgentCheck{Subject: "warm snapshot", Status: "ok", Detail: "runs fork it"}
-		if snap, err := s.c.warmSnapshots.current(ctx, a, template); err != nil {
+		if snap, err := s.snapshots.current(ctx, a, template); err != nil {
 			return nil, err
 		} else if snap == nil {
 			c.Status, c.Detail, c.Remedy = "warning", "there is none; runs start cold", "caisson agent warm "+id
 		}
 		list = append(list, c)
 	}
-	if recipe := s.c.Recipes[a.Driver]; recipe != nil {
+	if recipe := s.recipes[a.Driver]; recipe != nil {
 		more, err := recipe.Check(ctx, a, in)
 		if err != nil {
 			return nil, err
@@ -241,8 +250,8 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 
 // An inspection reads files in a sandbox.
 type inspection struct {
-	c   *Core
-	box caisson.ID
+	files caisson.Files
+	box   caisson.ID
 }
 
 // maxTree is the maximum size in bytes of an archive that an inspection reads into memory.
@@ -250,7 +259,7 @@ const maxTree = 64 << 20
 
 // Tree implements [Inspection].
 func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
-	r, err := i.c.Sandboxes.Files.ReadTree(ctx, string(i.box), path)
+	r, err := i.files.ReadTree(ctx, string(i.box), path)
 	if err != nil {
 		return nil, err
 	}
@@ -268,14 +277,14 @@ func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
 // Has implements [Inspection].
 func (i inspection) Has(ctx context.Context, program string) (bool, error) {
 	if strings.HasPrefix(program, "/") {
-		_, err := i.c.Sandboxes.Files.StatFile(ctx, string(i.box), program)
+		_, err := i.files.StatFile(ctx, string(i.box), program)
 		if caisson.KindOf(err) == caisson.NotFound {
 			return false, nil
 		}
 		return err == nil, err
 	}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"} {
-		switch _, err := i.c.Sandboxes.Files.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
+		switch _, err := i.files.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
 		case caisson.NotFound:
 		default:
 			return err == nil, err

@@ -108,7 +108,7 @@ func newTrail(t *testing.T, v way) *trail {
 	w.put(warmAgent())
 	x := &trail{world: w, way: v, relay: &relay{steps: &w.steps, in: map[caisson.ID]bool{}, deliveries: map[caisson.ID]*caisson.Delivery{}}}
 	w.down()
-	w.config.Relay = x.relay
+	w.config.Work.Relay = x.relay
 	w.up()
 	w.on("look", func(v *turn) int {
 		r, err := w.store.Store.Runs().Get(v.ctx, caisson.AllAccounts(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))

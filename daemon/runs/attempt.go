@@ -5,28 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
-// An attempt is one try of a run. Nothing else changes the run until the attempt's result is stored.
+// An attempt is one try of a run, with all that is known of it. Nothing else changes the run until the attempt's result
+// is stored.
 type attempt struct {
-	c        *Core
+	runs     caisson.RunStore
+	events   caisson.Publisher
 	r        *caisson.Run
 	agent    *caisson.Agent
-	settings *agent.Settings // resolved settings of the run
+	plan     *caisson.RunPlan // what the run may do of its plan
 	log      *slog.Logger
 	rec      *recorder
+	clock    clock
+	box      box
+	said     said
+	result   caisson.RunResult
+	starting bool // the daemon is starting, and ends a run of an earlier daemon
+}
 
-	clock
-	provisioner provisioner
-	turn        turn
-	finisher    finisher
-
+// box is the sandbox of an attempt.
+type box struct {
 	sandbox       *caisson.Sandbox   // nil until the sandbox exists
 	volume        caisson.ID         // the volume of the run's session; "" for none
 	repo          *caisson.RepoGrant // access to the run's repository; nil for none
@@ -36,37 +42,13 @@ type attempt struct {
 	removable     bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
 	undeliverable bool               // the sandbox is kept because it contains changes that could not be delivered
 	prompted      bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
-	answer        strings.Builder    // the text that the agent has written so far
-	eventBytes    int64              // bytes of the agent's events
-	maybeProvider bool               // the cause may be a failed model provider: the agent or the deadline ended the run
-	result        caisson.RunResult
-
-	starting bool // the daemon is starting, and ends a run of an earlier daemon
 }
 
-// The parts of an attempt. Each embeds the attempt, and uses the others through it.
-type (
-	provisioner struct{ *attempt } // provisions the sandbox
-	turn        struct{ *attempt } // gives the prompt to the agent and records its events
-	finisher    struct{ *attempt } // stores the result and cleans up
-)
-
-// A clock measures the phases of a run.
-type clock struct {
-	mu     sync.Mutex
-	began  time.Time       // start of the current phase; guarded by mu
-	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
-}
-
-// newAttempt returns the attempt of a run that is about to be queued.
-func (c *Core) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
-	x := &attempt{
-		c: c, r: r, rec: newRecorder(ctx, c.streams, r), clock: clock{began: time.Now()},
-		log:    c.Log.With("run", r.ID, "attempt", r.Attempt, "agent", r.Agent, "account", r.Account, "trace", r.Trace),
-		result: caisson.RunResult{Attempt: r.Attempt, Trace: r.Trace, Versions: map[string]string{"caisson": c.Version}},
-	}
-	x.provisioner, x.turn, x.finisher = provisioner{x}, turn{x}, finisher{x}
-	return x
+// said is what an agent has said.
+type said struct {
+	answer        strings.Builder // the text that the agent has written so far
+	eventBytes    int64           // bytes of the agent's events
+	maybeProvider bool            // the cause may be a failed model provider: the agent or the deadline ended the run
 }
 
 // status records a status event.
@@ -78,19 +60,115 @@ func (x *attempt) status(phase, label string) {
 func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.log.WarnContext(ctx, what, "err", err)
 	x.status("warning", what)
-	x.c.Events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
+	x.events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
-// recordQueuePosition records the run's position in the queue.
-func (x *attempt) recordQueuePosition(place *ticket) {
-	label := ""
-	switch n, full := x.c.queue.ahead(place); {
-	case n > 0:
-		label = fmt.Sprintf("%d runs of the account are ahead of it", n)
-	case full:
-		label = "this host is full"
+// update changes the run in the store, and updates x.r.
+func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caisson.Run, error) {
+	r, err := x.runs.Update(ctx, caisson.In(x.r.Account), x.r.ID, func(r *caisson.Run) error {
+		change(r)
+		return nil
+	})
+	if err == nil {
+		x.r = r
 	}
-	x.status("queued", label)
+	return r, err
+}
+
+// version records the versions that the run uses; empty ones are omitted.
+func (x *attempt) version(more map[string]string) {
+	for k, v := range more {
+		if v != "" {
+			x.result.Versions[k] = v
+		}
+	}
+}
+
+// assignment returns the assignment of a sandbox to the attempt.
+func (x *attempt) assignment() *caisson.Assignment {
+	a := &caisson.Assignment{
+		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
+		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.StartableRuns() > 0 && len(x.r.Lineage) < maxDepth,
+	}
+	if len(x.plan.Models) > 0 {
+		a.Models = &caisson.ModelGrant{Models: x.plan.Models}
+	}
+	return a
+}
+
+// labels returns the labels of a run's sandbox; reconcile finds the sandbox by them.
+func (x *attempt) labels() map[string]string {
+	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
+	if x.r.Session != "" {
+		l[labelSession] = string(x.r.Session)
+	}
+	maps.Copy(l, x.r.Request.Labels)
+	return l
+}
+
+// asOwner returns a context with the rights of the agent's author, if the run uses the agent's own policy. The author
+// of built-in agents, and of agents in files on the host, is the host.
+func (x *attempt) asOwner(ctx context.Context) context.Context {
+	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
+		return caisson.WithCaller(ctx, caisson.HostCaller(x.r.Account, "run an agent of the host's"))
+	}
+	return ctx
+}
+
+// mounted reports whether the run's directory itself, or a layer over it, is mounted in the attempt's sandbox.
+func (x *attempt) mounted() bool {
+	return x.r.Request.Kind == caisson.WorkspaceOverlay || x.r.Request.Kind == caisson.WorkspaceDirect
+}
+
+// volumeRef returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
+// workspace, the session's; "" for none.
+func (x *attempt) volumeRef() string {
+	switch req := &x.r.Request; {
+	case req.Kind == caisson.WorkspaceVolume:
+		return req.Source
+	case x.r.HasWorkspace || req.Repo != nil:
+		return ""
+	}
+	return string(x.box.volume)
+}
+
+// env returns the environment of every agent's program. The API keys are placeholders: the gateway identifies the
+// caller by its wire.
+func (x *attempt) env(deadline time.Time) map[string]string {
+	env := map[string]string{
+		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
+		"CAISSON_RUN": string(x.r.ID), "CAISSON_AGENT": x.r.Agent, "CAISSON_DEADLINE": deadline.UTC().Format(time.RFC3339),
+		"TRACEPARENT": "00-" + x.r.Trace + "-" + x.r.Trace[:16] + "-01",
+	}
+	if x.assignment().Tools {
+		env["CAISSON_TOOLS_URL"] = toolsURL
+	}
+	if x.box.repo != nil {
+		env["CAISSON_REPO_URL"], env["CAISSON_REPO_BRANCH"], env["CAISSON_REPO_BASE"] = x.box.repo.URL, x.box.repo.Branch, x.box.repo.Start
+	}
+	// The agent's tools, for programs that cannot be configured in another way.
+	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {
+		if len(tools) > 0 {
+			env[name] = strings.Join(tools, ",")
+		}
+	}
+	maps.Copy(env, x.plan.Env)
+	return env
+}
+
+// sandboxID returns the id of the attempt's sandbox; "" if there is none.
+func (x *attempt) sandboxID() caisson.ID {
+	if x.box.sandbox == nil {
+		return ""
+	}
+	return x.box.sandbox.ID
+}
+
+// A clock measures the phases of a run.
+type clock struct {
+	mu     sync.Mutex
+	began  time.Time       // start of the current phase; guarded by mu
+	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
 }
 
 // start begins a phase without ending another one.
@@ -129,6 +207,20 @@ func (x *clock) add(name string, d time.Duration) {
 	x.phases = append(x.phases, caisson.Phase{Name: name, Time: caisson.Duration(d)})
 }
 
+// split returns the phases, with the time of model calls taken out of the phase "agent".
+func (x *clock) split(model time.Duration) []caisson.Phase {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := slices.Clone(x.phases)
+	i := slices.IndexFunc(list, func(p caisson.Phase) bool { return p.Name == "agent" })
+	if i < 0 || model == 0 {
+		return list
+	}
+	spent := min(caisson.Duration(model), list[i].Time)
+	list[i].Time -= spent
+	return slices.Insert(list, i, caisson.Phase{Name: "model", Time: spent})
+}
+
 // A failure is the error of a failed attempt, with the code and message of its result.
 type failure struct {
 	code      string
@@ -158,141 +250,3 @@ func failf(code, format string, args ...any) error {
 
 // errDeadline is the cause when an attempt has used up its time.
 var errDeadline = errors.New("the run's time is over")
-
-// run executes the attempt from its admission to its end.
-func (x *attempt) run(ctx context.Context) {
-	err := x.do(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errClosing) {
-		return // The next daemon reconciles the run.
-	}
-	// The following steps are required for a cancelled run, too.
-	clean := context.WithoutCancel(ctx)
-	if err := x.finisher.finish(clean, x.finisher.explain(ctx, err)); err != nil {
-		x.log.ErrorContext(clean, "the result of a run is lost; the next daemon ends the run", "err", err)
-	}
-}
-
-// do executes all steps that can fail.
-func (x *attempt) do(ctx context.Context) error {
-	x.phase("queue")
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := x.rec.flush(); err != nil {
-		return err // The agent's events could not be recorded.
-	}
-	r, err := x.c.Store.Runs().Get(ctx, caisson.In(x.r.Account), x.r.ID)
-	if err != nil {
-		return err // x.r is kept, because the result is stored under its id.
-	}
-	x.r = r
-	if x.agent, err = x.c.builder.complete(ctx, x.r.Agent); err != nil {
-		return err
-	}
-	models, err := x.c.Models.ListModels(ctx)
-	if err != nil {
-		return err
-	}
-	// The limits were resolved when the run was requested, with the rights of its caller.
-	asked := x.r.Request
-	asked.Limits, asked.Model = x.r.Limits, x.r.Model
-	settled := caisson.HostCaller(x.r.Account, "begin an attempt")
-	if x.settings, err = agent.Resolve(x.agent, asked, x.c.admission.defaults(models), settled); err != nil {
-		return err
-	}
-	if err := x.state(ctx, caisson.RunStarting); err != nil {
-		return err
-	}
-	x.status("starting", "")
-	if err := x.c.budgets.setBudget(ctx, x.r); err != nil {
-		return err
-	}
-	template, err := x.build(ctx)
-	if err != nil {
-		return err
-	}
-	// The template is built once for all runs, so building it does not count against this run's time.
-	deadline := time.Now().Add(time.Duration(x.r.Limits.Time))
-	if !x.r.Deadline.IsZero() && x.r.Deadline.Before(deadline) {
-		deadline = x.r.Deadline // the deadline set by the parent run
-	}
-	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
-	defer cancel()
-	x.start()
-	if err := x.provisioner.open(withPhaseTimer(ctx, x), template); err != nil {
-		return err
-	}
-	if _, err := x.update(ctx, func(r *caisson.Run) {
-		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.sandbox.ID, now(), deadline.UTC()
-		r.Workspace = x.sandbox.Spec.Workspace
-	}); err != nil {
-		return err
-	}
-	if err := x.provisioner.copyIn(ctx); err != nil {
-		return err
-	}
-	if err := x.provisioner.clone(ctx); err != nil {
-		return err
-	}
-	x.status("running", "")
-	return x.turn.execute(ctx, deadline)
-}
-
-// Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
-const (
-	buildTime = 30 * time.Minute
-	maxStages = 200 // status events
-)
-
-// build makes sure that the agent's template exists and is built.
-func (x *attempt) build(ctx context.Context) (*prepared, error) {
-	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
-	defer cancel()
-	told, stages := "", 0
-	template, err := x.c.builder.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
-		if label := progressLabel(p); label != told && stages < maxStages {
-			told = label
-			stages++
-			x.status("starting", label)
-		}
-	})
-	if err != nil && bctx.Err() != nil {
-		return nil, context.Cause(bctx)
-	}
-	return template, err
-}
-
-func progressLabel(p caisson.Progress) string {
-	label := "building " + p.Stage
-	if p.Detail != "" {
-		label += ": " + p.Detail
-	}
-	return strings.ToValidUTF8(label[:min(len(label), 200)], "")
-}
-
-// state stores the state of the run.
-func (x *attempt) state(ctx context.Context, s caisson.RunState) error {
-	_, err := x.update(ctx, func(r *caisson.Run) { r.State = s })
-	return err
-}
-
-// update changes the run in the store, and updates x.r.
-func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caisson.Run, error) {
-	r, err := x.c.Store.Runs().Update(ctx, caisson.In(x.r.Account), x.r.ID, func(r *caisson.Run) error {
-		change(r)
-		return nil
-	})
-	if err == nil {
-		x.r = r
-	}
-	return r, err
-}
-
-// version records the versions that the run uses; empty ones are omitted.
-func (x *attempt) version(more map[string]string) {
-	for k, v := range more {
-		if v != "" {
-			x.result.Versions[k] = v
-		}
-	}
-}

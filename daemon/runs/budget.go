@@ -6,49 +6,60 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// budgets contains the budgets of runs.
+type budgets struct {
+	ledger caisson.LedgerStore
+	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read them again; nil if it need not
+}
+
 // setBudget creates the budget of an attempt. It must exist before the first call.
-func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
+func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	limits := caisson.Limits{USD: r.Limits.Cost, Tokens: r.Limits.Tokens, Calls: r.Limits.Calls}
 	if limits.IsZero() {
 		return nil
 	}
 	key := budgetKey(r.ID)
 	// Each attempt has the full limits.
-	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
+	err := b.ledger.DeleteBudget(ctx, caisson.In(r.Account), key)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	b := &caisson.Budget{Key: key, Account: r.Account, Limits: limits, CreatedAt: now()}
-	put, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b)
+	budget := &caisson.Budget{Key: key, Account: r.Account, Limits: limits, CreatedAt: now()}
+	put, err := b.ledger.PutBudget(ctx, caisson.In(r.Account), budget)
 	if err != nil {
 		return err
 	}
-	if b.Limits = limits.Plus(put.Used); b.Limits != limits {
+	if budget.Limits = limits.Plus(put.Used); budget.Limits != limits {
 		// A new budget includes the usage of earlier attempts, so the limits are raised by it.
-		if _, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b); err != nil {
+		if _, err := b.ledger.PutBudget(ctx, caisson.In(r.Account), budget); err != nil {
 			return err
 		}
 	}
-	if r.Attempt == 1 || c.Forget == nil {
+	if r.Attempt == 1 || b.forget == nil {
 		return nil // in the first attempt, the model gateway has not read the budget yet
 	}
-	return c.Forget(ctx, key)
+	return b.forget(ctx, key)
 }
 
 // dropBudget deletes the budget of a run that has ended. Its calls stay in the ledger.
-func (c budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
+func (b *budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
 	key := budgetKey(r.ID)
-	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
+	err := b.ledger.DeleteBudget(ctx, caisson.In(r.Account), key)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
-	if err != nil || c.Forget == nil {
+	if err != nil || b.forget == nil {
 		return err
 	}
-	return c.Forget(ctx, key)
+	return b.forget(ctx, key)
 }
 
 // budgetPrefix is the prefix of the keys of run budgets.
 const budgetPrefix = "run/"
 
 func budgetKey(id caisson.ID) string { return budgetPrefix + string(id) }
+
+// list returns the budgets of all accounts.
+func (b *budgets) list(ctx context.Context) ([]*caisson.Budget, error) {
+	return b.ledger.ListBudgets(ctx, caisson.AllAccounts())
+}

@@ -6,25 +6,38 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
 )
+
+// guests implements [caisson.GuestRuns]: the requests of agents about runs.
+type guests struct {
+	runs      caisson.RunStore
+	sandboxes caisson.Table[caisson.Sandbox]
+	catalog   *agent.Catalog
+	planner   *planner
+	admission *admission
+	subRuns   *subRuns
+	live      *live
+	events    caisson.Publisher
+}
 
 // parent returns the run that the guest in ctx serves, and its agent, if it may start sub-runs; otherwise it returns a
 // Denied error. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
-func (c guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
-	g, err := caisson.GuestOf(ctx)
+func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
+	guest, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	none := caisson.Errorf(caisson.Denied, "this sandbox serves no run that may start others")
-	sb, err := c.Store.Sandboxes().Get(ctx, caisson.In(g.Account), string(g.Sandbox))
-	if err != nil || sb.Assigned == nil || string(sb.Assigned.Run) != g.Run || !sb.Assigned.Tools {
+	sb, err := g.sandboxes.Get(ctx, caisson.In(guest.Account), string(guest.Sandbox))
+	if err != nil || sb.Assigned == nil || string(sb.Assigned.Run) != guest.Run || !sb.Assigned.Tools {
 		return nil, nil, none
 	}
-	r, err := c.Store.Runs().Get(ctx, caisson.In(g.Account), sb.Assigned.Run)
+	r, err := g.runs.Get(ctx, caisson.In(guest.Account), sb.Assigned.Run)
 	if err != nil || r.State.Ended() || r.Attempt != sb.Assigned.Attempt {
 		return nil, nil, none
 	}
-	a, err := c.Catalog.GetAgent(caisson.WithCaller(ctx, caisson.Caller{Account: g.Account}), r.Agent)
+	a, err := g.catalog.GetAgent(caisson.WithCaller(ctx, caisson.Caller{Account: guest.Account}), r.Agent)
 	if err != nil || len(a.SubAgents) == 0 {
 		return nil, nil, none
 	}
@@ -37,12 +50,12 @@ func mayStart(a *caisson.Agent, id string) bool {
 }
 
 // GuestAgents implements [caisson.GuestRuns].
-func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
-	r, a, err := c.parent(ctx)
+func (g *guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
+	r, a, err := g.parent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.Catalog.ListAgents(caisson.WithCaller(ctx, caisson.Caller{Account: r.Account}))
+	list, err := g.catalog.ListAgents(caisson.WithCaller(ctx, caisson.Caller{Account: r.Account}))
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
@@ -51,8 +64,8 @@ func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 const timeReserveDivisor = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].
-func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
-	p, a, err := c.parent(ctx)
+func (g *guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	p, a, err := g.parent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +82,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	req.User, req.Labels = p.Request.User, nil
 	// An agent makes this request, so it does not count as one over the unix socket, even if the parent's did.
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
-	r, err := c.admission.plan(ctx, caisson.Caller{Account: p.Account}, req)
+	r, err := g.planner.plan(ctx, caisson.Caller{Account: p.Account}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -81,35 +94,27 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	r.Limits.Time = min(r.Limits.Time, caisson.Duration(left))
 	r.Limits.Runs = new(min(r.Limits.StartableRuns(), max(0, p.Limits.StartableRuns()-p.Children-1)))
 	r.Parent, r.Lineage = p.ID, append(slices.Clone(p.Lineage), p.ID)
-	started, err := c.admission.submit(ctx, r)
+	started, err := g.admission.submit(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	c.recordInParent(ctx, p, started)
+	g.recordInParent(ctx, p, started)
 	return started, nil
 }
 
 // recordInParent records in the parent's events that it has started a run. It uses the recorder of the parent's attempt.
-func (c guests) recordInParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
-	c.Events.Publish(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
-	var tell func(...caisson.RunEvent)
-	c.mu.Lock()
-	if l := c.live[p.ID]; l != nil {
-		tell = l.addEvents
-	}
-	c.mu.Unlock()
-	if tell != nil {
-		tell(caisson.RunEvent{Type: caisson.EventStatus, Phase: "running", Label: "started a run of " + child.Agent, Child: child.ID})
-	}
+func (g *guests) recordInParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
+	g.events.Publish(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
+	g.live.record(p.ID, caisson.RunEvent{Type: caisson.EventStatus, Phase: "running", Label: "started a run of " + child.Agent, Child: child.ID})
 }
 
 // GuestRun implements [caisson.GuestRuns].
-func (c guests) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	p, _, err := c.parent(ctx)
+func (g *guests) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	p, _, err := g.parent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.Store.Runs().Get(ctx, caisson.In(p.Account), id)
+	r, err := g.runs.Get(ctx, caisson.In(p.Account), id)
 	if err != nil || !slices.Contains(r.Lineage, p.ID) {
 		return nil, caisson.Errorf(caisson.NotFound, "run %s has started no run %.30q", p.ID, id)
 	}
@@ -117,59 +122,16 @@ func (c guests) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, erro
 }
 
 // CancelGuestRun implements [caisson.GuestRuns].
-func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	r, err := c.GuestRun(ctx, id)
+func (g *guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	r, err := g.GuestRun(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	// This does not wait until the runs have ended, because the requests of all other guests would wait, too.
-	under, err := c.runs.liveSubRuns(ctx, r)
+	under, err := g.subRuns.unended(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, o := range append(under, id) {
-		if l := c.live[o]; l != nil {
-			l.cancel(errCancelled{"it was cancelled by the run that started it"})
-		}
-	}
+	g.live.cancel(errCancelled{"it was cancelled by the run that started it"}, append(under, id)...)
 	return r, nil
-}
-
-// errOrphaned is the cause when a run ends because its parent has ended.
-var errOrphaned = errCancelled{"the run that started it has ended"}
-
-// orphaned reports whether the parent of a run has ended. A parent that ends later cancels its live sub-runs.
-func (c guests) orphaned(ctx context.Context, r *caisson.Run) bool {
-	if r.Parent == "" {
-		return false
-	}
-	p, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.Parent)
-	return caisson.KindOf(err) == caisson.NotFound || err == nil && p.State.Ended()
-}
-
-// cancelSubRuns cancels the sub-runs of r, and waits until they have ended.
-func (c guests) cancelSubRuns(ctx context.Context, r *caisson.Run) error {
-	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
-	if err != nil || stored.Children == 0 {
-		return err
-	}
-	under, err := c.runs.liveSubRuns(ctx, stored)
-	if err != nil {
-		return err
-	}
-	var wait []*liveAttempt
-	c.mu.Lock()
-	for _, id := range under {
-		if l := c.live[id]; l != nil {
-			l.cancel(errOrphaned)
-			wait = append(wait, l)
-		}
-	}
-	c.mu.Unlock()
-	for _, l := range wait {
-		<-l.done
-	}
-	return nil
 }

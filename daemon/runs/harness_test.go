@@ -96,15 +96,16 @@ func (p plan) world(t *testing.T) *world {
 		p.limits.Grace = 200 * time.Millisecond
 	}
 	w.config = runs.Config{
-		Dir: root, Masker: masker{}, Store: w.store, Events: hub, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
-		Catalog: agent.New(agent.Config{
+		Dir: root, Store: w.store, Events: hub, Limits: p.limits, Build: "b1", Version: "test", Log: log,
+		Work: runs.WorkConfig{Masker: masker{}}, Ledger: runs.LedgerConfig{Calls: w.calls.list, UnderWay: w.calls.underWay},
+		Agents: runs.AgentConfig{Models: w.models, Recipes: p.recipes, Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
 			EnsureAccount: func(ctx context.Context, account string) error {
 				_, err := db.Accounts().Ensure(ctx, account)
 				return err
 			},
 			CheckPolicy: func(context.Context, string, caisson.Policy) error { return nil },
-		}),
+		})},
 	}
 	w.boot()
 	t.Cleanup(func() {

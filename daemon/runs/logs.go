@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -11,23 +12,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// RunLog implements [caisson.Runs].
-func (c runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
-	r, err := c.GetRun(ctx, id)
-	if err != nil {
-		return nil, err
-	}
+// runLogs reads the logs of runs.
+type runLogs struct {
+	dirs   *directories
+	calls  listCalls
+	events caisson.EventStore
+}
+
+// open implements [caisson.Runs.RunLog].
+func (l *runLogs) open(ctx context.Context, r *caisson.Run, stream string) (io.ReadCloser, error) {
 	switch stream {
 	case caisson.LogStdout, caisson.LogStderr:
-		f, err := c.Dir.Open(path.Join(runDir(id), strconv.Itoa(r.Attempt), stream))
+		f, err := l.dirs.openLog(r, stream)
 		if isNotExist(err) {
 			return io.NopCloser(strings.NewReader("")), nil // the program has not started, or wrote nothing
 		}
 		return f, err
 	case caisson.LogGateway:
-		return written(func(w io.Writer) error { return c.writeCalls(ctx, r, w) }), nil
+		return written(func(w io.Writer) error { return l.writeCalls(ctx, r, w) }), nil
 	case caisson.LogEgress:
-		return written(func(w io.Writer) error { return c.writeDecisions(ctx, r, w) }), nil
+		return written(func(w io.Writer) error { return l.writeDecisions(ctx, r, w) }), nil
 	}
 	return nil, caisson.Invalidf("stream", "%.40q is not one of stdout, stderr, gateway and egress", stream)
 }
@@ -40,11 +44,11 @@ func written(write func(io.Writer) error) io.ReadCloser {
 }
 
 // writeCalls writes the model calls of the run's last attempt, as one line of JSON each.
-func (c runs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
+func (l *runLogs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	var after caisson.ID
 	for {
-		list, more, err := c.Calls(ctx, caisson.UsageQuery{Run: string(r.ID)}, after, 500)
+		list, more, err := l.calls(ctx, caisson.UsageQuery{Run: string(r.ID)}, after, 500)
 		if err != nil {
 			return err
 		}
@@ -64,7 +68,7 @@ func (c runs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error
 }
 
 // writeDecisions writes the egress decisions during the run's last attempt, as one line of JSON each.
-func (c runs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
+func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	box := r.Sandbox
 	if r.Result != nil && r.Result.Sandbox != "" {
 		box = r.Result.Sandbox
@@ -75,7 +79,7 @@ func (c runs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) e
 	enc := json.NewEncoder(w)
 	var after int64
 	for {
-		list, err := c.Store.Events().After(ctx, caisson.In(r.Account), string(box), after, 500)
+		list, err := l.events.After(ctx, caisson.In(r.Account), string(box), after, 500)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -88,5 +92,58 @@ func (c runs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) e
 				return err
 			}
 		}
+	}
+}
+
+// logs are the files with the output of the agent's program.
+type logs struct {
+	files map[string]*os.File // by stream
+	sizes map[string]int64    // bytes written, by stream
+	limit int64               // maximum size of one file, in bytes
+	cut   bool                // some output was not written
+}
+
+// createLogs creates the log files of an attempt.
+func (d *directories) createLogs(r *caisson.Run) (*logs, error) {
+	dir := path.Join(runDir(r.ID), strconv.Itoa(r.Attempt))
+	if err := d.root.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	l := &logs{files: map[string]*os.File{}, sizes: map[string]int64{}, limit: int64(r.Limits.Output)}
+	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr} {
+		f, err := d.root.OpenFile(path.Join(dir, stream), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.files[stream] = f
+	}
+	return l, nil
+}
+
+// openLog opens the output of the program of a run's last attempt.
+func (d *directories) openLog(r *caisson.Run, stream string) (*os.File, error) {
+	return d.root.Open(path.Join(runDir(r.ID), strconv.Itoa(r.Attempt), stream))
+}
+
+// write appends data up to the size limit. An error does not end the run; it sets cut.
+func (l *logs) write(stream string, data []byte) {
+	f := l.files[stream]
+	if f == nil {
+		return
+	}
+	if room := l.limit - l.sizes[stream]; int64(len(data)) > room {
+		data, l.cut = data[:max(0, room)], true
+	}
+	n, err := f.Write(data)
+	l.sizes[stream] += int64(n)
+	l.cut = l.cut || err != nil
+}
+
+func (l *logs) size(stream string) caisson.Size { return caisson.Size(l.sizes[stream]) }
+
+func (l *logs) close() {
+	for _, f := range l.files {
+		f.Close()
 	}
 }

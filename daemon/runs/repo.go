@@ -10,70 +10,44 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// planRepo validates the repository of a run.
-func (c admission) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
-	switch {
-	case req.Repo == nil:
-		return nil
-	case c.Relay == nil:
-		return caisson.Errorf(caisson.Invalid, "this daemon has no relay for repositories")
-	case req.Source != "" || req.Directory != nil || req.Workspace != nil:
-		return caisson.Invalidf("repo", "a run works on a directory or on a repository; omit one of them")
-	}
-	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
-}
-
 // deliverTimeout is the timeout for fetching the agent's commits from its sandbox.
 const deliverTimeout = 12 * time.Minute
 
-// clone grants the attempt's sandbox access to the run's repository, and clones it into the workspace.
-func (x provisioner) clone(ctx context.Context) error {
-	req := x.r.Request.Repo
-	if req == nil {
-		return nil
-	}
-	x.start()
-	defer x.phase("workspace")
-	g, err := x.c.Relay.Grant(ctx, caisson.RepoAccess{
-		Account: x.r.Account, Sandbox: x.sandbox.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req, Dir: x.agent.Workdir,
-		Warn: func(what string) { x.warn(ctx, what, nil) },
-	})
-	if err != nil {
-		return err
-	}
-	x.repo = g
-	return nil
+// deliverer starts the delivery of what agents have committed, and waits for it.
+type deliverer struct {
+	relay caisson.Relay // nil if there are no repositories
+	most  time.Duration // time that a result waits for its commits' delivery
 }
 
 // deliver fetches the agent's commits and starts their delivery. If they cannot be fetched, the sandbox is kept.
-func (x finisher) deliver(ctx context.Context, failed *caisson.RunError) {
-	if x.sandbox == nil || x.r.Request.Repo == nil || x.repo == nil && !x.starting {
+func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.RunError) {
+	if x.box.sandbox == nil || x.r.Request.Repo == nil || x.box.repo == nil && !x.starting {
 		return
 	}
-	x.start()
-	defer x.phase("deliver")
+	x.clock.start()
+	defer x.clock.phase("deliver")
 	req := *x.r.Request.Repo
 	x.result.Delivery = &caisson.RunDelivery{Repo: req.Name}
 	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.DaemonCaller(x.r.Account, "deliver commits")), deliverTimeout)
 	defer cancel()
 	h := caisson.DeliveryRequest{
-		Sandbox: x.sandbox.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
-		Body: x.answer.String(), Hold: failed != nil, OnIncomplete: func(why error) { x.recordUndelivered(ctx, why) },
+		Sandbox: x.box.sandbox.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
+		Body: x.said.answer.String(), Hold: failed != nil, OnIncomplete: func(why error) { x.recordUndelivered(ctx, why) },
 	}
-	d, err := x.c.Relay.Deliver(ctx, h)
+	d, err := v.relay.Deliver(ctx, h)
 	switch {
 	case err != nil:
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
-		x.removable = x.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
+		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}
 }
 
 // workdir returns the agent's working directory; "" if its sandbox does not run.
-func (x finisher) workdir() string {
+func (x *attempt) workdir() string {
 	if x.starting {
 		return ""
 	}
@@ -81,35 +55,35 @@ func (x finisher) workdir() string {
 }
 
 // undelivered keeps the sandbox, because the agent's changes exist only in it.
-func (x finisher) undelivered(ctx context.Context, what string, err error) {
+func (x *attempt) undelivered(ctx context.Context, what string, err error) {
 	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
 	x.keepSandbox(ctx, what, err)
 }
 
 // recordUndelivered records that a part of the changes was not fetched.
-func (x finisher) recordUndelivered(ctx context.Context, why error) {
+func (x *attempt) recordUndelivered(ctx context.Context, why error) {
 	x.result.Delivery.Left = caisson.MessageOf(why)
 	x.keepSandbox(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
 }
 
 // keepSandbox keeps a sandbox that would have been removed.
-func (x finisher) keepSandbox(ctx context.Context, what string, err error) {
-	if x.removable {
-		x.removable, x.undeliverable = false, true
-		what += "; its sandbox " + string(x.sandbox.ID) + " is kept, stopped"
+func (x *attempt) keepSandbox(ctx context.Context, what string, err error) {
+	if x.box.removable {
+		x.box.removable, x.box.undeliverable = false, true
+		what += "; its sandbox " + string(x.box.sandbox.ID) + " is kept, stopped"
 	}
 	x.warn(ctx, what, err)
 }
 
-// awaitDelivery waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
-func (x finisher) awaitDelivery(ctx context.Context) {
+// await waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
+func (v *deliverer) await(ctx context.Context, x *attempt) {
 	r := x.result.Delivery
 	if r == nil || r.ID == "" {
 		return
 	}
-	x.start()
-	defer x.phase("deliver")
-	d, err := x.c.Relay.Await(ctx, r.ID, time.Duration(x.c.Limits.Deliver))
+	x.clock.start()
+	defer x.clock.phase("deliver")
+	d, err := v.relay.Await(ctx, r.ID, v.most)
 	if err != nil {
 		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
 		return
@@ -130,13 +104,13 @@ func keptUndeliverable(r caisson.RunResult) bool {
 	return r.Delivery != nil && (r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed || r.Delivery.Left != "")
 }
 
-// releaseRepo notifies the relay that a sandbox has been removed.
-func (x finisher) releaseRepo(ctx context.Context) {
-	if x.r.Request.Repo == nil || !x.removable || x.c.Relay == nil {
+// release notifies the relay that a sandbox has been removed.
+func (v *deliverer) release(ctx context.Context, x *attempt) {
+	if x.r.Request.Repo == nil || !x.box.removable || v.relay == nil {
 		return
 	}
-	if err := x.c.Relay.Leave(ctx, x.sandbox.ID); err != nil {
-		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.sandbox.ID, "err", err)
+	if err := v.relay.Leave(ctx, x.box.sandbox.ID); err != nil {
+		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.box.sandbox.ID, "err", err)
 	}
 }
 
@@ -162,11 +136,11 @@ func UpdateDelivery(ctx context.Context, store caisson.RunStore, log *slog.Logge
 	}
 }
 
-// updateDelivery stores a change of a delivery between its last check and the moment in which the result was stored.
-func (x finisher) updateDelivery(ctx context.Context) {
+// update stores a change of a delivery between its last check and the moment in which the result was stored.
+func (v *deliverer) update(ctx context.Context, x *attempt) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
-		if d, err := x.c.Relay.Await(ctx, r.ID, 0); err == nil {
-			UpdateDelivery(ctx, x.c.Store.Runs(), x.c.Log, d)
+		if d, err := v.relay.Await(ctx, r.ID, 0); err == nil {
+			UpdateDelivery(ctx, x.runs, x.log, d)
 		}
 	}
 }

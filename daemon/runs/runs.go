@@ -20,13 +20,18 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
 	"github.com/caisson-dev/caisson/guest/task"
-	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/internal/background"
 )
+
+// Policies sets the policies of sandboxes. SetPolicy is the method of [caisson.Policies].
+type Policies interface {
+	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
+}
 
 // Sandboxes contains the services of package sandboxes that runs require.
 type Sandboxes struct {
@@ -35,22 +40,13 @@ type Sandboxes struct {
 	Files     caisson.Files
 	Snapshots caisson.Snapshots
 	Templates caisson.Templates
-	Policies  interface {
-		// SetPolicy is the method of [caisson.Policies].
-		SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
-	}
-	// Assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the
-	// run, or refused. Returns Conflict while the sandbox serves another run.
-	Assign func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
+	Policies  Policies
+	Assign    assign
 }
 
-// Catalog stores agents. Its methods are those of [caisson.Agents].
-type Catalog interface {
-	ListAgents(ctx context.Context) ([]*caisson.Agent, error)
-	GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
-	PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error)
-	RemoveAgent(ctx context.Context, id string) error
-}
+// assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the run, or
+// refused. Returns Conflict while the sandbox serves another run.
+type assign func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
 
 // A Recipe implements what an agent's program needs beyond its entry in the catalog. Its methods are pure and safe for
 // concurrent use.
@@ -134,170 +130,179 @@ func (l *Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Config configures a Core. All fields are required except Limits, Recipes, Budget, Forget, Log and those whose
-// comments allow nil.
-type Config struct {
-	Dir       *os.Root // the data directory
-	Store     caisson.Store
-	Sandboxes Sandboxes
-	Catalog   Catalog
-	Models    caisson.Models
+// AgentConfig says which agents there are, and what their runs may use. Recipes and Budget are optional.
+type AgentConfig struct {
+	Catalog *agent.Catalog
+	Models  caisson.Models
+	Recipes map[string]Recipe // by driver
+	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
+}
+
+// WorkConfig says what runs work on.
+type WorkConfig struct {
 	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
 	Workspaces Workspaces
 	Masker     Masker // hides files in copies of directories
 	// Relay gives runs access to repositories; nil if there are none.
 	Relay caisson.Relay
-	// Calls returns a page of the calls in the ledger, including calls that have just ended.
-	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
+}
+
+// LedgerConfig says what the model calls of runs cost. UnderWay and Forget are optional.
+type LedgerConfig struct {
+	Calls listCalls
 	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum
 	// cost. nil means that there are never any.
 	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
 	// Forget makes the model gateway read these budgets again.
-	Forget  func(ctx context.Context, budgets ...string) error
-	Events  caisson.Publisher
-	Recipes map[string]Recipe // by driver
-	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
-	Limits  Limits
-	Build   string // of Caisson: warm snapshots of other builds cannot be used
-	Version string
-	Log     *slog.Logger
+	Forget func(ctx context.Context, budgets ...string) error
 }
 
-// Core is the state that the services of this package share. All methods of the services are safe for concurrent use.
+// listCalls returns a page of the calls in the ledger, including calls that have just ended.
+type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
+
+// Config configures a Core. All fields are required except Limits, Log and those whose comments say so.
+type Config struct {
+	Dir       *os.Root // the data directory
+	Store     caisson.Store
+	Sandboxes Sandboxes
+	Agents    AgentConfig
+	Work      WorkConfig
+	Ledger    LedgerConfig
+	Events    caisson.Publisher
+	Limits    Limits
+	Build     string // of Caisson: warm snapshots of other builds cannot be used
+	Version   string
+	Log       *slog.Logger
+}
+
+// Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	Config
-	runs      runs
-	guests    guests
-	admission admission
-	sessions  sessions
-	recovery  recovery
-	builder   builder
-	guestExec guestExec
-	budgets   budgets
-
-	queue         *queue
-	streams       *streams
-	warmSnapshots *warmSnapshots
-
-	mu       sync.Mutex
-	live     map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
-	cleanups map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
-
-	uploads map[string]int // number of archives being received, by account; guarded by mu
-
-	retryLocks   keylock.Locks // held while another attempt is started, by run
-	sessionLocks keylock.Locks // held while a session is claimed, paused or stopped, by session
-
-	ctx  context.Context // cancelled by Close
-	stop context.CancelCauseFunc
-	wg   sync.WaitGroup // attempts and their cleanup; none is added once ctx has ended
+	background *background.Group
+	live       *live
+	streams    *streams
+	warm       *warmSnapshots
+	recovery   *recovery
+	keeper     *keeper
+	service    *service
+	guests     *guests
+	agents     *Agents
 }
-
-// liveAttempt is a queued or running attempt.
-type liveAttempt struct {
-	cancel    context.CancelCauseFunc
-	addEvents func(...caisson.RunEvent) // adds to the run's events; nil before the attempt has begun; guarded by Core.mu
-	done      chan struct{}             // closed when the attempt has ended, its result is stored, and its queue slot is free
-}
-
-// The services, and the parts of the core that implement them. Each embeds the core, and uses the others through it.
-type (
-	runs      struct{ *Core } // requests of callers about runs and sessions; implements [caisson.Runs]
-	guests    struct{ *Core } // requests of agents about runs; implements [caisson.GuestRuns]
-	admission struct{ *Core } // admission: from a request to a place in the queue
-	sessions  struct{ *Core } // sessions and their sandboxes
-	recovery  struct{ *Core } // recovery from a restart of the daemon
-	builder   struct{ *Core } // builds the templates, files and services of agents
-	guestExec struct{ *Core } // executes commands in sandboxes
-	budgets   struct{ *Core } // budgets of attempts
-)
-
-var (
-	_ caisson.Runs      = runs{}
-	_ caisson.GuestRuns = guests{}
-)
-
-// Runs returns the service that manages runs.
-func (c *Core) Runs() caisson.Runs { return c.runs }
-
-// Guests returns the service with which agents start sub-runs.
-func (c *Core) Guests() caisson.GuestRuns { return c.guests }
-
-// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
-// otherwise.
-func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
-
-// errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
-var errClosing = errors.New("the daemon is shutting down")
 
 // New returns a Core. No run starts before Reconcile.
 func New(cfg Config) *Core {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Limits = cfg.Limits.WithDefaults()
-	c := &Core{Config: cfg, live: map[caisson.ID]*liveAttempt{}, uploads: map[string]int{}, cleanups: map[caisson.ID]chan struct{}{}}
-	// This context belongs to the core, not to a request: it carries no caller.
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
-	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
-	c.warmSnapshots = newWarmSnapshots(c)
-	c.runs, c.guests, c.admission, c.sessions = runs{c}, guests{c}, admission{c}, sessions{c}
-	c.recovery, c.builder, c.guestExec, c.budgets = recovery{c}, builder{c}, guestExec{c}, budgets{c}
-	return c
+	limits, boxes, recipes := cfg.Limits.WithDefaults(), cfg.Sandboxes, cfg.Agents.Recipes
+	runs, sessionTable, sandboxTable := cfg.Store.Runs(), cfg.Store.Sessions(), cfg.Store.Sandboxes()
+	background, live, queue := background.New(), newLive(), newQueue(limits.Concurrent, limits.PerAccount)
+	streams := newStreams(runs, background.Context().Done())
+	subRuns := &subRuns{runs: runs, live: live}
+	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
+	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
+	guestExec := &guestExec{processes: boxes.Processes, lifecycle: boxes.Lifecycle, grace: limits.Grace, log: cfg.Log}
+	sessions := &sessions{
+		table: sessionTable, runs: runs, sandboxes: sandboxTable, lifecycle: boxes.Lifecycle, live: live, limits: limits, events: cfg.Events,
+		log: cfg.Log,
+	}
+	builder := &builder{catalog: cfg.Agents.Catalog, recipes: recipes, templates: boxes.Templates}
+	services := &services{recipes: recipes, models: cfg.Agents.Models, files: boxes.Files, processes: boxes.Processes}
+	snapshots := &snapshots{service: boxes.Snapshots, services: services, build: cfg.Build}
+	warm := &warmSnapshots{
+		capturer: &capturer{
+			recipes: recipes, builder: builder, services: services, guestExec: guestExec, snapshots: snapshots,
+			lifecycle: boxes.Lifecycle, service: boxes.Snapshots, assign: boxes.Assign, placeholder: cfg.Work.Workspaces != nil,
+			grace: limits.Grace, events: cfg.Events,
+		},
+		service: boxes.Snapshots, background: background, events: cfg.Events, log: cfg.Log, making: map[string]*capture{},
+		scheduled: map[string]bool{}, retryAfter: map[string]time.Time{}, failed: map[string]string{},
+	}
+	planner := &planner{
+		builder: builder, models: cfg.Agents.Models, relay: cfg.Work.Relay, mounts: cfg.Work.Workspaces != nil, budget: cfg.Agents.Budget,
+	}
+	retrier := &retrier{
+		sessions: sessions, live: live, queue: queue, runs: runs, sandboxes: sandboxTable, volumes: cfg.Store.Volumes(),
+	}
+	provisioner := &provisioner{
+		resumer: &resumer{
+			sessions: sessionTable, lifecycle: boxes.Lifecycle, policies: boxes.Policies, assign: boxes.Assign, services: services,
+			workspaces: cfg.Work.Workspaces, dirs: dirs, retrier: retrier, build: cfg.Build,
+		},
+		retrier: retrier, services: services, warm: warm, snapshots: snapshots, lifecycle: boxes.Lifecycle, service: boxes.Snapshots,
+		files: boxes.Files, dirs: dirs, relay: cfg.Work.Relay,
+	}
+	bills := &bills{calls: cfg.Ledger.Calls, underWay: cfg.Ledger.UnderWay, done: background.Context().Done()}
+	deliverer := &deliverer{relay: cfg.Work.Relay, most: time.Duration(limits.Deliver)}
+	executor := &executor{
+		runs: runs, streams: streams, builder: builder, planner: planner, budgets: budgets, provisioner: provisioner,
+		turns: &turns{recipes: recipes, services: services, sessions: sessions, guestExec: guestExec, dirs: dirs, grace: limits.Grace},
+		finisher: &finisher{
+			subRuns: subRuns, deliverer: deliverer, workspaces: cfg.Work.Workspaces, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
+			guestExec: guestExec, sessions: sessions, bills: bills, settle: limits.Settle, done: background.Context().Done(),
+			cleaner: &cleaner{
+				lifecycle: boxes.Lifecycle, assign: boxes.Assign, bills: bills, deliverer: deliverer, budgets: budgets, dirs: dirs, live: live,
+				background: background,
+			},
+		},
+		events: cfg.Events, version: cfg.Version, log: cfg.Log,
+	}
+	admission := &admission{
+		runs: runs, sessions: sessions, dirs: dirs, queue: queue, live: live, subRuns: subRuns, executor: executor, background: background,
+		events: cfg.Events, waiting: limits.Waiting,
+	}
+	return &Core{
+		background: background, live: live, streams: streams, warm: warm,
+		recovery: &recovery{
+			runs: runs, sandboxes: sandboxTable, table: sessionTable, sessions: sessions, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
+			budgets: budgets, dirs: dirs, admission: admission, executor: executor, log: cfg.Log,
+		},
+		keeper: &keeper{runs: runs, sessions: sessions, dirs: dirs, limits: limits, log: cfg.Log},
+		service: &service{
+			runs: runs, planner: planner, admission: admission, sessions: sessions, subRuns: subRuns, streams: streams, live: live, dirs: dirs,
+			logs: &runLogs{dirs: dirs, calls: cfg.Ledger.Calls, events: cfg.Store.Events()}, events: cfg.Events,
+		},
+		guests: &guests{
+			runs: runs, sandboxes: sandboxTable, catalog: cfg.Agents.Catalog, planner: planner, admission: admission, subRuns: subRuns,
+			live: live, events: cfg.Events,
+		},
+		agents: &Agents{
+			catalog: cfg.Agents.Catalog, models: cfg.Agents.Models, recipes: recipes, builder: builder, warm: warm, snapshots: snapshots,
+			templates: boxes.Templates, lifecycle: boxes.Lifecycle, files: boxes.Files, events: cfg.Events,
+		},
+	}
 }
+
+var (
+	_ caisson.Runs      = (*service)(nil)
+	_ caisson.GuestRuns = (*guests)(nil)
+)
+
+// Runs returns the service that manages runs.
+func (c *Core) Runs() caisson.Runs { return c.service }
+
+// Guests returns the service with which agents start sub-runs.
+func (c *Core) Guests() caisson.GuestRuns { return c.guests }
+
+// Agents returns the service that manages agents.
+func (c *Core) Agents() *Agents { return c.agents }
+
+// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
+// otherwise.
+func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
+
+// Run does the background work of the core until ctx ends.
+func (c *Core) Run(ctx context.Context) error { return c.keeper.run(ctx) }
 
 // Close stops the work in this process and waits for it. Sandboxes keep running, and the next daemon's Reconcile
 // handles the runs that were in progress.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	for _, l := range c.live {
-		l.cancel(errClosing)
-	}
-	c.mu.Unlock()
-	c.wg.Wait()
+	c.live.close()
+	c.background.Close()
 	return nil
 }
 
 // Live reports whether any run is queued or running.
-func (c *Core) Live() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.live) > 0
-}
-
-// awaitCleanup waits until the last attempt of a run has ended and is cleaned up.
-func (c *Core) awaitCleanup(ctx context.Context, run caisson.ID) error {
-	for {
-		c.mu.Lock()
-		l, gone := c.live[run], c.cleanups[run]
-		c.mu.Unlock()
-		wait := gone
-		if l != nil {
-			wait = l.done
-		}
-		if wait == nil {
-			return nil
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) goBackground(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ctx.Err() != nil {
-		return false
-	}
-	c.wg.Go(f)
-	return true
-}
+func (c *Core) Live() bool { return c.live.any() }
 
 // scope returns the scope that the caller in ctx may access, and the caller.
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {

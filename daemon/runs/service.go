@@ -2,66 +2,246 @@ package runs
 
 import (
 	"context"
-	"path"
+	"errors"
+	"io"
 	"slices"
-	"strings"
+	"strconv"
+	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// serve starts an agent's service in a sandbox that has just been created or started again. The service does not belong
-// to an exec session, so it keeps running between runs, and is part of snapshots. A supervisor in the sandbox reports
-// to the driver if the service has failed.
-func (c builder) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
-	if len(a.Service) == 0 {
-		return nil
-	}
-	files := a.Files
-	if recipe := c.Recipes[a.Driver]; recipe != nil {
-		more, err := recipe.Files(a, models)
-		if err != nil {
-			return err
-		}
-		files = append(append([]caisson.SeedFile{}, files...), more...)
-	}
-	for _, f := range files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		if _, err := c.Sandboxes.Files.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
-			return err
-		}
-	}
-	dir := a.ServiceDir
-	if dir == "" {
-		dir = a.Workdir
-	}
-	for _, d := range []string{dir, a.Workdir} {
-		if err := c.Sandboxes.Files.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
-			return err
-		}
-	}
-	p, err := c.Sandboxes.Processes.Exec(ctx, string(box), caisson.ExecRequest{
-		Command: append([]string{task.Program, "service"}, a.Service...), Workdir: dir, Detach: true,
-	})
-	if err != nil {
-		return err
-	}
-	return p.Close() // closes the exec session; the process keeps running
+// service implements [caisson.Runs]: the requests of callers about runs and sessions.
+type service struct {
+	runs       caisson.RunStore
+	planner    *planner
+	admission  *admission
+	sessions   *sessions
+	subRuns    *subRuns
+	streams    *streams
+	live       *live
+	dirs       *directories
+	logs       *runLogs
+	events     caisson.Publisher
+	retryLocks keylock.Locks // held while another attempt is started, by run
 }
 
-// usable returns the models that an agent may use for the caller's account.
-func (c builder) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
-	all, err := c.Models.ListModels(ctx)
+// StartRun implements [caisson.Runs].
+func (s *service) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	if req.Directory != nil {
+		defer req.Directory.Close()
+	}
+	_, caller, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range all {
-		if m.Problem == "" && m.Alias != WarmModel && a.SupportsAPI(m.API()) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
-			list = append(list, m.Model)
+	r, err := s.planner.plan(ctx, caller, req)
+	if err != nil {
+		return nil, err
+	}
+	return s.admission.submit(ctx, r)
+}
+
+// GetRun implements [caisson.Runs].
+func (s *service) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.runs.Get(ctx, in, id)
+}
+
+// ListRuns implements [caisson.Runs].
+func (s *service) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.runs.List(ctx, in, f)
+}
+
+// CancelRun implements [caisson.Runs].
+func (s *service) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	r, err := s.GetRun(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	by := "it was cancelled"
+	if actor := caisson.ActorOf(ctx); actor != "" {
+		by += " by " + actor
+	}
+	if err := s.subRuns.cancelTree(ctx, r, by); err != nil {
+		return nil, err
+	}
+	return s.GetRun(ctx, id)
+}
+
+// RetryRun implements [caisson.Runs].
+func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	in, caller, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.GetRun(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Lineage) > 0 {
+		return nil, caisson.Errorf(caisson.Conflict, "run %s is a sub-run of run %s; retry that run", id, r.Lineage[0])
+	}
+	if r.Local && !caller.Local {
+		return nil, caisson.Errorf(caisson.Denied, "run %s was started over the unix socket and can only be retried there", id)
+	}
+	release, err := s.retryLocks.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	// The previous attempt must be cleaned up completely: its budget and its claim of the session have the same keys.
+	if r, err = s.ended(ctx, id); err != nil {
+		return nil, err
+	}
+	if r.State != caisson.RunFailed {
+		return nil, caisson.Errorf(caisson.Conflict, "only a run that has failed can be retried; this one is %s", r.State)
+	}
+	if err := s.storeEnd(ctx, r); err != nil {
+		return nil, err
+	}
+	var session *caisson.Session
+	if r.Request.Session != "" {
+		if session, _, err = s.sessions.claim(ctx, r); err != nil {
+			return nil, err
 		}
 	}
-	return list, nil
+	r, err = s.runs.Update(ctx, in, id, func(r *caisson.Run) error {
+		if r.Result != nil {
+			r.Previous = append(r.Previous, *r.Result)
+			r.Previous = slices.Delete(r.Previous, 0, max(0, len(r.Previous)-maxPrevious))
+		}
+		r.Attempt++
+		r.State, r.Result, r.Trace, r.Children = caisson.RunQueued, nil, newTrace(), 0
+		r.StartedAt, r.EndedAt, r.Deadline, r.Sandbox = time.Time{}, time.Time{}, time.Time{}, ""
+		if session != nil {
+			r.Session = session.ID
+		}
+		return nil
+	})
+	if err != nil {
+		if session != nil {
+			err = errors.Join(err, s.sessions.unclaim(context.WithoutCancel(ctx), &caisson.Run{ID: id, Session: session.ID, Account: session.Account}, nil))
+		}
+		return nil, err
+	}
+	s.events.Publish(ctx, r.Account, "run.retried", string(r.ID), map[string]string{"attempt": strconv.Itoa(r.Attempt), "trace": r.Trace})
+	return r, s.admission.queueAttempt(r)
+}
+
+// ended returns a run. If the run has ended, ended first waits until its attempt is cleaned up.
+func (s *service) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	r, err := s.GetRun(ctx, id)
+	if err != nil || !r.State.Ended() {
+		return r, err
+	}
+	if err := s.live.awaitCleanup(ctx, id); err != nil {
+		return nil, err
+	}
+	return s.GetRun(ctx, id)
+}
+
+// maxPrevious is the maximum number of results of earlier attempts that a run keeps.
+const maxPrevious = 20
+
+// RemoveRun implements [caisson.Runs].
+func (s *service) RemoveRun(ctx context.Context, id caisson.ID) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := s.ended(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !r.State.Ended() {
+		return caisson.Errorf(caisson.Conflict, "run %s is %s; cancel it first", id, r.State)
+	}
+	// The record is deleted first: a directory without a record is removed as garbage, but a record without a directory
+	// would be wrong.
+	if err := s.runs.Delete(ctx, in, id); err != nil {
+		return err
+	}
+	s.events.Publish(ctx, r.Account, "run.removed", string(id), nil)
+	return s.dirs.removeDir(id)
+}
+
+// ListSessions implements [caisson.Runs].
+func (s *service) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []*caisson.Session{}
+	err = s.sessions.each(ctx, in, func(o *caisson.Session) error {
+		if (f.Agent == "" || f.Agent == o.Agent) && (f.User == "" || f.User == o.User) && (f.Key == "" || f.Key == o.Key) {
+			list = append(list, o)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// RemoveSession implements [caisson.Runs].
+func (s *service) RemoveSession(ctx context.Context, id caisson.ID) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	return s.sessions.remove(ctx, in, id)
+}
+
+// WatchRun implements [caisson.Runs].
+func (s *service) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if after < 0 {
+		return nil, caisson.Invalidf("after", "is negative")
+	}
+	r, err := s.runs.Get(ctx, in, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.storeEnd(ctx, r); err != nil {
+		return nil, err
+	}
+	return s.streams.watch(ctx, in, id, after), nil
+}
+
+// storeEnd stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
+// from the result.
+func (s *service) storeEnd(ctx context.Context, r *caisson.Run) error {
+	if s.live.get(r.ID) != nil || !r.State.Ended() || r.Result == nil {
+		return nil
+	}
+	seq, told, err := s.streams.lastEvent(ctx, r)
+	if err != nil || told {
+		return err
+	}
+	// The events follow the last stored one: if they have been stored in the meantime, the store rejects them.
+	rec := &recorder{streams: s.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
+	err = rec.end(ctx, endEvents(r.Result))
+	if caisson.KindOf(err) == caisson.Conflict {
+		return nil // they have just been stored by another call
+	}
+	return err
+}
+
+// RunLog implements [caisson.Runs].
+func (s *service) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
+	r, err := s.GetRun(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return s.logs.open(ctx, r, stream)
 }

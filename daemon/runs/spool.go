@@ -2,12 +2,14 @@ package runs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"path"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +19,17 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostdir"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
+
+// directories contains the directories of runs, which the package comment describes.
+type directories struct {
+	root   *os.Root // the data directory
+	runs   caisson.RunStore
+	masker Masker
+	limits Limits
+
+	mu      sync.Mutex
+	uploads map[string]int // number of archives being received, by account; guarded by mu
+}
 
 // runDir returns the path of a run's directory, relative to the data directory.
 func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
@@ -28,17 +41,45 @@ const (
 	uploadTar    = "upload.tar"
 )
 
-func (c admission) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
+// makeAll makes the directory in which those of all runs are.
+func (d *directories) makeAll() error { return d.root.MkdirAll("runs", 0o700) }
+
+func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
+
+// keepWorkspace stores the contents or the location of the run's workspace.
+func (d *directories) keepWorkspace(ctx context.Context, r *caisson.Run) error {
+	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
+		return d.storeContents(ctx, r)
+	}
+	dir, err := hostdir.Of(r.Request.Directory.Fd())
+	if err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be used", r.Request.Source)
+	}
+	if err := d.checkOutsideData(r.Request.Directory); err != nil {
+		return err
+	}
+	if err := dir.CheckReachable(r.Request.Directory.Fd()); errors.Is(err, hostdir.ErrOtherNamespace) {
+		return caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s; a copy can be worked on, with --workspace-kind copy", r.Request.Source, err)
+	}
+	data, err := json.Marshal(dir)
+	if err != nil {
+		return err
+	}
+	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
+		return err
+	}
+	return d.root.WriteFile(path.Join(runDir(r.ID), directoryFile), data, 0o600)
+}
 
 // storeContents stores the contents of the run's workspace, because attempts may begin when the request has ended.
-func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error) {
-	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
+func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err error) {
+	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
 	}
 	if r.Request.Directory == nil && r.Request.Workspace == nil {
 		return nil
 	}
-	room, err := c.checkCapacity(ctx, r)
+	room, err := d.checkCapacity(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -46,15 +87,15 @@ func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error
 	if r.Request.Workspace != nil {
 		name = uploadTar
 	}
-	f, err := c.Dir.OpenFile(path.Join(runDir(r.ID), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := d.root.OpenFile(path.Join(runDir(r.ID), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	left := bound{left: min(int64(c.Limits.Workspace), room), ctx: ctx, free: c.free, err: caisson.Errorf(caisson.Exhausted,
-		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
+	left := bound{left: min(int64(d.limits.Workspace), room), ctx: ctx, free: d.free, err: caisson.Errorf(caisson.Exhausted,
+		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", d.limits.Workspace)}
 	if r.Request.Workspace != nil {
-		return c.spoolArchive(ctx, r, left, f)
+		return d.spoolArchive(ctx, r, left, f)
 	}
 	// The caller opened the descriptor, so the caller may read the directory, and all files are opened relative to it.
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
@@ -62,10 +103,10 @@ func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
 	}
 	defer root.Close()
-	if err := c.checkOutsideData(r.Request.Directory); err != nil {
+	if err := d.checkOutsideData(r.Request.Directory); err != nil {
 		return err
 	}
-	mask, err := c.Masker.Mask(r.Request.Show)
+	mask, err := d.masker.Mask(r.Request.Show)
 	if err != nil {
 		return err
 	}
@@ -86,14 +127,14 @@ func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error
 
 // spoolArchive stores the archive of a request in f, without hidden files, regardless of those that the client has left
 // out.
-func (c admission) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
-	done, err := c.countUpload(r.Account)
+func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
+	done, err := d.countUpload(r.Account)
 	if err != nil {
 		return err
 	}
 	defer done()
 	in := &boundedReader{r: r.Request.Workspace, bound: left}
-	hidden, count, err := c.Masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
+	hidden, count, err := d.masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
 	if err != nil {
 		return err
 	}
@@ -105,18 +146,18 @@ func (c admission) spoolArchive(ctx context.Context, r *caisson.Run, left bound,
 
 // countUpload counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
 // occupies a process for as long as the client takes.
-func (c admission) countUpload(account string) (done func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.uploads[account]; n >= c.Limits.PerAccount {
+func (d *directories) countUpload(account string) (done func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := d.uploads[account]; n >= d.limits.PerAccount {
 		return nil, caisson.Errorf(caisson.Exhausted, "%d uploads of the account are under way, as many as may; wait for one to end", n)
 	}
-	c.uploads[account]++
+	d.uploads[account]++
 	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.uploads[account]--; c.uploads[account] == 0 {
-			delete(c.uploads, account)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.uploads[account]--; d.uploads[account] == 0 {
+			delete(d.uploads, account)
 		}
 	}, nil
 }
@@ -131,22 +172,22 @@ const diskReserve = 1 << 30
 
 // checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that its
 // contents are not read.
-func (c admission) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
-	waiting, more, err := c.Store.Runs().List(ctx, caisson.In(r.Account), caisson.RunFilter{
-		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: c.Limits.Waiting,
+func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
+	waiting, more, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
+		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: d.limits.Waiting,
 	})
 	if err != nil {
 		return 0, err
 	}
-	if more || len(waiting) >= c.Limits.Waiting {
+	if more || len(waiting) >= d.limits.Waiting {
 		return 0, caisson.Errorf(caisson.Exhausted, "%d runs of the account wait or are under way, as many as may; wait for some, or cancel them", len(waiting))
 	}
-	return c.free()
+	return d.free()
 }
 
 // free returns how many bytes may be written until only diskReserve is free.
-func (c admission) free() (int64, error) {
-	dir, err := c.Dir.Open(".")
+func (d *directories) free() (int64, error) {
+	dir, err := d.root.Open(".")
 	if err != nil {
 		return 0, err
 	}
@@ -162,21 +203,31 @@ func (c admission) free() (int64, error) {
 	return room, nil
 }
 
+// removeArchives removes the archives that are unpacked into the workspace of each attempt.
+func (d *directories) removeArchives(id caisson.ID) (err error) {
+	for _, name := range []string{workspaceTar, uploadTar} {
+		if rerr := d.root.Remove(path.Join(runDir(id), name)); rerr != nil && !isNotExist(rerr) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return err
+}
+
 // archiveTTL is how long the contents of a failed run's workspace are kept for a retry.
 const archiveTTL = 24 * time.Hour
 
 // trimArchives removes the archives of failed runs that are older than archiveTTL.
-func (c admission) trimArchives(ctx context.Context, at time.Time) error {
+func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	for {
-		list, more, err := c.Store.Runs().List(ctx, caisson.AllAccounts(), f)
+		list, more, err := d.runs.List(ctx, caisson.AllAccounts(), f)
 		if err != nil {
 			return err
 		}
 		for _, r := range list {
 			f.Before = r.ID
 			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
-				err = errors.Join(err, c.removeArchives(r.ID))
+				err = errors.Join(err, d.removeArchives(r.ID))
 			}
 		}
 		if err != nil || !more {
@@ -190,8 +241,8 @@ const workspaceName = "workspace"
 
 // checkOutsideData returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
 // every account.
-func (c admission) checkOutsideData(dir caisson.Handle) error {
-	own, err := c.Dir.Open(".")
+func (d *directories) checkOutsideData(dir caisson.Handle) error {
+	own, err := d.root.Open(".")
 	if err != nil {
 		return err
 	}
@@ -252,4 +303,66 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 		return 0, over
 	}
 	return n, err
+}
+
+// reconcile removes the directories of runs that are not in the store, and the archives of runs that have
+// succeeded.
+func (d *directories) reconcile(ctx context.Context) error {
+	dir, err := d.root.Open("runs")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		id := caisson.ID(name)
+		switch r, err := d.runs.Get(ctx, caisson.AllAccounts(), id); {
+		case caisson.KindOf(err) == caisson.NotFound:
+			err = d.removeDir(id)
+			if err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case r.State == caisson.RunSucceeded:
+			if err := d.removeArchives(id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// workspace returns the workspace of the attempt's sandbox, with its directory newly opened; nil if it is copied, or
+// there is none.
+func (d *directories) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
+	if ref := x.volumeRef(); ref != "" {
+		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
+	}
+	if !x.r.HasWorkspace || !x.mounted() {
+		return nil, nil
+	}
+	data, err := d.root.ReadFile(path.Join(runDir(x.r.ID), directoryFile))
+	if err != nil {
+		return nil, err
+	}
+	var dir hostdir.Dir
+	if err := json.Unmarshal(data, &dir); err != nil {
+		return nil, err
+	}
+	f, err := dir.Open(unix.O_RDONLY)
+	if err != nil {
+		return nil, &failure{code: caisson.RunInvalid, msg: "the directory " + x.r.Request.Source + " is not there any more; start another run", err: err}
+	}
+	return &caisson.WorkspaceRequest{
+		Kind: x.r.Request.Kind, Mode: x.r.Request.Sync, Source: x.r.Request.Source, Target: x.agent.Workdir, Show: x.r.Request.Show, Directory: f,
+	}, nil
+}
+
+// openArchive opens one of the archives of a run.
+func (d *directories) openArchive(id caisson.ID, name string) (*os.File, error) {
+	return d.root.Open(path.Join(runDir(id), name))
 }

@@ -35,8 +35,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // TestUploadsPerAccount: the number of concurrent uploads of an account is limited, without affecting other accounts.
 func TestUploadsPerAccount(t *testing.T) {
-	c := &Core{Config: Config{Limits: Limits{PerAccount: 2}}, uploads: map[string]int{}}
-	e := admission{c}
+	e := &directories{limits: Limits{PerAccount: 2}, uploads: map[string]int{}}
 	var done func()
 	for range 2 {
 		var err error

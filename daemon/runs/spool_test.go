@@ -185,7 +185,7 @@ func TestWorkspaceRefused(t *testing.T) {
 	must(t, start(caisson.RunRequest{Directory: w.project(nil)}))
 
 	// A directory that was opened in another mount namespace can only be copied.
-	w.config.Workspaces = places{}
+	w.config.Work.Workspaces = places{}
 	w.restart()
 	dir := t.TempDir()
 	err := start(caisson.RunRequest{Directory: hostdirtest.Open(t, dir, true)})

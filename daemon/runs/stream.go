@@ -130,47 +130,6 @@ func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, tol
 	return end, e.Attempt > r.Attempt || e.Attempt == r.Attempt && e.Type == caisson.EventDone, nil
 }
 
-// WatchRun implements [caisson.Runs].
-func (c runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if after < 0 {
-		return nil, caisson.Invalidf("after", "is negative")
-	}
-	r, err := c.Store.Runs().Get(ctx, in, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.storeEnd(ctx, r); err != nil {
-		return nil, err
-	}
-	return c.streams.watch(ctx, in, id, after), nil
-}
-
-// storeEnd stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
-// from the result.
-func (c runs) storeEnd(ctx context.Context, r *caisson.Run) error {
-	c.mu.Lock()
-	_, live := c.live[r.ID]
-	c.mu.Unlock()
-	if live || !r.State.Ended() || r.Result == nil {
-		return nil
-	}
-	seq, told, err := c.streams.lastEvent(ctx, r)
-	if err != nil || told {
-		return err
-	}
-	// The events follow the last stored one: if they have been stored in the meantime, the store rejects them.
-	rec := &recorder{streams: c.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
-	err = rec.end(ctx, endEvents(r.Result))
-	if caisson.KindOf(err) == caisson.Conflict {
-		return nil // they have just been stored by another call
-	}
-	return err
-}
-
 // A recorder stores the events of one attempt, in order. Events that come while the store is busy are stored together.
 type recorder struct {
 	streams *streams

@@ -7,14 +7,21 @@ import (
 	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
+// builder builds the templates of agents.
+type builder struct {
+	catalog   *agent.Catalog
+	recipes   map[string]Recipe // by driver
+	templates caisson.Templates
+}
+
 // complete returns an agent of the caller's account with the parts that its recipe generates.
-func (c builder) complete(ctx context.Context, id string) (*caisson.Agent, error) {
-	a, err := c.Catalog.GetAgent(ctx, id)
+func (b *builder) complete(ctx context.Context, id string) (*caisson.Agent, error) {
+	a, err := b.catalog.GetAgent(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	full := *a
-	if recipe := c.Recipes[a.Driver]; recipe != nil {
+	if recipe := b.recipes[a.Driver]; recipe != nil {
 		if full, err = recipe.Complete(full); err != nil {
 			return nil, err
 		}
@@ -35,31 +42,31 @@ type prepared struct {
 const templatePrefix = "agent-"
 
 // prepare makes sure that the agent's template exists and is built. A run with its own image does not need it.
-func (c builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
 	switch {
 	case image != "":
 		return &prepared{name: caisson.HostTemplate}, nil
 	case a.Template != "":
-		t, err := c.Sandboxes.Templates.GetTemplate(ctx, a.Template)
+		t, err := b.templates.GetTemplate(ctx, a.Template)
 		if err != nil {
 			return nil, err
 		}
-		return c.build(ctx, t, progress)
+		return b.build(ctx, t, progress)
 	}
 	want := templateOf(a)
-	t, err := c.Sandboxes.Templates.GetTemplate(ctx, want.Name)
+	t, err := b.templates.GetTemplate(ctx, want.Name)
 	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
 		// The build policy of the host's own agents is subject to the rights of the host's administrator.
-		t, err = c.Sandboxes.Templates.PutTemplate(c.asAuthor(ctx, a), want)
+		t, err = b.templates.PutTemplate(asAuthor(ctx, a), want)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c.build(ctx, t, progress)
+	return b.build(ctx, t, progress)
 }
 
 // asAuthor returns a context for the caller's account with the rights of the agent's author.
-func (c builder) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
+func asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {
 		return ctx
@@ -90,10 +97,10 @@ func sameTemplate(have, want *caisson.Template) bool {
 }
 
 // build builds a template that has set-up steps and has not been built since it changed.
-func (c builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+func (b *builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
-		if t, err = c.Sandboxes.Templates.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
+		if t, err = b.templates.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
 			return nil, err
 		}
 	}

@@ -1,8 +1,6 @@
 package runs
 
 import (
-	"context"
-
 	"github.com/caisson-dev/caisson"
 )
 
@@ -26,18 +24,6 @@ func checkVolume(req *caisson.RunRequest) error {
 	return caisson.CheckVolumeName("source", req.Source)
 }
 
-// volumeRef returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
-// workspace, the session's; "" for none.
-func (x provisioner) volumeRef() string {
-	switch req := &x.r.Request; {
-	case req.Kind == caisson.WorkspaceVolume:
-		return req.Source
-	case x.r.HasWorkspace || req.Repo != nil:
-		return ""
-	}
-	return string(x.volume)
-}
-
 // sameVolume returns an error if a run in a session's sandbox requests another workspace than the sandbox's volume.
 func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	has, req := box.Spec.Volume, &r.Request
@@ -50,40 +36,4 @@ func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
 		return failf(caisson.RunInvalid, "the session works in volume %s; leave directory and repository out, or begin another session", has.Name)
 	}
 	return nil
-}
-
-// retryWhileAttached calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
-// to be removed: the end of a run is reported before its sandbox is removed.
-func (x provisioner) retryWhileAttached(ctx context.Context, f func() error) error {
-	err := x.retryWhileFull(ctx, f)
-	if caisson.FieldOf(err) != volumeField {
-		return err
-	}
-	switch caisson.KindOf(err) {
-	case caisson.NotFound:
-		return failf(caisson.RunNotFound, "volume %s does not exist any more; name another one, or begin another session", x.volumeRef())
-	case caisson.Conflict:
-	default:
-		return err
-	}
-	in := caisson.In(x.r.Account)
-	v, gerr := x.c.Store.Volumes().Get(ctx, in, x.volumeRef())
-	if gerr != nil || v.Sandbox == "" {
-		return x.retryWhileFull(ctx, f)
-	}
-	sb, gerr := x.c.Store.Sandboxes().Get(ctx, in, string(v.Sandbox))
-	if gerr != nil || sb.State == caisson.Removing {
-		return x.retryWhileBusy(ctx, f)
-	}
-	by := caisson.ID(sb.Labels[labelRun])
-	if by == "" || by == x.r.ID {
-		return err
-	}
-	if r, gerr := x.c.Store.Runs().Get(ctx, in, by); gerr != nil || !r.State.Ended() {
-		return err
-	}
-	if serr := x.c.awaitCleanup(ctx, by); serr != nil {
-		return serr
-	}
-	return x.retryWhileFull(ctx, f)
 }

@@ -30,7 +30,7 @@ func (p plan) withVolumes(t *testing.T) (*world, *volumes.Service) {
 	must(t, err)
 	t.Cleanup(func() { must(t, core.Close()) })
 	w.down()
-	w.lconf.Volumes, w.config.Workspaces = core.Attachments(), places{}
+	w.lconf.Volumes, w.config.Work.Workspaces = core.Attachments(), places{}
 	w.up()
 	w.on("keep", func(v *turn) int {
 		if _, err := v.WriteFile("/workspace/kept", []byte(v.task.Prompt), false); err != nil {

@@ -28,6 +28,12 @@ type runs struct {
 
 var _ caisson.RunStore = (*runs)(nil)
 
+// storedRun is the document of a run. It includes the plan, which the JSON of the API omits.
+type storedRun struct {
+	*caisson.Run
+	Plan **caisson.RunPlan `json:"plan"`
+}
+
 // countLiveRuns counts the runs of an account that have not ended and have no parent.
 const countLiveRuns = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
 
@@ -55,7 +61,8 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 			update: p.write(
 				`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
-			fill: func(r *caisson.Run, row row) { r.Children = row.children },
+			documentOf: func(r *caisson.Run) any { return &storedRun{r, &r.Plan} },
+			fill:       func(r *caisson.Run, row row) { r.Children = row.children },
 		},
 		notFoundFormat: "there is no run %.40q; see caisson runs",
 		get:            p.read(one),

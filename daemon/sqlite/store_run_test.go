@@ -63,6 +63,7 @@ func getRun(t *testing.T, s caisson.RunStore, id caisson.ID) *caisson.Run {
 func testRunRoundTrip(t *testing.T, s caisson.RunStore) {
 	top := addRun(t, s, "a", 3, nil)
 	want := someRun("a", 2, top)
+	want.Plan = &caisson.RunPlan{Version: 1, Agent: "h", Models: []string{"large"}, Env: map[string]string{"A": "1\n"}, Command: []string{"x"}}
 	want.Session, want.Sandbox, want.Model = caisson.NewID(caisson.SessionPrefix), caisson.NewID(caisson.SandboxPrefix), "large"
 	want.State, want.StartedAt, want.EndedAt, want.Deadline = caisson.RunFailed, noon(), noon().Add(1), noon().Add(2)
 	want.Request = caisson.RunRequest{

@@ -1,0 +1,174 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/tail"
+)
+
+// guestExec executes programs in sandboxes.
+type guestExec struct {
+	processes caisson.Processes
+	lifecycle caisson.Sandboxes
+	grace     time.Duration // time that an agent has to exit after a request to stop
+	log       *slog.Logger
+}
+
+// signalTimeout is the timeout for signalling an agent to stop.
+const signalTimeout = 3 * time.Second
+
+// runDriver lets the driver in a sandbox execute a task, and calls say for each line of its output except the last, which
+// it returns.
+func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
+	data, err := task.Encode(t)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
+	}
+	p, err := g.processes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.Program, "drive"}, Stdin: true, Workdir: "/"})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	go func() {
+		_, err := p.Stdin().Write(append(data, '\n'))
+		if err = errors.Join(err, p.Stdin().Close()); err != nil {
+			g.log.DebugContext(ctx, "a task could not be sent to its sandbox", "sandbox", box, "err", err)
+		}
+	}()
+	stderr := make(chan string, 1)
+	go func() { stderr <- tail.Read(p.Stderr(), maxShownOutput) }()
+	// On cancellation, the driver is signalled to stop, for which it gives the agent the grace period; if it does not
+	// exit, closing the exec session kills it.
+	ended := make(chan struct{})
+	defer close(ended)
+	defer context.AfterFunc(ctx, func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
+		defer cancel()
+		if err := p.Signal(sctx, int(unix.SIGTERM)); err != nil {
+			g.log.DebugContext(ctx, "the program in a sandbox could not be signalled", "sandbox", box, "err", err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(2 * g.grace):
+			p.Close()
+		}
+	})()
+	r := task.NewReader(p.Stdout(), t.Output)
+	for {
+		l, err := r.Next()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			why := endReason(ctx, p)
+			select {
+			case said := <-stderr:
+				if said = strings.TrimSpace(said); said != "" {
+					why += "; its last words were " + strconv.Quote(said)
+				}
+			case <-time.After(reasonTimeout): // a process that the driver has started holds the stream open
+			}
+			return nil, &failure{code: caisson.RunAgentError, msg: why}
+		case err != nil:
+			p.Close()
+			return nil, &failure{code: caisson.RunAgentError, msg: "what came out of the sandbox makes no sense", err: err}
+		case l.Type == task.LineEnd:
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return &l, nil
+		}
+		say(&l)
+	}
+}
+
+// endReason returns why the driver in a sandbox has ended too early.
+func endReason(ctx context.Context, p caisson.Process) string {
+	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
+	defer cancel()
+	status, err := p.Wait(ctx)
+	switch {
+	case err == nil && !status.Unknown:
+		return "the driver in the agent's sandbox " + status.String() + " before the agent had ended"
+	case err == nil && status.Reason != "":
+		return "the agent's sandbox ended before the agent did: " + status.Reason
+	}
+	return "the agent's sandbox ended before the agent did, and nothing says why"
+}
+
+const (
+	reasonTimeout  = 2 * time.Second // timeout for reading the reason why a sandbox ended
+	maxShownOutput = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
+)
+
+// pids returns the processes in a sandbox.
+func (g *guestExec) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
+	list, err := g.processes.ListProcesses(ctx, string(box))
+	if err != nil {
+		return nil, err // not an empty set: all its processes would count as the agent's
+	}
+	pids := make(map[int]bool, len(list))
+	for _, p := range list {
+		pids[p.PID] = true
+	}
+	return pids, nil
+}
+
+// execute runs a program in a sandbox, and returns an error if it fails.
+func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []string) error {
+	p, err := g.processes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	out := make(chan string, 2)
+	go func() { out <- tail.Read(p.Stdout(), maxShownOutput) }()
+	go func() { out <- tail.Read(p.Stderr(), maxShownOutput) }()
+	status, err := p.Wait(ctx)
+	if err != nil || status.Success() {
+		return err
+	}
+	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
+}
+
+// killNew kills the processes that are not in before, except the background processes that the agent declares. If
+// processes survive, the sandbox is stopped, which keeps its files.
+func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
+	for wait := time.Millisecond; wait < killTimeout/2; wait *= 2 {
+		list, err := g.processes.ListProcesses(ctx, string(id))
+		if err != nil {
+			return false, err
+		}
+		left := 0
+		for _, p := range list {
+			if before[p.PID] || p.PID == 1 || slices.Contains(a.Background, p.Command) {
+				continue
+			}
+			left++
+			if err := g.processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+				return false, err
+			}
+		}
+		if left == 0 {
+			return false, nil
+		}
+		time.Sleep(wait) // Killed processes do not disappear at once.
+	}
+	g.log.WarnContext(ctx, "processes that an agent left running could not be killed; its sandbox is stopped", "sandbox", id)
+	_, err = g.lifecycle.Stop(ctx, string(id), 0)
+	return err == nil, err
+}
+
+// killTimeout is how long the processes that an agent has left may take to exit.
+const killTimeout = 2 * time.Second

@@ -1,0 +1,136 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// executor executes attempts.
+type executor struct {
+	runs        caisson.RunStore
+	streams     *streams
+	builder     *builder
+	planner     *planner
+	budgets     *budgets
+	provisioner *provisioner
+	turns       *turns
+	finisher    *finisher
+	events      caisson.Publisher
+	version     string // of Caisson
+	log         *slog.Logger
+}
+
+// newAttempt returns the attempt of a run that is about to be queued.
+func (e *executor) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
+	return &attempt{
+		runs: e.runs, events: e.events, r: r, rec: newRecorder(ctx, e.streams, r), clock: clock{began: time.Now()},
+		log:    e.log.With("run", r.ID, "attempt", r.Attempt, "agent", r.Agent, "account", r.Account, "trace", r.Trace),
+		result: caisson.RunResult{Attempt: r.Attempt, Trace: r.Trace, Versions: map[string]string{"caisson": e.version}},
+	}
+}
+
+// run executes the attempt from its admission to its end.
+func (e *executor) run(ctx context.Context, x *attempt) {
+	err := e.do(ctx, x)
+	if err != nil && errors.Is(context.Cause(ctx), errClosing) {
+		return // The next daemon reconciles the run.
+	}
+	// The following steps are required for a cancelled run, too.
+	clean := context.WithoutCancel(ctx)
+	if err := e.end(clean, x, explain(ctx, x, err)); err != nil {
+		x.log.ErrorContext(clean, "the result of a run is lost; the next daemon ends the run", "err", err)
+	}
+}
+
+// end ends an attempt with an error, or with nil if it has succeeded. See [finisher.finish].
+func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError) error {
+	return e.finisher.finish(ctx, x, failed)
+}
+
+// do executes all steps that can fail.
+func (e *executor) do(ctx context.Context, x *attempt) error {
+	template, err := e.prepare(ctx, x)
+	if err != nil {
+		return err
+	}
+	// The template is built once for all runs, so building it does not count against this run's time.
+	deadline := time.Now().Add(time.Duration(x.r.Limits.Time))
+	if !x.r.Deadline.IsZero() && x.r.Deadline.Before(deadline) {
+		deadline = x.r.Deadline // the deadline set by the parent run
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
+	defer cancel()
+	if err := e.provisioner.provision(ctx, x, template, deadline); err != nil {
+		return err
+	}
+	return e.turns.execute(ctx, x, deadline)
+}
+
+// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist.
+func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
+	x.clock.phase("queue")
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := x.rec.flush(); err != nil {
+		return nil, err // The agent's events could not be recorded.
+	}
+	r, err := e.runs.Get(ctx, caisson.In(x.r.Account), x.r.ID)
+	if err != nil {
+		return nil, err // x.r is kept, because the result is stored under its id.
+	}
+	x.r = r
+	if x.agent, err = e.builder.complete(ctx, r.Agent); err != nil {
+		return nil, err
+	}
+	plan, now, err := e.planner.check(ctx, r, x.agent)
+	if err != nil {
+		return nil, err
+	}
+	x.plan = now
+	if _, err := x.update(ctx, func(r *caisson.Run) { r.State, r.Plan = caisson.RunStarting, plan }); err != nil {
+		return nil, err
+	}
+	x.status("starting", "")
+	if err := e.budgets.setBudget(ctx, x.r); err != nil {
+		return nil, err
+	}
+	return e.build(ctx, x)
+}
+
+// Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
+const (
+	buildTime = 30 * time.Minute
+	maxStages = 200 // status events
+)
+
+// build makes sure that the agent's template exists and is built.
+func (e *executor) build(ctx context.Context, x *attempt) (*prepared, error) {
+	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
+	defer cancel()
+	told, stages := "", 0
+	template, err := e.builder.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
+		if label := progressLabel(p); label != told && stages < maxStages {
+			told = label
+			stages++
+			x.status("starting", label)
+		}
+	})
+	if err != nil && bctx.Err() != nil {
+		return nil, context.Cause(bctx)
+	}
+	return template, err
+}
+
+func progressLabel(p caisson.Progress) string {
+	label := "building " + p.Stage
+	if p.Detail != "" {
+		label += ": " + p.Detail
+	}
+	return strings.ToValidUTF8(label[:min(len(label), 200)], "")
+}

@@ -1,0 +1,182 @@
+package runs
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir"
+)
+
+// resumer resumes the sandboxes of sessions.
+type resumer struct {
+	sessions   caisson.Table[caisson.Session]
+	lifecycle  caisson.Sandboxes
+	policies   Policies
+	assign     assign
+	services   *services
+	workspaces Workspaces // nil if directories can only be copied
+	dirs       *directories
+	retrier    *retrier
+	build      string // of Caisson
+}
+
+// open wakes the sandbox of the run's session and assigns it to the run. It returns false if the session has no
+// usable sandbox.
+func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
+	s, err := m.sessions.Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
+	if err != nil {
+		return false, err
+	}
+	x.box.volume = s.Volume
+	if s.Sandbox == "" {
+		return false, nil
+	}
+	if err := m.checkWorkspace(ctx, x, s.Sandbox); err != nil {
+		return false, err
+	}
+	err = m.wakeAndAssign(ctx, x, s.Sandbox)
+	clean := context.WithoutCancel(ctx)
+	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
+		// Its memory may be lost, but its files are not.
+		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
+		m.giveBack(clean, x, s.Sandbox)
+		err = m.wakeAndAssign(ctx, x, s.Sandbox)
+	}
+	if err == nil {
+		x.box.prompted = true
+		x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+		return true, nil
+	}
+	x.box.sandbox = nil
+	// A temporary error must not lose the session's sandbox.
+	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
+		m.giveBack(clean, x, s.Sandbox)
+		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
+			err = &failure{code: caisson.RunInternal, msg: "the session's sandbox cannot be used at present; try again", err: err}
+		}
+		return false, err
+	}
+	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
+	if err := m.lifecycle.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return false, err
+	}
+	_, err = m.sessions.Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {
+		s.Sandbox = ""
+		return nil
+	})
+	return false, err
+}
+
+// checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
+// changed. Sandboxes that have failed or no longer exist are not checked.
+func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID) (err error) {
+	x.box.sandbox, err = m.lifecycle.Get(ctx, string(id))
+	defer func() { x.box.sandbox = nil }()
+	if caisson.KindOf(err) == caisson.NotFound && err != nil {
+		return nil
+	}
+	if err != nil || x.box.sandbox.State == caisson.Failed || x.box.sandbox.State == caisson.Removing {
+		return err
+	}
+	return m.sameWorkspace(ctx, x)
+}
+
+// wakeAndAssign wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
+func (m *resumer) wakeAndAssign(ctx context.Context, x *attempt, id caisson.ID) error {
+	sb, started, err := m.wake(ctx, x, id)
+	if err != nil {
+		return err
+	}
+	x.box.sandbox, err = m.assign(ctx, sb.ID, x.assignment())
+	x.clock.phase("wire")
+	if err == nil {
+		err = m.setPolicy(ctx, x)
+	}
+	if err == nil && started {
+		err = m.services.serveGranted(ctx, x)
+		x.clock.phase("resume")
+	}
+	return err
+}
+
+// setPolicy sets the run's policy on a session's sandbox. It may allow less or more than that of the previous run.
+func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
+	if x.r.Request.Image != "" {
+		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
+	}
+	_, err := m.policies.SetPolicy(x.asOwner(ctx), string(x.box.sandbox.ID), x.plan.Policy)
+	return err
+}
+
+// giveBack leaves a session's sandbox that the run could not use to the next run: without an assignment, and stopped if
+// its service may not be running, so that the next run starts it.
+func (m *resumer) giveBack(ctx context.Context, x *attempt, id caisson.ID) {
+	_, err := m.assign(ctx, id, nil)
+	if sb, gerr := m.lifecycle.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
+		_, err = m.lifecycle.Stop(ctx, string(id), 0)
+	}
+	if err != nil {
+		x.log.WarnContext(ctx, "the sandbox of a session could not be released", "sandbox", id, "err", err)
+	}
+}
+
+// wake gets a session's sandbox running, from any state. started means that no process, and thus no service, runs in it
+// yet.
+func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
+	defer x.clock.phase("resume")
+	err = m.retrier.whileBusy(ctx, x, func() (err error) {
+		if sb, err = m.lifecycle.Get(ctx, string(id)); err != nil {
+			return err
+		}
+		// A sandbox that another build started can only be stopped and started again; its files are kept.
+		if foreign := sb.Build != m.build; foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
+			if sb, err = m.lifecycle.Stop(ctx, string(id), 0); err != nil {
+				return err
+			}
+		}
+		switch sb.State {
+		case caisson.Suspended:
+			sb, err = m.lifecycle.Wake(ctx, string(id))
+		case caisson.Paused:
+			sb, err = m.lifecycle.Resume(ctx, string(id))
+			started = err == nil && sb.Reason != "" // its memory is lost
+		case caisson.Stopped, caisson.Created:
+			sb, err = m.lifecycle.Start(ctx, string(id))
+			started = true
+		case caisson.Running:
+		default:
+			kind := caisson.Conflict
+			if sb.State == caisson.Failed || sb.State == caisson.Removing {
+				kind = caisson.NotFound // the sandbox is no longer usable
+			}
+			err = caisson.Errorf(kind, "the sandbox is %s: %s", sb.State, sb.Reason)
+		}
+		return err
+	})
+	return sb, started, err
+}
+
+// sameWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox
+// has.
+func (m *resumer) sameWorkspace(ctx context.Context, x *attempt) error {
+	if x.box.sandbox.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
+		return sameVolume(x.box.sandbox, x.r)
+	}
+	asked, err := m.dirs.workspace(x)
+	if err != nil || asked == nil {
+		return err
+	}
+	defer asked.Directory.Close()
+	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to go on with what it has, or begin another session")
+	if x.box.sandbox.Spec.Workspace == "" {
+		return other
+	}
+	has, err := m.workspaces.GetWorkspace(ctx, string(x.box.sandbox.Spec.Workspace))
+	if err != nil {
+		return err
+	}
+	if same, err := (hostdir.Dir{Device: has.Device, Inode: has.Inode}).SameAs(asked.Directory.Fd()); err != nil || !same || has.Kind != asked.Kind {
+		return other
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package runs
+
+import (
+	"context"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// retrier retries what an attempt does with its sandbox, while the host is full or another operation is in the way.
+type retrier struct {
+	sessions  *sessions
+	live      *live
+	queue     *queue
+	runs      caisson.RunStore
+	sandboxes caisson.Table[caisson.Sandbox]
+	volumes   caisson.Table[caisson.Volume]
+}
+
+// whileFull retries f while the host is full, as opposed to a limit that a field of the request exceeds, and other
+// attempts run whose end frees resources.
+func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) error {
+	told := false
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := f()
+		if caisson.KindOf(err) != caisson.Exhausted || caisson.FieldOf(err) != "" {
+			return err
+		}
+		if t.sessions.pauseOldest(ctx) {
+			continue
+		}
+		if !t.live.anyCleaning() && t.queue.running() <= 1 {
+			return err
+		}
+		if !told {
+			told = true
+			x.status("queued", "this host is full: "+caisson.MessageOf(err))
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host
+// restarts.
+const busyTimeout = 10 * time.Second
+
+// whileBusy retries f while it fails for a temporary reason.
+func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) error {
+	end := time.Now().Add(busyTimeout)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := t.whileFull(ctx, x, f)
+		if kind := caisson.KindOf(err); kind != caisson.Conflict && kind != caisson.Unavailable || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// whileAttached calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
+// to be removed: the end of a run is reported before its sandbox is removed.
+func (t *retrier) whileAttached(ctx context.Context, x *attempt, f func() error) error {
+	err := t.whileFull(ctx, x, f)
+	if caisson.FieldOf(err) != volumeField {
+		return err
+	}
+	switch caisson.KindOf(err) {
+	case caisson.NotFound:
+		return failf(caisson.RunNotFound, "volume %s does not exist any more; name another one, or begin another session", x.volumeRef())
+	case caisson.Conflict:
+	default:
+		return err
+	}
+	in := caisson.In(x.r.Account)
+	v, gerr := t.volumes.Get(ctx, in, x.volumeRef())
+	if gerr != nil || v.Sandbox == "" {
+		return t.whileFull(ctx, x, f)
+	}
+	sb, gerr := t.sandboxes.Get(ctx, in, string(v.Sandbox))
+	if gerr != nil || sb.State == caisson.Removing {
+		return t.whileBusy(ctx, x, f)
+	}
+	by := caisson.ID(sb.Labels[labelRun])
+	if by == "" || by == x.r.ID {
+		return err
+	}
+	if r, gerr := t.runs.Get(ctx, in, by); gerr != nil || !r.State.Ended() {
+		return err
+	}
+	if serr := t.live.awaitCleanup(ctx, by); serr != nil {
+		return serr
+	}
+	return t.whileFull(ctx, x, f)
+}
