@@ -10,6 +10,7 @@ import (
 type API struct {
 	Sandboxes
 	Processes
+	Terminals
 	Snapshots
 	Templates
 	Images

@@ -26,6 +26,9 @@ const (
 
 const usage = `usage: caisson-guestd files
        caisson-guestd run [--user USER[:GROUP]] [--cwd DIR] [--log FILE] [--detach] -- COMMAND [ARG...]
+       caisson-guestd terminal new ID ROWS COLS [--user USER[:GROUP]] [--cwd DIR] -- COMMAND [ARG...]
+       caisson-guestd terminal list
+       caisson-guestd terminal remove ID
        caisson-guestd test PROGRAM [ARG...]
 `
 
@@ -52,6 +55,9 @@ func Main(args []string) int {
 	if len(args) > 0 && args[0] == "run" {
 		return runCommand(args[1:])
 	}
+	if len(args) > 1 && args[0] == "terminal" && (args[1] == "new" || args[1] == "serve") {
+		return runTerminal(args[1], args[2:])
+	}
 	root, err := os.OpenRoot("/")
 	if err != nil {
 		printError(os.Stderr, err)
@@ -69,8 +75,8 @@ func Main(args []string) int {
 	})
 }
 
-// Run runs the program as a function, with the roles "files" and "test". It returns the exit code when the program has ended, at
-// the latest soon after ctx has ended and p.In was closed. The role "run" needs a process to replace; see [ParseLaunch].
+// Run runs the program as a function, with the roles "files", "test", "terminal list" and "terminal remove". It returns the exit code when the program has ended, at
+// the latest soon after ctx has ended and p.In was closed. The other roles need processes; see [ParseLaunch] and [ParseTerminal].
 func Run(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		sub := *p
@@ -78,6 +84,8 @@ func Run(ctx context.Context, p *Proc) int {
 		switch p.Args[0] {
 		case "files":
 			return serve(ctx, &sub)
+		case "terminal":
+			return manageTerminals(&sub)
 		case "test":
 			return test(ctx, &sub)
 		}

@@ -1,0 +1,381 @@
+// Package terminal is the terminals in sandboxes: a process in the sandbox owns one terminal, its program, and the end of its output,
+// and serves viewers on a unix socket; [Attach] is the host's end of such a connection.
+//
+// A viewer that is slow or hostile never holds up the program or another viewer.
+package terminal
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/frame"
+)
+
+// ringSize is how many bytes of output a terminal keeps.
+const ringSize = 256 << 10
+
+const (
+	helloTimeout = 10 * time.Second // in which a client must send its first frame
+	flushTimeout = 10 * time.Second // in which a viewer must take the rest of the output after the program's end
+	lingerSteps  = 60               // see Server.linger
+	lingerStep   = 10 * time.Second
+	maxPending   = 64 << 10 // bytes of input that the program has not read
+)
+
+// A Program is a program at a terminal. Read and Write are called by one goroutine each.
+type Program interface {
+	PID() int
+	// Read reads output. It returns io.EOF when the program has ended, even if other processes still have the terminal open, and all
+	// that it has written was read.
+	Read(b []byte) (int, error)
+	// Write writes input. Close makes it return.
+	Write(b []byte) (int, error)
+	Resize(rows, cols uint16) error
+	// Signal sends a signal to the foreground process group.
+	Signal(signal int) error
+	// Exit returns how the program has ended; it is called after Read has returned an error.
+	Exit() caisson.ExitStatus
+	// Kill kills the program.
+	Kill()
+	// Close closes the terminal.
+	Close() error
+}
+
+// A Server serves the viewers of one terminal.
+type Server struct {
+	ID      caisson.ID
+	Command []string
+	Program Program
+	Rows    uint16
+	Cols    uint16
+	// step replaces lingerStep in tests.
+	step time.Duration
+
+	mu      sync.Mutex
+	changed *sync.Cond // of all that follows
+	out     ring
+	viewers map[*viewer]bool
+	writer  *viewer             // the viewer whose input counts; nil for none
+	pending []byte              // input that was not given to the program yet
+	exit    *caisson.ExitStatus // nil while the program runs
+	read    bool                // a viewer that is not read-only has got exit
+	over    chan struct{}       // closed when read is set
+	began   time.Time           // set before the first viewer
+}
+
+// A viewer is a connection that is attached.
+type viewer struct {
+	conn     net.Conn
+	readOnly bool
+	at       uint64   // position of the next byte to send
+	notices  []notice // to be sent, at most one of each
+	skipped  bool     // it was told that it has missed output
+	gone     bool     // the connection has ended
+}
+
+// Serve serves until the terminal is over: some time after its program has ended, see [caisson.Terminal]. It closes ln and the
+// program.
+func (s *Server) Serve(ln net.Listener) {
+	s.changed = sync.NewCond(&s.mu)
+	s.out.buf, s.viewers, s.over, s.began = make([]byte, ringSize), map[*viewer]bool{}, make(chan struct{}), time.Now()
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer conn.Close(); s.serve(conn) })
+		}
+	})
+	all.Go(s.writeInput)
+	s.readOutput()
+	s.linger()
+	ln.Close()
+	s.disconnect()
+	all.Wait()
+}
+
+// readOutput keeps the program's output until its end.
+func (s *Server) readOutput() {
+	b := make([]byte, maxData)
+	for {
+		n, err := s.Program.Read(b)
+		s.mu.Lock()
+		s.out.add(b[:n])
+		if err != nil {
+			exit := s.Program.Exit()
+			s.exit = &exit
+			for v := range s.viewers {
+				v.conn.SetDeadline(time.Now().Add(flushTimeout))
+			}
+		}
+		s.changed.Broadcast()
+		s.mu.Unlock()
+		if err != nil {
+			s.Program.Close()
+			return
+		}
+	}
+}
+
+// linger waits until a viewer has got the exit status, for lingerSteps at most. It counts steps instead of looking at the clock, which
+// jumps when a paused sandbox is resumed.
+func (s *Server) linger() {
+	if s.step == 0 {
+		s.step = lingerStep
+	}
+	for range lingerSteps {
+		select {
+		case <-s.over:
+			return
+		case <-time.After(s.step):
+		}
+	}
+}
+
+// disconnect waits until all viewers have got what there is, and takes no others.
+func (s *Server) disconnect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.viewers) > 0 { // all have a deadline
+		s.changed.Wait()
+	}
+}
+
+// writeInput gives input to the program until its end.
+func (s *Server) writeInput() {
+	for {
+		s.mu.Lock()
+		for len(s.pending) == 0 && s.exit == nil {
+			s.changed.Wait()
+		}
+		b := s.pending
+		s.pending = nil
+		ended := s.exit != nil
+		s.changed.Broadcast() // there is room
+		s.mu.Unlock()
+		if ended {
+			return
+		}
+		s.Program.Write(b) // an error means that the program has ended, or has closed its terminal
+	}
+}
+
+// serve serves a connection.
+func (s *Server) serve(conn net.Conn) {
+	conn.SetDeadline(time.Now().Add(helloTimeout))
+	kind, payload, err := frame.Read(conn, clientLimits)
+	if err != nil {
+		return
+	}
+	switch kind {
+	case kindInfo:
+		s.sendInfo(conn)
+	case kindKill:
+		s.Program.Kill()
+		s.mu.Lock()
+		s.markRead()
+		s.mu.Unlock()
+		s.sendInfo(conn)
+	case kindAttach:
+		if exactly(payload, attachSize) != nil {
+			return
+		}
+		v := &viewer{conn: conn, readOnly: payload[4]&flagReadOnly != 0}
+		rows, cols := parseSize(payload)
+		if !s.attach(v, rows, cols) {
+			conn.Write(frame.Append(nil, kindNotice, []byte{byte(noticeFull)}))
+			return
+		}
+		var sender sync.WaitGroup
+		sender.Go(func() { s.send(v) })
+		s.receive(v)
+		s.detach(v)
+		sender.Wait()
+		s.remove(v)
+	}
+}
+
+// markRead ends the lingering. The caller must hold mu.
+func (s *Server) markRead() {
+	if !s.read {
+		s.read = true
+		close(s.over)
+	}
+}
+
+// sendInfo sends an info frame.
+func (s *Server) sendInfo(conn net.Conn) {
+	s.mu.Lock()
+	t := caisson.Terminal{
+		ID: s.ID, PID: s.Program.PID(), Rows: s.Rows, Cols: s.Cols, Viewers: len(s.viewers), StartedAt: s.began.UTC(), Exit: s.exit,
+	}
+	s.mu.Unlock()
+	for _, arg := range s.Command[:min(len(s.Command), maxArgs)] {
+		t.Command = append(t.Command, arg[:min(len(arg), maxArg)])
+	}
+	if b, err := json.Marshal(t); err == nil && len(b) <= maxInfo {
+		conn.Write(frame.Append(nil, kindInfo, b))
+	}
+}
+
+// attach adds a viewer, which becomes the writer unless it is read-only. It returns false if there are too many.
+func (s *Server) attach(v *viewer, rows, cols uint16) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.viewers) >= caisson.MaxTerminalViewers {
+		return false
+	}
+	v.conn.SetDeadline(time.Time{})
+	if s.exit != nil {
+		v.conn.SetDeadline(time.Now().Add(flushTimeout))
+	}
+	s.viewers[v] = true
+	v.at = s.out.start()
+	if v.readOnly {
+		return true
+	}
+	if s.writer != nil {
+		s.writer.notices = append(s.writer.notices, noticeTaken)
+	}
+	s.writer = v
+	s.changed.Broadcast() // the former writer may be waiting
+	if rows > 0 && cols > 0 && s.exit == nil {
+		// Programs draw their screen anew when the size changes. The output that is kept has no whole screen if its beginning is lost.
+		if rows == s.Rows && cols == s.Cols && v.at > 0 && rows > 1 {
+			s.Program.Resize(rows-1, cols)
+		}
+		s.resize(rows, cols)
+	}
+	return true
+}
+
+// resize sets the terminal's size. The caller must hold mu.
+func (s *Server) resize(rows, cols uint16) {
+	if rows > 0 && cols > 0 && s.Program.Resize(rows, cols) == nil {
+		s.Rows, s.Cols = rows, cols
+	}
+}
+
+// receive handles a viewer's frames until the connection ends.
+func (s *Server) receive(v *viewer) {
+	for {
+		kind, payload, err := frame.Read(v.conn, clientLimits)
+		if err != nil || !s.handle(v, kind, payload) {
+			return
+		}
+	}
+}
+
+// handle handles a frame, and returns false if it is malformed. It waits while the program does not read its input, but only for the
+// writer: so no more than one connection waits.
+func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch kind {
+	case kindInput:
+		for s.writer == v && s.exit == nil && len(s.pending) > maxPending {
+			s.changed.Wait()
+		}
+		if s.writer == v && s.exit == nil {
+			s.pending = append(s.pending, payload...)
+			s.changed.Broadcast()
+		}
+		return true
+	case kindResize:
+		if s.writer == v && len(payload) == 4 && s.exit == nil {
+			s.resize(parseSize(payload))
+		}
+		return len(payload) == 4
+	case kindSignal:
+		valid := len(payload) == 1 && payload[0] >= 1 && payload[0] <= maxSignal
+		if valid && s.writer == v && s.exit == nil {
+			s.Program.Signal(int(payload[0]))
+		}
+		return valid
+	}
+	return false
+}
+
+// detach ends what a viewer still gets.
+func (s *Server) detach(v *viewer) {
+	v.conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.gone = true
+	s.changed.Broadcast()
+}
+
+// remove removes a viewer.
+func (s *Server) remove(v *viewer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.viewers, v)
+	if s.writer == v {
+		s.writer = nil
+	}
+	s.changed.Broadcast()
+}
+
+// send sends to a viewer what there is for it, until it is gone or has got the exit status. Then the client closes the connection: if
+// the server did, input that is still under way could reset the connection before the client has read the status.
+func (s *Server) send(v *viewer) {
+	b := make([]byte, frame.HeaderSize+maxData)
+	pid := binary.BigEndian.AppendUint32(nil, uint32(s.Program.PID()))
+	_, err := v.conn.Write(frame.Append(nil, kindStarted, pid))
+	for err == nil {
+		n, last := s.next(v, b)
+		if n > 0 {
+			_, err = v.conn.Write(b[:n])
+		}
+		if last {
+			if err == nil && n > 0 && !v.readOnly {
+				s.mu.Lock()
+				s.markRead()
+				s.mu.Unlock()
+			}
+			break
+		}
+	}
+	if err != nil {
+		v.conn.Close() // ends receive
+	}
+}
+
+// next waits for what is to be sent to a viewer next, and puts its frame into b. last means that nothing follows; n is 0 if the viewer
+// is gone.
+func (s *Server) next(v *viewer, b []byte) (n int, last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		if v.gone {
+			return 0, true
+		}
+		if from := s.out.start(); v.at < from {
+			v.at = from
+			if !v.skipped {
+				v.skipped = true
+				v.notices = append(v.notices, noticeSkipped)
+			}
+		}
+		switch {
+		case len(v.notices) > 0:
+			what := v.notices[0]
+			v.notices = v.notices[1:]
+			return len(frame.Append(b[:0], kindNotice, []byte{byte(what)})), false
+		case v.at < s.out.end:
+			n := s.out.read(v.at, b[frame.HeaderSize:])
+			frame.PutHeader(b, kindOutput, n)
+			v.at += uint64(n)
+			return frame.HeaderSize + n, false
+		case s.exit != nil:
+			return len(frame.Append(b[:0], kindExit, appendExit(nil, *s.exit))), true
+		}
+		s.changed.Wait()
+	}
+}
