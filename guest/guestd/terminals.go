@@ -141,25 +141,23 @@ func serveTerminal(t *TerminalCommand) error {
 	if err != nil {
 		return err
 	}
-	ln, remove, err := terminal.Sockets(terminal.Dir).Listen(t.ID)
+	ln, err := terminal.Sockets(terminal.Dir).Listen(t.ID)
 	if err != nil {
 		return err
 	}
-	defer remove()
-	defer ln.Close()
 	cmd := exec.Command(exe, append([]string{"run"}, t.Launch.args()...)...)
 	cmd.Dir = "/"
 	cmd.Env = append([]string{"TERM=xterm-256color"}, os.Environ()...) // the last value of a variable counts
 	program, err := terminal.Start(cmd, t.Rows, t.Cols, uid)
 	if err != nil {
-		return err
+		return errors.Join(err, ln.Close())
 	}
 	os.Stdout.WriteString(strconv.Itoa(program.PID()) + "\n")
 	if err := dropStreams(); err != nil {
 		program.Kill()
-		return err
+		return errors.Join(err, ln.Close())
 	}
-	(&terminal.Server{ID: t.ID, Command: t.Launch.Command, Program: program, Rows: t.Rows, Cols: t.Cols}).Serve(ln)
+	terminal.NewServer(t.ID, t.Launch.Command, program, t.Rows, t.Cols).Serve(ln)
 	return nil
 }
 
@@ -187,7 +185,10 @@ func manageTerminals(p *Proc) int {
 	var err error
 	switch {
 	case len(p.Args) == 1 && p.Args[0] == "list":
-		err = sockets.WriteList(p.Out)
+		var list []caisson.Terminal
+		if list, err = sockets.List(); err == nil {
+			err = terminal.WriteList(p.Out, list)
+		}
 	case len(p.Args) == 2 && p.Args[0] == "remove":
 		var id caisson.ID
 		if id, err = caisson.ParseID(caisson.TerminalPrefix, p.Args[1]); err == nil {

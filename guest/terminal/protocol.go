@@ -140,6 +140,15 @@ const (
 	maxArg  = 200 // bytes
 )
 
+// appendInfo appends an info frame to b.
+func appendInfo(b []byte, t caisson.Terminal) ([]byte, error) {
+	payload, err := json.Marshal(t)
+	if err == nil && len(payload) > maxInfo {
+		err = frame.ErrProtocol
+	}
+	return frame.Append(b, kindInfo, payload), err
+}
+
 // parseInfo decodes an info frame, whose content is untrusted.
 func parseInfo(b []byte) (t caisson.Terminal, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -165,6 +174,20 @@ func parseInfo(b []byte) (t caisson.Terminal, err error) {
 		return t, validExit(t.Exit)
 	}
 	return t, nil
+}
+
+// WriteList writes a list of terminals for [ParseList].
+func WriteList(w io.Writer, list []caisson.Terminal) error {
+	for _, t := range list[:min(len(list), caisson.MaxTerminals)] {
+		b, err := appendInfo(nil, t)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ParseList decodes the output of "guestd terminal list", which is untrusted: one info frame for each terminal.

@@ -5,9 +5,10 @@
 package terminal
 
 import (
+	"context"
 	"encoding/binary"
-	"encoding/json"
-	"net"
+	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -47,29 +48,36 @@ type Program interface {
 
 // A Server serves the viewers of one terminal.
 type Server struct {
-	ID      caisson.ID
-	Command []string
-	Program Program
-	Rows    uint16
-	Cols    uint16
-	// step replaces lingerStep in tests.
-	step time.Duration
+	program Program
+	step    time.Duration // see linger
 
 	mu      sync.Mutex
-	changed *sync.Cond // of all that follows
+	changed *sync.Cond       // of all that follows
+	info    caisson.Terminal // without viewers
 	out     ring
 	viewers map[*viewer]bool
-	writer  *viewer             // the viewer whose input counts; nil for none
-	pending []byte              // input that was not given to the program yet
-	exit    *caisson.ExitStatus // nil while the program runs
-	read    bool                // a viewer that is not read-only has got exit
-	over    chan struct{}       // closed when read is set
-	began   time.Time           // set before the first viewer
+	writer  *viewer       // the viewer whose input counts; nil for none
+	pending []byte        // input that was not given to the program yet
+	read    bool          // a viewer that is not read-only has got exit
+	over    chan struct{} // closed when read is set
+}
+
+// A Listener accepts connections, which are sockets in non-blocking mode.
+type Listener interface {
+	Accept(ctx context.Context) (*os.File, error)
+	// Close makes Accept return.
+	Close() error
+}
+
+// A connection is a client's.
+type connection interface {
+	io.ReadWriteCloser
+	SetDeadline(t time.Time) error
 }
 
 // A viewer is a connection that is attached.
 type viewer struct {
-	conn     net.Conn
+	conn     connection
 	readOnly bool
 	at       uint64   // position of the next byte to send
 	notices  []notice // to be sent, at most one of each
@@ -77,15 +85,26 @@ type viewer struct {
 	gone     bool     // the connection has ended
 }
 
+// NewServer returns the server of the terminal of a program that has just been started.
+func NewServer(id caisson.ID, command []string, program Program, rows, cols uint16) *Server {
+	s := &Server{
+		program: program, step: lingerStep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, over: make(chan struct{}),
+		info: caisson.Terminal{ID: id, PID: program.PID(), Rows: rows, Cols: cols, StartedAt: time.Now().UTC()},
+	}
+	for _, arg := range command[:min(len(command), maxArgs)] {
+		s.info.Command = append(s.info.Command, arg[:min(len(arg), maxArg)])
+	}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
 // Serve serves until the terminal is over: some time after its program has ended, see [caisson.Terminal]. It closes ln and the
 // program.
-func (s *Server) Serve(ln net.Listener) {
-	s.changed = sync.NewCond(&s.mu)
-	s.out.buf, s.viewers, s.over, s.began = make([]byte, ringSize), map[*viewer]bool{}, make(chan struct{}), time.Now()
+func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
-			conn, err := ln.Accept()
+			conn, err := ln.Accept(context.Background())
 			if err != nil {
 				return
 			}
@@ -104,12 +123,12 @@ func (s *Server) Serve(ln net.Listener) {
 func (s *Server) readOutput() {
 	b := make([]byte, maxData)
 	for {
-		n, err := s.Program.Read(b)
+		n, err := s.program.Read(b)
 		s.mu.Lock()
 		s.out.add(b[:n])
 		if err != nil {
-			exit := s.Program.Exit()
-			s.exit = &exit
+			exit := s.program.Exit()
+			s.info.Exit = &exit
 			for v := range s.viewers {
 				v.conn.SetDeadline(time.Now().Add(flushTimeout))
 			}
@@ -117,7 +136,7 @@ func (s *Server) readOutput() {
 		s.changed.Broadcast()
 		s.mu.Unlock()
 		if err != nil {
-			s.Program.Close()
+			s.program.Close()
 			return
 		}
 	}
@@ -126,9 +145,6 @@ func (s *Server) readOutput() {
 // linger waits until a viewer has got the exit status, for lingerSteps at most. It counts steps instead of looking at the clock, which
 // jumps when a paused sandbox is resumed.
 func (s *Server) linger() {
-	if s.step == 0 {
-		s.step = lingerStep
-	}
 	for range lingerSteps {
 		select {
 		case <-s.over:
@@ -151,23 +167,23 @@ func (s *Server) disconnect() {
 func (s *Server) writeInput() {
 	for {
 		s.mu.Lock()
-		for len(s.pending) == 0 && s.exit == nil {
+		for len(s.pending) == 0 && s.info.Exit == nil {
 			s.changed.Wait()
 		}
 		b := s.pending
 		s.pending = nil
-		ended := s.exit != nil
+		ended := s.info.Exit != nil
 		s.changed.Broadcast() // there is room
 		s.mu.Unlock()
 		if ended {
 			return
 		}
-		s.Program.Write(b) // an error means that the program has ended, or has closed its terminal
+		s.program.Write(b) // an error means that the program has ended, or has closed its terminal
 	}
 }
 
 // serve serves a connection.
-func (s *Server) serve(conn net.Conn) {
+func (s *Server) serve(conn connection) {
 	conn.SetDeadline(time.Now().Add(helloTimeout))
 	kind, payload, err := frame.Read(conn, clientLimits)
 	if err != nil {
@@ -177,10 +193,7 @@ func (s *Server) serve(conn net.Conn) {
 	case kindInfo:
 		s.sendInfo(conn)
 	case kindKill:
-		s.Program.Kill()
-		s.mu.Lock()
-		s.markRead()
-		s.mu.Unlock()
+		s.Kill()
 		s.sendInfo(conn)
 	case kindAttach:
 		if exactly(payload, attachSize) != nil {
@@ -209,18 +222,27 @@ func (s *Server) markRead() {
 	}
 }
 
-// sendInfo sends an info frame.
-func (s *Server) sendInfo(conn net.Conn) {
+// Kill kills the program; the terminal does not linger.
+func (s *Server) Kill() {
+	s.program.Kill()
 	s.mu.Lock()
-	t := caisson.Terminal{
-		ID: s.ID, PID: s.Program.PID(), Rows: s.Rows, Cols: s.Cols, Viewers: len(s.viewers), StartedAt: s.began.UTC(), Exit: s.exit,
-	}
-	s.mu.Unlock()
-	for _, arg := range s.Command[:min(len(s.Command), maxArgs)] {
-		t.Command = append(t.Command, arg[:min(len(arg), maxArg)])
-	}
-	if b, err := json.Marshal(t); err == nil && len(b) <= maxInfo {
-		conn.Write(frame.Append(nil, kindInfo, b))
+	defer s.mu.Unlock()
+	s.markRead()
+}
+
+// Info describes the terminal.
+func (s *Server) Info() caisson.Terminal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.info
+	t.Viewers = len(s.viewers)
+	return t
+}
+
+// sendInfo sends an info frame.
+func (s *Server) sendInfo(conn connection) {
+	if b, err := appendInfo(nil, s.Info()); err == nil {
+		conn.Write(b)
 	}
 }
 
@@ -232,7 +254,7 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 		return false
 	}
 	v.conn.SetDeadline(time.Time{})
-	if s.exit != nil {
+	if s.info.Exit != nil {
 		v.conn.SetDeadline(time.Now().Add(flushTimeout))
 	}
 	s.viewers[v] = true
@@ -245,10 +267,10 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 	}
 	s.writer = v
 	s.changed.Broadcast() // the former writer may be waiting
-	if rows > 0 && cols > 0 && s.exit == nil {
+	if rows > 0 && cols > 0 && s.info.Exit == nil {
 		// Programs draw their screen anew when the size changes. The output that is kept has no whole screen if its beginning is lost.
-		if rows == s.Rows && cols == s.Cols && v.at > 0 && rows > 1 {
-			s.Program.Resize(rows-1, cols)
+		if rows == s.info.Rows && cols == s.info.Cols && v.at > 0 && rows > 1 {
+			s.program.Resize(rows-1, cols)
 		}
 		s.resize(rows, cols)
 	}
@@ -257,8 +279,8 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 
 // resize sets the terminal's size. The caller must hold mu.
 func (s *Server) resize(rows, cols uint16) {
-	if rows > 0 && cols > 0 && s.Program.Resize(rows, cols) == nil {
-		s.Rows, s.Cols = rows, cols
+	if rows > 0 && cols > 0 && s.program.Resize(rows, cols) == nil {
+		s.info.Rows, s.info.Cols = rows, cols
 	}
 }
 
@@ -279,23 +301,23 @@ func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
 	defer s.mu.Unlock()
 	switch kind {
 	case kindInput:
-		for s.writer == v && s.exit == nil && len(s.pending) > maxPending {
+		for s.writer == v && s.info.Exit == nil && len(s.pending) > maxPending {
 			s.changed.Wait()
 		}
-		if s.writer == v && s.exit == nil {
+		if s.writer == v && s.info.Exit == nil {
 			s.pending = append(s.pending, payload...)
 			s.changed.Broadcast()
 		}
 		return true
 	case kindResize:
-		if s.writer == v && len(payload) == 4 && s.exit == nil {
+		if s.writer == v && len(payload) == 4 && s.info.Exit == nil {
 			s.resize(parseSize(payload))
 		}
 		return len(payload) == 4
 	case kindSignal:
 		valid := len(payload) == 1 && payload[0] >= 1 && payload[0] <= maxSignal
-		if valid && s.writer == v && s.exit == nil {
-			s.Program.Signal(int(payload[0]))
+		if valid && s.writer == v && s.info.Exit == nil {
+			s.program.Signal(int(payload[0]))
 		}
 		return valid
 	}
@@ -326,7 +348,7 @@ func (s *Server) remove(v *viewer) {
 // the server did, input that is still under way could reset the connection before the client has read the status.
 func (s *Server) send(v *viewer) {
 	b := make([]byte, frame.HeaderSize+maxData)
-	pid := binary.BigEndian.AppendUint32(nil, uint32(s.Program.PID()))
+	pid := binary.BigEndian.AppendUint32(nil, uint32(s.program.PID()))
 	_, err := v.conn.Write(frame.Append(nil, kindStarted, pid))
 	for err == nil {
 		n, last := s.next(v, b)
@@ -373,8 +395,8 @@ func (s *Server) next(v *viewer, b []byte) (n int, last bool) {
 			frame.PutHeader(b, kindOutput, n)
 			v.at += uint64(n)
 			return frame.HeaderSize + n, false
-		case s.exit != nil:
-			return len(frame.Append(b[:0], kindExit, appendExit(nil, *s.exit))), true
+		case s.info.Exit != nil:
+			return len(frame.Append(b[:0], kindExit, appendExit(nil, *s.info.Exit))), true
 		}
 		s.changed.Wait()
 	}

@@ -1,17 +1,17 @@
 package terminal
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/frame"
@@ -41,42 +41,75 @@ func (d Sockets) path(name string, f func(path string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name))
 }
 
-// Listen creates the socket of a terminal. Returns Exhausted if there are [caisson.MaxTerminals]. The socket is removed when the
-// listener is closed with the function that is returned.
-func (d Sockets) Listen(id caisson.ID) (ln net.Listener, remove func(), err error) {
+// Listen creates the socket of a terminal. Returns Exhausted if there are [caisson.MaxTerminals]. Closing the listener removes the
+// socket.
+func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 	if err := os.MkdirAll(filepath.Dir(string(d)), 0o755); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := os.Mkdir(string(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, nil, err
+		return nil, err
 	}
 	ids, err := d.list()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if len(ids) >= caisson.MaxTerminals {
 		ids = slices.DeleteFunc(ids, func(id caisson.ID) bool {
-			_, _, err := d.ask(id, kindInfo)
+			_, err := d.ask(id, kindInfo)
 			return err != nil
 		})
 	}
 	if len(ids) >= caisson.MaxTerminals {
-		return nil, nil, caisson.Errorf(caisson.Exhausted, "the sandbox has %d terminals already; remove one", caisson.MaxTerminals)
+		return nil, caisson.Errorf(caisson.Exhausted, "the sandbox has %d terminals already; remove one", caisson.MaxTerminals)
 	}
-	err = d.path(string(id), func(path string) (err error) {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l := &listener{name: filepath.Join(string(d), string(id))}
+	err = d.path(string(id), func(path string) error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
-			return err
+			return os.NewSyscallError("socket", err)
 		}
-		l.SetUnlinkOnClose(false) // path may be valid only now
-		ln = l
-		return nil
+		l.file = os.NewFile(uintptr(fd), "terminal")
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		return os.NewSyscallError("listen", unix.Listen(fd, backlog))
 	})
 	if err != nil {
-		return nil, nil, err
+		l.file.Close()
+		return nil, err
 	}
-	return ln, func() { os.Remove(filepath.Join(string(d), string(id))) }, nil
+	return l, nil
 }
+
+// backlog is how many connections can wait.
+const backlog = 16
+
+// A listener listens at a unix socket. Package net would make the program much larger.
+type listener struct {
+	file *os.File
+	name string // of the socket
+}
+
+// Accept implements [Listener]. ctx is not used: Close ends the call.
+func (l *listener) Accept(context.Context) (conn *os.File, err error) {
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	rerr := raw.Read(func(fd uintptr) bool {
+		var n int
+		n, _, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err == nil {
+			conn = os.NewFile(uintptr(n), "viewer")
+		}
+		return err != unix.EAGAIN && err != unix.EINTR && err != unix.ECONNABORTED
+	})
+	return conn, errors.Join(rerr, err)
+}
+
+// Close implements [Listener].
+func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.file.Close()) }
 
 // list returns the ids of the sockets that are there.
 func (d Sockets) list() (ids []caisson.ID, err error) {
@@ -92,68 +125,68 @@ func (d Sockets) list() (ids []caisson.ID, err error) {
 	return ids, nil
 }
 
-// ask connects to a terminal, sends a frame of this kind and returns the answer. The socket of a terminal that is gone is removed.
-func (d Sockets) ask(id caisson.ID, kind byte) (t caisson.Terminal, info []byte, err error) {
+// connect connects to a terminal. The socket of a terminal that is gone is removed.
+func (d Sockets) connect(id caisson.ID) (conn *os.File, err error) {
 	err = d.path(string(id), func(path string) error {
-		conn, err := net.DialTimeout("unix", path, helloTimeout)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(helloTimeout))
-		if _, err := conn.Write(frame.Append(nil, kind, nil)); err != nil {
-			return err
-		}
-		got, payload, err := frame.Read(conn, serverLimits)
-		if err == nil && got != kindInfo {
-			err = frame.ErrProtocol
-		}
-		if err == nil {
-			t, err = parseInfo(payload)
-			info = payload
-		}
-		return err
+		conn = os.NewFile(uintptr(fd), "terminal")
+		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	})
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if errors.Is(err, unix.ECONNREFUSED) {
 		os.Remove(filepath.Join(string(d), string(id)))
 	}
-	return t, info, err
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
-// WriteList writes the list of terminals for [ParseList], oldest first.
-func (d Sockets) WriteList(w io.Writer) error {
-	type entry struct {
-		caisson.Terminal
-		info []byte
+// ask connects to a terminal, sends a frame of this kind and returns the answer.
+func (d Sockets) ask(id caisson.ID, kind byte) (t caisson.Terminal, err error) {
+	conn, err := d.connect(id)
+	if err != nil {
+		return t, err
 	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(helloTimeout))
+	if _, err := conn.Write(frame.Append(nil, kind, nil)); err != nil {
+		return t, err
+	}
+	got, payload, err := frame.Read(conn, serverLimits)
+	if err == nil && got != kindInfo {
+		err = frame.ErrProtocol
+	}
+	if err != nil {
+		return t, err
+	}
+	return parseInfo(payload)
+}
+
+// List lists the terminals, oldest first.
+func (d Sockets) List() (list []caisson.Terminal, err error) {
 	ids, err := d.list()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var list []entry
 	for _, id := range ids {
-		if t, info, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise it is gone, or none of ours
-			list = append(list, entry{t, info})
+		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise it is gone, or none of ours
+			list = append(list, t)
 		}
 	}
-	slices.SortFunc(list, func(a, b entry) int {
-		if c := a.StartedAt.Compare(b.StartedAt); c != 0 {
-			return c
-		}
-		return strings.Compare(string(a.ID), string(b.ID))
+	slices.SortFunc(list, func(a, b caisson.Terminal) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
 	})
-	for _, e := range list[:min(len(list), caisson.MaxTerminals)] {
-		if _, err := w.Write(frame.Append(nil, kindInfo, e.info)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return list, nil
 }
 
 // Remove kills the program of a terminal. NotFound if there is no such terminal.
 func (d Sockets) Remove(id caisson.ID) error {
-	_, _, err := d.ask(id, kindKill)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	_, err := d.ask(id, kindKill)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return caisson.Errorf(caisson.NotFound, "there is no terminal %s", id)
 	}
 	return err

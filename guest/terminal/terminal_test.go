@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/frame"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -36,7 +38,7 @@ func newBox(t *testing.T) *box {
 func (b *box) start(script string, step time.Duration) caisson.ID {
 	b.Helper()
 	id := caisson.NewID(caisson.TerminalPrefix)
-	ln, remove, err := b.sockets.Listen(id)
+	ln, err := b.sockets.Listen(id)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -46,10 +48,10 @@ func (b *box) start(script string, step time.Duration) caisson.ID {
 	}
 	served := make(chan struct{})
 	b.served[id] = served
-	s := &Server{ID: id, Command: []string{"sh", "-c", script}, Program: program, Rows: 24, Cols: 80, step: step}
+	s := NewServer(id, []string{"sh", "-c", script}, program, 24, 80)
+	s.step = step
 	go func() {
 		defer close(served)
-		defer remove()
 		s.Serve(ln)
 	}()
 	b.Cleanup(func() {
@@ -70,13 +72,10 @@ func (b *box) over(id caisson.ID) {
 }
 
 // dial connects to a terminal.
-func (b *box) dial(id caisson.ID) net.Conn {
+func (b *box) dial(id caisson.ID) *os.File {
 	b.Helper()
-	var conn net.Conn
-	if err := b.sockets.path(string(id), func(path string) (err error) {
-		conn, err = net.Dial("unix", path)
-		return err
-	}); err != nil {
+	conn, err := b.sockets.connect(id)
+	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { conn.Close() })
@@ -250,7 +249,7 @@ func TestLingers(t *testing.T) {
 	b := newBox(t)
 	id := b.start(`(trap '' HUP; while sleep 0.01; do echo noise; done) & echo said; exit 5`, time.Hour)
 	poll.Until(t, time.Minute, func() bool {
-		info, _, err := b.sockets.ask(id, kindInfo)
+		info, err := b.sockets.ask(id, kindInfo)
 		return err == nil && info.Exit != nil
 	})
 	viewer := b.attach(id, caisson.AttachRequest{ReadOnly: true})
@@ -259,7 +258,7 @@ func TestLingers(t *testing.T) {
 	a.sees("said")
 	a.ends(caisson.ExitStatus{Code: 5})
 	b.over(id)
-	if _, _, err := b.sockets.ask(id, kindInfo); !errors.Is(err, os.ErrNotExist) {
+	if _, err := b.sockets.ask(id, kindInfo); !errors.Is(err, os.ErrNotExist) {
 		t.Error("its socket is still there:", err)
 	}
 }
@@ -272,8 +271,12 @@ func TestLingersForAWhile(t *testing.T) {
 func TestList(t *testing.T) {
 	b := newBox(t)
 	list := func() []caisson.Terminal {
+		there, err := b.sockets.List()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var out bytes.Buffer
-		if err := b.sockets.WriteList(&out); err != nil {
+		if err := WriteList(&out, there); err != nil {
 			t.Fatal(err)
 		}
 		list, err := ParseList(&out)
@@ -403,7 +406,7 @@ func TestTooMany(t *testing.T) {
 	for range caisson.MaxTerminals - 1 {
 		b.start(`read line`, time.Hour)
 	}
-	if _, _, err := b.sockets.Listen(caisson.NewID(caisson.TerminalPrefix)); caisson.KindOf(err) != caisson.Exhausted {
+	if _, err := b.sockets.Listen(caisson.NewID(caisson.TerminalPrefix)); caisson.KindOf(err) != caisson.Exhausted {
 		t.Error(err)
 	}
 }
@@ -429,7 +432,7 @@ func TestHostileClients(t *testing.T) {
 	} {
 		conn := b.dial(id)
 		conn.Write(sent)
-		conn.(*net.UnixConn).CloseWrite()
+		unix.Shutdown(int(conn.Fd()), unix.SHUT_WR)
 		conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v", name, err)
