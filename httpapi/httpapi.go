@@ -63,6 +63,7 @@ func New(cfg Config) (*API, error) {
 	snapshotRoutes{cfg.Snapshots, once}.register(a.router)
 	processRoutes{cfg.Processes}.register(a.router)
 	execRoutes{cfg.Processes, cfg.Log}.register(a.router)
+	terminalRoutes{cfg.Terminals, cfg.Log}.register(a.router)
 	fileRoutes{cfg.Files}.register(a.router)
 	treeRoutes{cfg.Files}.register(a.router)
 	templateRoutes{cfg.Templates}.register(a.router)
