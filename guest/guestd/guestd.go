@@ -48,6 +48,8 @@ type Proc struct {
 	TerminalSize func() (rows, cols uint16, err error)
 	// Spawn starts a child that sleeps until kill is called. nil: children are not supported.
 	Spawn func() (kill func(), err error)
+	// Listen listens at the address of network "tcp", "tcp6" (loopback and a port) or "unix" (a path). nil: there is no network.
+	Listen func(network, address string, backlog int) (Listener, error)
 }
 
 // Main runs the program with args, which exclude the program's name, and returns its exit code.
@@ -71,7 +73,7 @@ func Main(args []string) int {
 	syscall.Umask(0) // requests set exact modes
 	return Run(context.Background(), &Proc{
 		Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Root: root, Dir: dir,
-		Notify: notify, TerminalSize: terminalSize, Spawn: spawn,
+		Notify: notify, TerminalSize: terminalSize, Spawn: spawn, Listen: listen,
 	})
 }
 

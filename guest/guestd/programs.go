@@ -35,6 +35,7 @@ func programs() map[string]program {
 		"exit":        {"CODE", 1, exit},
 		"fill":        {"FILE BYTES", 2, fill},
 		"ignore-term": {"", 0, ignoreTerm},
+		"serve":       {"NETWORK ADDRESS MODE", 3, serveConnections},
 		"sleep":       {"DURATION", 1, sleep},
 		"spawn":       {"COUNT", 1, spawnMany},
 		"stat":        {"PATH", 1, stat},

@@ -68,6 +68,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 			}
 		}()
 	}
+	s.network.endConnections()
 	if err := s.capture(dir); err != nil {
 		_ = os.Remove(filepath.Join(dir, memoryName))
 		_ = os.Remove(filepath.Join(dir, filesName))

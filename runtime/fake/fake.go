@@ -40,6 +40,7 @@ var (
 	_ caisson.Runtime      = (*Runtime)(nil)
 	_ caisson.Checkpointer = (*Runtime)(nil)
 	_ caisson.Freezer      = (*Runtime)(nil)
+	_ caisson.Dialer       = (*Runtime)(nil)
 )
 
 // A sharedState has the state that outlives a restart of the daemon.

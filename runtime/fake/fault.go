@@ -7,6 +7,7 @@ type Op string
 const (
 	OpCreate      Op = "create"
 	OpExec        Op = "exec"
+	OpDial        Op = "dial"
 	OpWaitCommand Op = "wait command"
 	OpSignal      Op = "signal"
 	OpProcesses   Op = "processes"

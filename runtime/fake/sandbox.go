@@ -41,6 +41,8 @@ type sandbox struct {
 	memory  int64         // sum of Proc.memory in bytes; guarded by mu
 	command *Proc         // nil without a command; kept after it has exited; guarded by mu
 
+	network network // servers and connections
+
 	freed sync.Once // for free
 }
 
@@ -98,6 +100,7 @@ func (s *sandbox) reap(p *Proc, code int) {
 	p.CloseStdin()
 	p.out.release()
 	p.errOut.release()
+	s.network.closeOf(p)
 	close(p.exited)
 }
 

@@ -65,16 +65,21 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 		pr.Close() // further writes of the main process then fail instead of blocking
 		came <- read{data, err}
 	}()
+	callErr := callSink(ctx, s, sink, config, pw)
+	pw.Close()
+	// The main process has written the reply before the call returned, but may still hold the other end, so that no EOF comes.
+	pr.SetReadDeadline(time.Now().Add(time.Second))
+	got := <-came
+	return got.data, errors.Join(callErr, got.err)
+}
+
+// callSink calls a sink in a sandbox's main process.
+func callSink(ctx context.Context, s *sandbox, sink string, config map[string]any, files ...*os.File) error {
 	args := struct { // as in boot.CreateTraceSessionArgs
 		Config seccheck.SessionConfig
 		Force  bool
 	}{seccheck.SessionConfig{
 		Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{{Name: sink, Config: config}},
 	}, true}
-	callErr := s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, pw)
-	pw.Close()
-	// The main process has written the reply before the call returned, but may still hold the other end, so that no EOF comes.
-	pr.SetReadDeadline(time.Now().Add(time.Second))
-	got := <-came
-	return got.data, errors.Join(callErr, got.err)
+	return s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, files...)
 }

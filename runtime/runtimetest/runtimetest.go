@@ -53,7 +53,7 @@ func Test(t *testing.T, open func(t *testing.T) Harness) {
 	s := &suite{Harness: open(t), layer: newLayer(t)}
 	for _, tests := range [][]test{
 		lifecycleTests, execTests, identityTests, ttyTests, signalTests, commandTests, limitTests, freezeTests,
-		checkpointTests, fileTests, overlayTests,
+		checkpointTests, fileTests, overlayTests, dialTests,
 	} {
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) { test.run(t, s) })

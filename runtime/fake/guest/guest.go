@@ -67,6 +67,9 @@ func runGuestd(ctx context.Context, p *fake.Proc) int {
 	if _, _, err := p.TerminalSize(); err == nil {
 		proc.TerminalSize = p.TerminalSize
 	}
+	proc.Listen = func(network, address string, backlog int) (guestd.Listener, error) {
+		return p.Listen(network, address, backlog)
+	}
 	proc.Spawn = func() (kill func(), err error) {
 		c, err := p.Spawn(fake.Child{Args: []string{Path, "test", "sleep", "24h"}})
 		if err != nil {
@@ -128,6 +131,8 @@ func testProgram(args []string) fake.Program {
 		return &counter{}
 	case name == "fill" && len(args) > 2:
 		return fake.Func(fill)
+	case name == "serve":
+		return &server{}
 	case name == "sleep" && len(args) > 1:
 		return &sleeper{}
 	case name == "stat" && len(args) > 1:
@@ -241,6 +246,13 @@ func (c *counter) RestoreMemory(b []byte) (err error) {
 	c.n, err = strconv.Atoi(string(b))
 	return err
 }
+
+// A server listens. After a restore, it listens again, without the connections that it had.
+type server struct{}
+
+func (*server) Run(ctx context.Context, p *fake.Proc) int { return runGuestd(ctx, p) }
+func (*server) Memory() ([]byte, error)                   { return nil, nil }
+func (*server) RestoreMemory([]byte) error                { return nil }
 
 // A sleeper sleeps. After a restore, it sleeps for the full duration again.
 type sleeper struct{}

@@ -11,19 +11,20 @@ import (
 
 // Numbers of the system calls that are wrapped, for x86-64 (asm/unistd_64.h).
 const (
-	sysIoctl   = 16
-	sysGetpid  = 39
-	sysClone   = 56
-	sysFork    = 57
-	sysVfork   = 58
-	sysWait4   = 61
-	sysKill    = 62
-	sysSetpgid = 109
-	sysGetppid = 110
-	sysSetsid  = 112
-	sysGettid  = 186
-	sysWaitid  = 247
-	sysClone3  = 435
+	sysRtSigaction = 13
+	sysIoctl       = 16
+	sysGetpid      = 39
+	sysClone       = 56
+	sysFork        = 57
+	sysVfork       = 58
+	sysWait4       = 61
+	sysKill        = 62
+	sysSetpgid     = 109
+	sysGetppid     = 110
+	sysSetsid      = 112
+	sysGettid      = 186
+	sysWaitid      = 247
+	sysClone3      = 435
 )
 
 // installHooks wraps system calls in gVisor's table and handlers in the gofer, depending on this process's arguments. It must
@@ -45,6 +46,10 @@ func installHooks(args []string) {
 			os.Exit(1)
 		}
 		processSharing.install(want.reseed)
+		if err := processConnections.install(); err != nil {
+			fmt.Fprintf(os.Stderr, "caisson: cannot prepare for connections into the sandbox: %v\n", err)
+			os.Exit(1)
+		}
 		installClock(want.still)
 		if want.rename {
 			(&pidRenamer{reseed: want.reseed}).install()

@@ -50,6 +50,7 @@ func (s *sharedRandomness) install(reseeded bool) {
 func (s *sharedRandomness) restored(ctx context.Context) {
 	if k, ok := ctx.Value(kernel.CtxKernel).(*kernel.Kernel); ok {
 		s.kernel.Store(k)
+		processConnections.kernel.set(k)
 	}
 }
 

@@ -1,0 +1,92 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// Dial implements [caisson.Dialer]. The sandbox's main process, which has the network stack and the file systems, connects and copies;
+// it is unprivileged.
+func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := caisson.CheckDialAddress(network, address); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := streamPair()
+	if err != nil {
+		return nil, err
+	}
+	err = s.startDial(ctx, network, address, theirs)
+	theirs.Close()
+	if err == nil {
+		err = readDialStatus(ctx, s, ours, address)
+	}
+	if err != nil {
+		ours.Close() // the main process stops connecting
+		return nil, err
+	}
+	return ours, nil
+}
+
+// startDial makes the main process connect. The call returns before that has happened, so that the lock of s.frozen is held only
+// shortly. It is held so that a checkpoint finds the connection.
+func (s *sandbox) startDial(ctx context.Context, network, address string, theirs *os.File) error {
+	frozen, unlock, err := s.lockFrozen(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if frozen {
+		return caisson.Errorf(caisson.Conflict, "sandbox %s is frozen", s.id)
+	}
+	return callSink(ctx, s, sentry.ConnectionsSink, map[string]any{"network": network, "address": address}, theirs)
+}
+
+// readDialStatus waits until the main process has connected.
+func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address string) error {
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
+	var status [1]byte
+	_, err := conn.Read(status[:])
+	if !stop() && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return caisson.Wrap(err, caisson.Conflict, "sandbox %s is no longer running, or was captured", s.id)
+	}
+	switch status[0] {
+	case sentry.DialConnected:
+		return nil
+	case sentry.DialTooMany:
+		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", s.id, sentry.MaxConnections)
+	case sentry.DialRefused:
+		return caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", address)
+	}
+	return caisson.Errorf(caisson.Unavailable, "cannot connect to %.200s in the sandbox", address)
+}
+
+// endConnections ends all connections into the sandbox, because the main process's ends cannot be saved.
+func (s *sandbox) endConnections(ctx context.Context) error {
+	if err := callSink(ctx, s, sentry.ConnectionsSink, map[string]any{"end": true}); err != nil {
+		return fmt.Errorf("end the connections into the sandbox: %w", err)
+	}
+	return nil
+}
+
+// streamPair returns the two ends of a pair of stream sockets in non-blocking mode.
+func streamPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "connection"), os.NewFile(uintptr(fds[1]), "connection"), nil
+}

@@ -1,0 +1,419 @@
+package sentry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/fd"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+)
+
+// ConnectionsSink is the name of the sink that connects to servers in the sandbox. It works in the same way as [WritersSink], and
+// its descriptor is one end of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix",
+// and "address" is a port or a path. The sink returns at once; then a goroutine connects, writes one byte, which is one of the
+// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all connections
+// instead, and returns when they have ended.
+const ConnectionsSink = "caisson.connections"
+
+// The first byte on a connection is its status. All others are content.
+const (
+	DialConnected = 'c'
+	DialRefused   = 'r' // nobody listens
+	DialTooMany   = 'm' // the sandbox has MaxConnections connections already
+	DialFailed    = 'f' // another reason
+)
+
+// MaxConnections is the maximum number of connections into a sandbox, including those that are being made.
+const MaxConnections = 1024
+
+// endTimeout is the time after which the sink reports that connections have not ended.
+const endTimeout = 10 * time.Second
+
+var errRefused = errors.New("connection refused")
+
+// connections has the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before one.
+type connections struct {
+	kernel kernelOf
+
+	mu   sync.Mutex
+	open map[*connection]bool // guarded by mu
+}
+
+// processConnections has the connections of this process.
+var processConnections connections
+
+// install registers the sink. It must run before gVisor starts a kernel.
+func (c *connections) install() error {
+	// Go's poller calls eventfd2 when it is used for the first time, which the sandbox's system call filter denies later.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.Close(), w.Close()); err != nil {
+		return err
+	}
+	c.open = map[*connection]bool{}
+	c.kernel.install()
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: ConnectionsSink, New: c.newSink})
+	return nil
+}
+
+// newSink is the constructor of ConnectionsSink.
+func (c *connections) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
+	if end, _ := config["end"].(bool); end {
+		return newNoopSink(ConnectionsSink), c.endAll()
+	}
+	if endpoint == nil {
+		return nil, fmt.Errorf("%s requires a descriptor", ConnectionsSink)
+	}
+	host := os.NewFile(uintptr(endpoint.Release()), ConnectionsSink)
+	network, _ := config["network"].(string)
+	address, _ := config["address"].(string)
+	conn, err := c.add(host)
+	if err != nil {
+		host.Write([]byte{DialTooMany})
+		host.Close()
+		return newNoopSink(ConnectionsSink), nil
+	}
+	go func() {
+		defer c.remove(conn)
+		conn.serve(func(ctx context.Context) (stream, error) { return c.dial(ctx, network, address) })
+	}()
+	return newNoopSink(ConnectionsSink), nil
+}
+
+// dial connects to a server in the sandbox.
+func (c *connections) dial(ctx context.Context, network, address string) (stream, error) {
+	k, err := c.kernel.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch network {
+	case "tcp":
+		return dialTCP(ctx, k, address)
+	case "unix":
+		return dialUnix(ctx, k, address)
+	}
+	return nil, fmt.Errorf("network %q is unknown", network)
+}
+
+func (c *connections) add(host *os.File) (*connection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= MaxConnections {
+		return nil, errors.New("too many connections")
+	}
+	conn := newConnection(host)
+	c.open[conn] = true
+	return conn, nil
+}
+
+func (c *connections) remove(conn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, conn)
+	close(conn.gone)
+}
+
+// endAll resets all connections, and waits until nothing of them is registered with the kernel's objects.
+func (c *connections) endAll() error {
+	c.mu.Lock()
+	var all []*connection
+	for conn := range c.open {
+		all = append(all, conn)
+	}
+	c.mu.Unlock()
+	for _, conn := range all {
+		conn.reset()
+	}
+	timeout := time.NewTimer(endTimeout)
+	defer timeout.Stop()
+	for _, conn := range all {
+		select {
+		case <-conn.gone:
+		case <-timeout.C:
+			return errors.New("connections into the sandbox do not end")
+		}
+	}
+	return nil
+}
+
+// A stream is the sandbox's end of a connection. No method blocks.
+type stream interface {
+	// writeTo writes what has been received to w, and continues after a partial write at the next call. Returns the error of w if
+	// nothing was written, errWait if there is nothing yet, and io.EOF at the end.
+	writeTo(w io.Writer) error
+	// write sends the first n bytes of p; errWait if there is no room.
+	write(p []byte) (n int, err error)
+	writable() bool // write would not return errWait
+	closeWrite()
+	// notify registers a channel that receives a value when a method that has returned errWait should be called again.
+	notify() (changed <-chan struct{}, unregister func())
+	close()
+	reset() // as close, but what was not received is lost, and the other end gets an error where there are errors for that
+}
+
+// errWait means that a call would block.
+var errWait = errors.New("not ready")
+
+// A connection copies between a socket of the host and a server in the sandbox.
+type connection struct {
+	host  *os.File
+	ended chan struct{} // closed by end
+	once  sync.Once     // for end
+	gone  chan struct{} // closed when serve has returned
+
+	lost  atomic.Bool   // reset was called
+}
+
+func newConnection(host *os.File) *connection {
+	return &connection{host: host, ended: make(chan struct{}), gone: make(chan struct{})}
+}
+
+// end ends both directions.
+func (c *connection) end() {
+	c.once.Do(func() {
+		close(c.ended)
+		c.host.Close()
+	})
+}
+
+// reset makes serve return and resets the server's end.
+func (c *connection) reset() {
+	c.lost.Store(true)
+	c.end()
+}
+
+// serve connects, reports the result, and copies until the connection has ended.
+func (c *connection) serve(dial func(context.Context) (stream, error)) {
+	defer c.end()
+	guest, err := c.connect(dial)
+	status := byte(DialConnected)
+	switch {
+	case errors.Is(err, errRefused):
+		status = DialRefused
+	case err != nil:
+		status = DialFailed
+	}
+	if guest != nil {
+		defer c.release(guest)
+	}
+	if _, writeErr := c.host.Write([]byte{status}); err != nil || writeErr != nil {
+		return
+	}
+	c.copy(guest)
+}
+
+// release closes or resets the server's end.
+func (c *connection) release(guest stream) {
+	if c.lost.Load() {
+		guest.reset()
+	} else {
+		guest.close()
+	}
+}
+
+// connect calls dial with a context that is cancelled when the daemon closes its end of the pair, or when the connection ends.
+func (c *connection) connect(dial func(context.Context) (stream, error)) (stream, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if c.waitHangup() == nil {
+			cancel()
+		}
+		select {
+		case <-c.ended:
+			cancel()
+		default:
+		}
+	}()
+	guest, err := dial(ctx)
+	c.host.SetReadDeadline(time.Unix(1, 0)) // ends waitHangup
+	<-watched
+	c.host.SetReadDeadline(time.Time{})
+	return guest, err
+}
+
+// waitHangup waits until the other end of host has been closed, not only for writing. It returns an error if host is closed here, or
+// at its deadline.
+func (c *connection) waitHangup() error {
+	raw, err := c.host.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool { return hungUp(int32(fd)) })
+}
+
+// copy copies in both directions until both have ended, one has failed, or the connection is ended.
+func (c *connection) copy(guest stream) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer c.end()
+	results := make(chan error, 2)
+	wg.Go(func() {
+		err := c.toGuest(guest)
+		results <- err
+		// The other end can be open for reading, or closed: then nobody is interested in the server's answer.
+		if err == nil && c.waitHangup() == nil {
+			c.end()
+		}
+	})
+	wg.Go(func() { results <- c.fromGuest(guest) })
+	if <-results == nil {
+		<-results
+	}
+}
+
+// fromGuest copies from the server until its end of file, and passes that on.
+func (c *connection) fromGuest(guest stream) error {
+	changed, unregister := guest.notify()
+	defer unregister()
+	raw, err := c.host.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		var err error
+		if rawErr := raw.Write(func(fd uintptr) bool {
+			err = guest.writeTo(hostWriter(fd))
+			return !errors.Is(err, unix.EAGAIN)
+		}); rawErr != nil {
+			return rawErr
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return shutdownWrite(raw)
+		case errors.Is(err, errWait):
+			if err := c.wait(changed); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// toGuest copies to the server until the end of file of host, and passes that on. It needs a buffer only while there is something to
+// copy and the server accepts it.
+func (c *connection) toGuest(guest stream) error {
+	changed, unregister := guest.notify()
+	defer unregister()
+	raw, err := c.host.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		for !guest.writable() {
+			if err := c.wait(changed); err != nil {
+				return err
+			}
+		}
+		var buf *copyBuffer
+		var n int
+		var err error
+		rawErr := raw.Read(func(fd uintptr) bool {
+			buf = copyBuffers.Get().(*copyBuffer)
+			if n, err = ignoreEINTR(unix.Read, int(fd), buf[:]); errors.Is(err, unix.EAGAIN) {
+				copyBuffers.Put(buf)
+				return false
+			}
+			return true
+		})
+		switch {
+		case rawErr != nil:
+			return rawErr
+		case err == nil && n > 0:
+			err = c.send(guest, buf[:n], changed)
+		case err == nil:
+			guest.closeWrite()
+			err = io.EOF
+		}
+		copyBuffers.Put(buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// send sends all of p to the server.
+func (c *connection) send(guest stream, p []byte, changed <-chan struct{}) error {
+	for len(p) > 0 {
+		n, err := guest.write(p)
+		p = p[n:]
+		switch {
+		case errors.Is(err, errWait):
+			if err := c.wait(changed); err != nil {
+				return err
+			}
+		case err != nil:
+			return fmt.Errorf("send to the sandbox: %w", err) // not io.EOF
+		}
+	}
+	return nil
+}
+
+// wait waits until the server's end has changed.
+func (c *connection) wait(changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-c.ended:
+		return os.ErrClosed
+	}
+}
+
+// copyBuffers has the buffers that are not in use.
+var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
+
+type copyBuffer [128 << 10]byte
+
+// A kernelOf is the kernel of this process.
+type kernelOf struct {
+	once   sync.Once
+	kernel *kernel.Kernel // set before known is closed
+	known  chan struct{}
+}
+
+// install makes the first process of a sandbox, or any other, set the kernel with a system call. After a restore, [stillClock] sets it.
+func (k *kernelOf) install() {
+	k.known = make(chan struct{})
+	for _, sysno := range []uintptr{sysRtSigaction, sysFork, sysClone} {
+		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
+			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+				k.set(t.Kernel())
+				return original(t, sysno, args)
+			}
+		})
+	}
+}
+
+func (k *kernelOf) set(of *kernel.Kernel) {
+	k.once.Do(func() {
+		k.kernel = of
+		close(k.known)
+	})
+}
+
+// wait waits until the kernel is known.
+func (k *kernelOf) wait(ctx context.Context) (*kernel.Kernel, error) {
+	select {
+	case <-k.known:
+		return k.kernel, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,382 @@
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var dialTests = []test{
+	{"DialEcho", testDialEcho},
+	{"DialHalfClose", testDialHalfClose},
+	{"DialRefused", testDialRefused},
+	{"DialLarge", testDialLarge},
+	{"DialMany", testDialMany},
+	{"DialBacklogFull", testDialBacklogFull},
+	{"DialNeverReads", testDialNeverReads},
+	{"DialFrozen", testDialFrozen},
+	{"DialDestroy", testDialDestroy},
+	{"DialThenCheckpoint", testDialCheckpoint},
+}
+
+// dialer returns the runtime's Dialer. It skips the test if the runtime is none.
+func (s *suite) dialer(t *testing.T) caisson.Dialer {
+	t.Helper()
+	d, ok := s.Runtime.(caisson.Dialer)
+	if !ok {
+		t.Skip("this runtime cannot connect to servers")
+	}
+	return d
+}
+
+// port is the port of the servers in these tests.
+const port = "8080"
+
+// serve starts a server in the sandbox and waits until it listens.
+func (b *box) serve(network, address, mode string) caisson.Process {
+	b.t.Helper()
+	p := b.exec(caisson.RuntimeExec{Command: []string{"serve", network, address, mode}})
+	ready := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(p.Stdout(), ready); err != nil {
+		complaint, _ := io.ReadAll(p.Stderr())
+		b.t.Fatalf("serve: %v: %s", err, complaint)
+	}
+	return p
+}
+
+// dial connects to a server. The connection is closed at the end of the test.
+func (b *box) dial(network, address string) *net.UnixConn {
+	b.t.Helper()
+	c, err := b.tryDial(b.ctx(), network, address)
+	if err != nil {
+		b.t.Fatalf("Dial(%s, %s): %v", network, address, err)
+	}
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(opTimeout))
+	return c
+}
+
+func (b *box) tryDial(ctx context.Context, network, address string) (*net.UnixConn, error) {
+	f, err := b.dialer(b.t).Dial(ctx, b.id, network, address)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// exchange sends a message, the end of file, and returns the answer.
+func exchange(c *net.UnixConn, message []byte) ([]byte, error) {
+	var g errgroup.Group
+	g.Go(func() error {
+		_, err := c.Write(message)
+		return errors.Join(err, c.CloseWrite())
+	})
+	answer, err := io.ReadAll(c)
+	return answer, errors.Join(err, g.Wait())
+}
+
+func testDialEcho(t *testing.T, s *suite) {
+	s.dialer(t)
+	b := s.create(t)
+	for _, at := range [][2]string{{"tcp", port}, {"tcp6", "8081"}, {"unix", "/tmp.sock"}} {
+		b.serve(at[0], at[1], "echo")
+		c := b.dial(strings.TrimSuffix(at[0], "6"), at[1])
+		// Each message must come back before the next one is sent: no buffer on the way may wait for more.
+		for i := range 5 {
+			message := []byte("message " + strconv.Itoa(i))
+			got := make([]byte, len(message))
+			if _, err := c.Write(message); err != nil {
+				t.Fatalf("%s: write: %v", at, err)
+			}
+			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, message) {
+				t.Fatalf("%s: %q came back as %q, %v", at, message, got, err)
+			}
+		}
+		if rest, err := exchange(c, []byte("last")); err != nil || string(rest) != "last" {
+			t.Errorf("%s: %q, %v before the end of file", at, rest, err)
+		}
+	}
+}
+
+// testDialHalfClose checks that the end of file passes in each direction while the other one is still open.
+func testDialHalfClose(t *testing.T, s *suite) {
+	s.dialer(t)
+	b := s.create(t)
+	for _, network := range []string{"tcp", "unix"} {
+		sum, greet := "8001", "8002"
+		if network == "unix" {
+			sum, greet = "/sum", "/greet"
+		}
+		b.serve(network, sum, "sum")
+		message := []byte("until the end of file")
+		if got, err := exchange(b.dial(network, sum), message); err != nil || string(got) != sumOf(message) {
+			t.Errorf("%s: the answer after the end of file is %q, %v", network, got, err)
+		}
+
+		p := b.serve(network, greet, "greet")
+		c := b.dial(network, greet)
+		if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
+			t.Fatalf("%s: until the server's end of file: %q, %v", network, got, err)
+		}
+		if _, err := c.Write(make([]byte, 1000)); err != nil {
+			t.Fatalf("%s: write after the server's end of file: %v", network, err)
+		}
+		c.Close()
+		got := make([]byte, len("1000\n"))
+		if _, err := io.ReadFull(p.Stdout(), got); err != nil || string(got) != "1000\n" {
+			t.Errorf("%s: after its end of file the server received %q bytes, %v", network, got, err)
+		}
+	}
+}
+
+func sumOf(message []byte) string { return fmt.Sprintf("%d %x", len(message), sha256.Sum256(message)) }
+
+func testDialRefused(t *testing.T, s *suite) {
+	d := s.dialer(t)
+	b := s.create(t)
+	b.write("/file", "no socket", 0o644)
+	for _, c := range []struct {
+		network, address string
+		want             caisson.Kind
+	}{
+		{"tcp", port, caisson.Unavailable},
+		{"tcp", "0", caisson.Invalid},
+		{"tcp", "65536", caisson.Invalid},
+		{"tcp", "-1", caisson.Invalid},
+		{"tcp", "127.0.0.1:80", caisson.Invalid},
+		{"tcp", "", caisson.Invalid},
+		{"udp", port, caisson.Invalid},
+		{"unix", "/no/such/socket", caisson.Unavailable},
+		{"unix", "/file", caisson.Unavailable},
+		{"unix", "relative", caisson.Invalid},
+		{"unix", "", caisson.Invalid},
+		{"unix", "\x00abstract", caisson.Invalid},
+		{"unix", "/" + strings.Repeat("x", 200), caisson.Invalid},
+	} {
+		_, err := d.Dial(b.ctx(), b.id, c.network, c.address)
+		wantKind(t, fmt.Sprintf("Dial(%s, %q)", c.network, c.address), err, c.want)
+	}
+	_, err := d.Dial(b.ctx(), caisson.NewID(caisson.SandboxPrefix), "tcp", port)
+	wantKind(t, "Dial of an unknown sandbox", err, caisson.NotFound)
+}
+
+// testDialLarge sends a checksummed file there, and back.
+func testDialLarge(t *testing.T, s *suite) {
+	const size = 64 << 20
+	s.dialer(t)
+	b := s.create(t)
+	message := make([]byte, size)
+	rand.NewChaCha8([32]byte{}).Read(message)
+	for i, network := range []string{"tcp", "unix"} {
+		sum, back := strconv.Itoa(8001+i), strconv.Itoa(9001+i)
+		if network == "unix" {
+			sum, back = "/sum", "/back"
+		}
+		b.serve(network, sum, "sum")
+		if got, err := exchange(b.dial(network, sum), message); err != nil || string(got) != sumOf(message) {
+			t.Errorf("%s: the server received %q, %v", network, got, err)
+		}
+		b.serve(network, back, "echo")
+		if got, err := exchange(b.dial(network, back), message); err != nil || sumOf(got) != sumOf(message) {
+			t.Errorf("%s: of %d bytes %d came back, or others; %v", network, size, len(got), err)
+		}
+	}
+}
+
+func testDialMany(t *testing.T, s *suite) {
+	s.dialer(t)
+	b := s.create(t)
+	b.serve("tcp", port, "echo")
+	ctx := b.ctx()
+	var g errgroup.Group
+	for i := range 100 {
+		g.Go(func() error {
+			c, err := b.tryDial(ctx, "tcp", port)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			want := bytes.Repeat([]byte{byte(i)}, 100_000+i)
+			got, err := exchange(c, want)
+			if err == nil && !bytes.Equal(got, want) {
+				err = fmt.Errorf("connection %d gave other bytes back", i)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// testDialBacklogFull cancels a connection that the server will never accept. Until then, it must not stall anything else.
+func testDialBacklogFull(t *testing.T, s *suite) {
+	s.dialer(t)
+	b := s.create(t)
+	for _, at := range [][2]string{{"tcp", port}, {"unix", "/full"}} {
+		b.serve(at[0], at[1], "full")
+		cancelled := errors.New("the caller has lost interest")
+		var ctx context.Context
+		var cancel context.CancelCauseFunc
+		waits := make(chan error, 1)
+		// The number of connections that fit is that of the kernel.
+		for pending := false; !pending; {
+			ctx, cancel = context.WithCancelCause(b.ctx())
+			go func() {
+				c, err := b.tryDial(ctx, at[0], at[1])
+				if err == nil {
+					t.Cleanup(func() { c.Close() })
+				}
+				waits <- err
+			}()
+			select {
+			case err := <-waits:
+				if err != nil {
+					t.Fatalf("%s: Dial: %v", at, err)
+				}
+			case <-time.After(2 * time.Second):
+				pending = true
+			}
+		}
+		if got := b.output("echo", "not stalled"); got != "not stalled" {
+			t.Errorf("%s: exec gave %q meanwhile", at, got)
+		}
+		cancel(cancelled)
+		select {
+		case err := <-waits:
+			if !errors.Is(err, cancelled) {
+				t.Errorf("%s: a cancelled Dial returned %v", at, err)
+			}
+		case <-b.ctx().Done():
+			t.Fatalf("%s: a cancelled Dial does not return", at)
+		}
+	}
+}
+
+// testDialNeverReads fills the buffers of a server that never reads, and closes the connection.
+func testDialNeverReads(t *testing.T, s *suite) {
+	s.dialer(t)
+	b := s.create(t)
+	b.serve("tcp", port, "stuck")
+	b.serve("tcp", "8081", "echo")
+	c := b.dial("tcp", port)
+	// What fits is small, and the rest must not be collected in memory.
+	const most = 64 << 20
+	c.SetWriteDeadline(time.Now().Add(3 * time.Second))
+	n, err := c.Write(make([]byte, most))
+	var timeout net.Error
+	if n == most || !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("a server that never reads took %d bytes, %v", n, err)
+	}
+	if got, err := exchange(b.dial("tcp", "8081"), []byte("another")); err != nil || string(got) != "another" {
+		t.Errorf("another connection gave %q, %v", got, err)
+	}
+	c.Close()
+}
+
+func testDialFrozen(t *testing.T, s *suite) {
+	d, f := s.dialer(t), s.freezer(t)
+	b := s.create(t)
+	b.serve("tcp", port, "echo")
+	c := b.dial("tcp", port)
+	if err := f.Freeze(b.ctx(), b.id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+	_, err := d.Dial(b.ctx(), b.id, "tcp", port)
+	wantKind(t, "Dial in a frozen sandbox", err, caisson.Conflict)
+	if _, err := c.Write([]byte("later")); err != nil {
+		t.Errorf("write while frozen: %v", err)
+	}
+	if err := f.Thaw(b.ctx(), b.id); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+	if got, err := exchange(c, []byte(" and now")); err != nil || string(got) != "later and now" {
+		t.Errorf("after Thaw: %q, %v", got, err)
+	}
+}
+
+func testDialDestroy(t *testing.T, s *suite) {
+	d := s.dialer(t)
+	b := s.create(t)
+	b.serve("tcp", port, "stuck")
+	c := b.dial("tcp", port)
+	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after Destroy: read %d bytes, %v", n, err)
+	}
+	_, err := d.Dial(b.ctx(), b.id, "tcp", port)
+	wantKind(t, "Dial after Destroy", err, caisson.NotFound)
+}
+
+// testDialCheckpoint captures a sandbox with open connections: they end, and everything else continues, in the fork too.
+func testDialCheckpoint(t *testing.T, s *suite) {
+	s.dialer(t)
+	s.checkpointer(t)
+	b := s.create(t, "sleep", "1h")
+	b.detached("serve", "tcp", port, "stuck")
+	b.detached("serve", "tcp", "8081", "echo")
+	b.detached("serve", "unix", "/echo", "echo")
+	var open []*net.UnixConn
+	for range 10 {
+		for _, at := range [][2]string{{"tcp", port}, {"tcp", "8081"}, {"unix", "/echo"}} {
+			b.until("it listens", func() bool {
+				c, err := b.tryDial(b.ctx(), at[0], at[1])
+				if err == nil {
+					open = append(open, c)
+				}
+				return err == nil
+			})
+		}
+	}
+	for i, c := range open {
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(opTimeout))
+		if i%3 == 0 {
+			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			_, _ = c.Write(make([]byte, 16<<20)) // which nobody reads
+		} else if _, err := c.Write([]byte("unanswered")); err != nil {
+			t.Errorf("write: %v", err)
+		}
+	}
+	dir := b.checkpoint(true)
+	for i, c := range open {
+		if _, err := io.Copy(io.Discard, c); err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("connection %d has not ended: %v", i, err)
+		}
+	}
+	for what, box := range map[string]*box{"the original": b, "the fork": b.restore(dir)} {
+		for _, at := range [][2]string{{"tcp", "8081"}, {"unix", "/echo"}} {
+			// In the fake runtime, servers start anew in a fork.
+			box.until(what+" listens", func() bool {
+				c, err := box.tryDial(b.ctx(), at[0], at[1])
+				if err == nil {
+					c.Close()
+				}
+				return err == nil
+			})
+			if got, err := exchange(box.dial(at[0], at[1]), []byte("again")); err != nil || string(got) != "again" {
+				t.Errorf("%s: %s: %q, %v", what, at, got, err)
+			}
+		}
+	}
+}
