@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -301,6 +303,9 @@ tar -cf - --exclude=./usr --exclude=./proc --exclude=./sys --exclude=./dev --exc
 func (h *host) filesBelow(dir string) (list []string) {
 	h.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path != dir {
+			return nil // The file was removed during the search.
+		}
 		if err == nil && d.Type().IsRegular() {
 			list = append(list, path)
 		}

@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -171,6 +172,9 @@ func (h *host) wantRemains(want []string) {
 // files lists the data directory except files that grow on their own: the store and the logs.
 func (h *host) files() (list []string) {
 	err := filepath.WalkDir(h.data, func(p string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && p != h.data {
+			return nil // The file was removed during the search.
+		}
 		if name := filepath.Base(p); err == nil && !strings.HasPrefix(name, "caisson.db") && !strings.HasSuffix(name, ".log") {
 			list = append(list, strings.TrimPrefix(p, h.data))
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,8 +17,16 @@ func TestDocumentedCommandsParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	var texts []string
-	for _, name := range []string{"README.md", "docs/gateway.md", "docs/relay.md", "docs/runs.md", "docs/workspaces.md"} {
-		text, err := os.ReadFile("../../" + name)
+	pages := []string{"../../README.md", "../../SECURITY.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/guides/*.md"} {
+		list, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, list...)
+	}
+	for _, name := range pages {
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,12 +64,12 @@ func commandsIn(line string) (calls [][]string) {
 		return nil
 	}
 	var args []string
-	started := false
+	started, first := false, true // first: no word of the command has been read, but for variables and sudo
 	end := func() {
 		if started {
 			calls = append(calls, args)
 		}
-		args, started = nil, false
+		args, started, first = nil, false, true
 	}
 	for _, w := range word.FindAllString(line, -1) {
 		switch {
@@ -73,10 +82,13 @@ func commandsIn(line string) (calls [][]string) {
 			return calls
 		case w == "&&" || w == "|" || w == ">" || w == "<":
 			end()
-		case !started && (w == "caisson" || w == "bin/caisson"):
-			started = true
+		case first && (w == "caisson" || w == "bin/caisson"):
+			started, first = true, false
+		case first && (w == "sudo" || strings.Contains(w, "=")):
 		case started:
 			args = append(args, strings.Trim(w, `'"`))
+		default:
+			first = false
 		}
 	}
 	end()

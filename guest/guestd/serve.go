@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,9 @@ type Listener interface {
 	Accept(ctx context.Context) (*os.File, error)
 	Close() error
 }
+
+// forever is longer than any test. A goroutine that waits without a timer would count as a deadlock.
+const forever = 24 * time.Hour
 
 // serveConnections listens at an address, prints "ready", and serves any number of connections: echo sends back what it receives; sum sends the
 // number of bytes and their SHA-256 after the end of its input; greet sends "hello" and the end of file at once, and prints the
@@ -36,8 +40,7 @@ func serveConnections(ctx context.Context, p *Proc) int {
 	defer l.Close()
 	p.print("ready")
 	if p.Args[2] == "full" {
-		<-ctx.Done()
-		return exitFailure
+		return p.wait(ctx, forever)
 	}
 	for {
 		conn, err := l.Accept(ctx)
@@ -71,7 +74,7 @@ func (p *Proc) serveConn(ctx context.Context, conn *os.File) {
 		n, _ := io.Copy(io.Discard, conn)
 		p.print(strconv.FormatInt(n, 10))
 	case "stuck":
-		<-ctx.Done()
+		p.wait(ctx, forever)
 	}
 }
 

@@ -75,6 +75,7 @@ type invocation struct {
 	race     bool // with the race detector
 	packages []string
 	env      []string
+	test     string        // name of the only test to run; "" means all
 	count    int           // as the flag count
 	timeout  time.Duration // of each test binary
 }
@@ -128,6 +129,18 @@ func run(ctx context.Context, all bool, count int) error {
 		})
 	}
 	wait.Wait()
+	for _, f := range r.repeatable() {
+		for _, i := range slices.Concat(lanes...) {
+			if !slices.Contains(i.packages, f.Package) {
+				continue
+			}
+			again := i
+			again.packages, again.test, again.count = []string{f.Package}, f.Test, 1
+			if err := again.run(ctx, r); err != nil {
+				r.fail(err)
+			}
+		}
+	}
 	return r.close(time.Since(began))
 }
 
@@ -162,7 +175,7 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 	return env, append(slices.Clone(env), "TMPDIR="+dir), func() { os.RemoveAll(dir) }, nil
 }
 
-// run runs the tests and reports them; an error means that "go test" itself failed.
+// run runs the tests and reports them. It returns an error if "go test" failed and has not reported a test or package that did.
 func (i invocation) run(ctx context.Context, r *report) error {
 	// "make lint" runs all of vet.
 	args := []string{"test", "-json", "-vet=off", "-p", "2", "-parallel", "4", "-timeout", i.timeout.String()}
@@ -173,6 +186,9 @@ func (i invocation) run(ctx context.Context, r *report) error {
 	} else {
 		// Use the settings of "make build", so that dependencies are compiled once.
 		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
+	}
+	if i.test != "" {
+		args = append(args, "-run=^"+i.test+"$")
 	}
 	if i.count > 0 {
 		args = append(args, fmt.Sprintf("-count=%d", i.count))
@@ -192,7 +208,7 @@ func (i invocation) run(ctx context.Context, r *report) error {
 	}
 	readErr := r.read(pipe)
 	_, _ = io.Copy(io.Discard, pipe) // Read the output after an error, so that the program can end.
-	if err := cmd.Wait(); err != nil && readErr == nil {
+	if err := cmd.Wait(); err != nil && readErr == nil && !r.failed(i.packages) {
 		readErr = fmt.Errorf("go test: %w\n%s", err, errs.String())
 	}
 	return readErr

@@ -34,6 +34,7 @@ type report struct {
 	out     io.Writer           // guarded by mu
 	output  map[string][]string // Output of tests that have not passed, by package and test; guarded by mu.
 	results []result            // guarded by mu
+	broken  map[string]bool     // Packages with a panic or a data race; guarded by mu.
 	errs    []error             // guarded by mu
 }
 
@@ -71,7 +72,10 @@ func (r *report) add(e event) {
 			return
 		}
 		if r.output == nil {
-			r.output = map[string][]string{}
+			r.output, r.broken = map[string][]string{}, map[string]bool{}
+		}
+		if strings.HasPrefix(e.Output, "panic: ") || strings.HasPrefix(e.Output, "fatal error: ") || strings.Contains(e.Output, "WARNING: DATA RACE") {
+			r.broken[e.Package] = true
 		}
 		r.output[key] = append(r.output[key], e.Output)
 	case "pass", "skip", "fail":
@@ -94,10 +98,72 @@ func (r *report) add(e event) {
 	}
 }
 
+// failed reports whether one of the packages, or a test of it, has failed.
+func (r *report) failed(packages []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.results, func(x result) bool { return x.Action == "fail" && slices.Contains(packages, x.Package) })
+}
+
+// maxRepeated is the maximum number of failed tests that are repeated.
+const maxRepeated = 3
+
+// repeatable returns the failed tests without those that are part of others, or nothing if one of the failures must not
+// be repeated: a panic, a data race, a package that failed without a test (it was not built, or ran out of time), or
+// more than maxRepeated tests.
+func (r *report) repeatable() []result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	tests := map[string]bool{} // by package: whether a test of it failed
+	var list, packages []result
+	for _, x := range r.results {
+		switch {
+		case x.Action != "fail":
+		case x.Test == "":
+			packages = append(packages, x)
+		case !strings.Contains(x.Test, "/"):
+			list, tests[x.Package] = append(list, x), true
+		}
+	}
+	for _, p := range packages {
+		if r.broken[p.Package] || !tests[p.Package] {
+			return nil
+		}
+	}
+	if len(list) > maxRepeated || len(r.errs) > 0 {
+		return nil
+	}
+	return list
+}
+
+// flaky removes from the results the failures of tests that passed when they were repeated, and of their packages, and
+// returns the names of these tests. The caller holds r.mu.
+func (r *report) flaky() []string {
+	last := map[string]string{} // the last result of each test
+	for _, x := range r.results {
+		last[x.Package+" "+x.Test] = x.Action
+	}
+	var list []string
+	r.results = slices.DeleteFunc(r.results, func(x result) bool {
+		name := x.Package + " " + x.Test
+		if x.Action != "fail" || last[name] != "pass" {
+			return false
+		}
+		if x.Test != "" {
+			list = append(list, name)
+		}
+		return true
+	})
+	return list
+}
+
 // close prints a summary and writes the times. It returns the error of the run.
 func (r *report) close(took time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, name := range r.flaky() {
+		fmt.Fprintf(r.out, "FLAKY: %s failed, and passed when it was repeated alone: find out why\n", name)
+	}
 	n := map[string]int{}
 	var failed []string
 	for _, x := range r.results {

@@ -49,3 +49,49 @@ func TestReport(t *testing.T) {
 		t.Error("output that is cut is no error")
 	}
 }
+
+// TestRepeat tests which failures are repeated, and what is reported of a test that then passes or fails again.
+func TestRepeat(t *testing.T) {
+	const once = `{"Action":"pass","Package":"p","Test":"TestGood"}
+{"Action":"fail","Package":"p","Test":"TestBad/part"}
+{"Action":"fail","Package":"p","Test":"TestBad"}
+{"Action":"fail","Package":"p"}
+`
+	for name, test := range map[string]struct {
+		first, second   string // events
+		repeated, flaky int
+		ok              bool
+	}{
+		"flaky": {once, `{"Action":"pass","Package":"p","Test":"TestBad/part"}
+{"Action":"pass","Package":"p","Test":"TestBad"}
+{"Action":"pass","Package":"p"}`, 1, 2, true},
+		"broken": {once, `{"Action":"pass","Package":"p","Test":"TestBad/part"}
+{"Action":"fail","Package":"p","Test":"TestBad"}
+{"Action":"fail","Package":"p"}`, 1, 1, false},
+		"not built": {`{"Action":"fail","Package":"p"}`, "", 0, 0, false},
+		"panic":     {`{"Action":"output","Package":"p","Output":"panic: no\n"}` + once, "", 0, 0, false},
+		"data race": {`{"Action":"output","Package":"p","Test":"TestBad","Output":"WARNING: DATA RACE\n"}` + once, "", 0, 0, false},
+		"too many": {strings.NewReplacer("TestGood", "TestA", "pass", "fail").Replace(once) + strings.ReplaceAll(once, "TestBad", "TestB") +
+			strings.ReplaceAll(once, "TestBad", "TestC"), "", 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			r := &report{out: &out, timesFile: t.TempDir() + "/times.json"}
+			if err := r.read(strings.NewReader(test.first)); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(r.repeatable()); got != test.repeated {
+				t.Errorf("%d tests are repeated", got)
+			}
+			if err := r.read(strings.NewReader(test.second)); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.close(time.Minute); (err == nil) != test.ok {
+				t.Errorf("the error is %v", err)
+			}
+			if got := strings.Count(out.String(), "FLAKY: p TestBad"); got != test.flaky {
+				t.Errorf("%d tests are flaky in\n%s", got, out.String())
+			}
+		})
+	}
+}

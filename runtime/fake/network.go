@@ -33,9 +33,9 @@ type Listener struct {
 	once    sync.Once     // for Close
 }
 
-// Listen listens at a port ("tcp", and "tcp6" as another name for it) or at a path ("unix"). Up to backlog connections, at least one,
+// Listen makes p listen at a port ("tcp", and "tcp6" as another name for it) or at a path ("unix"). Up to backlog connections, at least one,
 // can wait. Returns EADDRINUSE if there is a server.
-func (p *Proc) Listen(network, address string, backlog int) (*Listener, error) {
+func Listen(p *Proc, network, address string, backlog int) (*Listener, error) {
 	if network == "tcp6" {
 		network = "tcp"
 	}
@@ -135,17 +135,18 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	if err := s.requireRunning(); err != nil {
 		return nil, err
 	}
-	return s.dial(ctx, endpoint{network, address})
+	return s.network.dial(ctx, s, endpoint{network, address})
 }
 
-func (s *sandbox) dial(ctx context.Context, to endpoint) (*os.File, error) {
+// dial connects to a server of s, whose network n is.
+func (n *network) dial(ctx context.Context, s *sandbox, to endpoint) (*os.File, error) {
 	refused := caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", to.address)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "connection"), os.NewFile(uintptr(fds[1]), "connection")
-	l, err := s.network.add(to, theirs)
+	l, err := n.add(to, theirs)
 	if err == nil && l == nil {
 		err = refused
 	}
@@ -160,7 +161,7 @@ func (s *sandbox) dial(ctx context.Context, to endpoint) (*os.File, error) {
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
-		s.network.remove(theirs)
+		n.remove(theirs)
 	}
 	ours.Close()
 	theirs.Close()

@@ -37,7 +37,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 
 // capture writes the sandbox's files and memory to new files in dir. The sandbox must be frozen.
 func (s *sandbox) capture(ctx context.Context, dir string) error {
-	if err := s.endConnections(ctx); err != nil {
+	if err := endConnections(ctx, s); err != nil {
 		return err
 	}
 	files, err := os.OpenFile(filepath.Join(dir, FilesName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)

@@ -26,7 +26,7 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	if err != nil {
 		return nil, err
 	}
-	err = s.startDial(ctx, network, address, theirs)
+	err = startDial(ctx, s, network, address, theirs)
 	theirs.Close()
 	if err == nil {
 		err = readDialStatus(ctx, s, ours, address)
@@ -40,7 +40,7 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 
 // startDial makes the main process connect. The call returns before that has happened, so that the lock of s.frozen is held only
 // shortly. It is held so that a checkpoint finds the connection.
-func (s *sandbox) startDial(ctx context.Context, network, address string, theirs *os.File) error {
+func startDial(ctx context.Context, s *sandbox, network, address string, theirs *os.File) error {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address stri
 }
 
 // endConnections ends all connections into the sandbox, because the main process's ends cannot be saved.
-func (s *sandbox) endConnections(ctx context.Context) error {
+func endConnections(ctx context.Context, s *sandbox) error {
 	if err := callSink(ctx, s, sentry.ConnectionsSink, map[string]any{"end": true}); err != nil {
 		return fmt.Errorf("end the connections into the sandbox: %w", err)
 	}

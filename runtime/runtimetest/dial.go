@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 var dialTests = []test{
@@ -26,6 +28,7 @@ var dialTests = []test{
 	{"DialLarge", testDialLarge},
 	{"DialMany", testDialMany},
 	{"DialBacklogFull", testDialBacklogFull},
+	{"DialLimit", testDialLimit},
 	{"DialNeverReads", testDialNeverReads},
 	{"DialFrozen", testDialFrozen},
 	{"DialDestroy", testDialDestroy},
@@ -60,7 +63,7 @@ func (b *box) serve(network, address, mode string) caisson.Process {
 // dial connects to a server. The connection is closed at the end of the test.
 func (b *box) dial(network, address string) *net.UnixConn {
 	b.t.Helper()
-	c, err := b.tryDial(b.ctx(), network, address)
+	c, err := tryDial(b.ctx(), b, network, address)
 	if err != nil {
 		b.t.Fatalf("Dial(%s, %s): %v", network, address, err)
 	}
@@ -69,7 +72,20 @@ func (b *box) dial(network, address string) *net.UnixConn {
 	return c
 }
 
-func (b *box) tryDial(ctx context.Context, network, address string) (*net.UnixConn, error) {
+// dialWhenReady connects to a server that will listen soon.
+func dialWhenReady(b *box, network, address string) (c *net.UnixConn) {
+	b.t.Helper()
+	poll.Until(b.t, opTimeout, func() bool {
+		var err error
+		c, err = tryDial(b.ctx(), b, network, address)
+		return err == nil
+	})
+	b.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(opTimeout))
+	return c
+}
+
+func tryDial(ctx context.Context, b *box, network, address string) (*net.UnixConn, error) {
 	f, err := b.dialer(b.t).Dial(ctx, b.id, network, address)
 	if err != nil {
 		return nil, err
@@ -209,7 +225,7 @@ func testDialMany(t *testing.T, s *suite) {
 	var g errgroup.Group
 	for i := range 100 {
 		g.Go(func() error {
-			c, err := b.tryDial(ctx, "tcp", port)
+			c, err := tryDial(ctx, b, "tcp", port)
 			if err != nil {
 				return err
 			}
@@ -233,42 +249,75 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, at := range [][2]string{{"tcp", port}, {"unix", "/full"}} {
 		b.serve(at[0], at[1], "full")
-		cancelled := errors.New("the caller has lost interest")
-		var ctx context.Context
-		var cancel context.CancelCauseFunc
-		waits := make(chan error, 1)
-		// The number of connections that fit is that of the kernel.
-		for pending := false; !pending; {
-			ctx, cancel = context.WithCancelCause(b.ctx())
+		b.until("a connection waits until it is cancelled", func() bool {
+			cancelled := errors.New("the caller has lost interest")
+			ctx, cancel := context.WithCancelCause(b.ctx())
+			defer cancel(nil)
+			dialled := make(chan error, 1)
 			go func() {
-				c, err := b.tryDial(ctx, at[0], at[1])
+				c, err := tryDial(ctx, b, at[0], at[1])
 				if err == nil {
-					t.Cleanup(func() { c.Close() })
+					t.Cleanup(func() { c.Close() }) // one that fits
 				}
-				waits <- err
+				dialled <- err
 			}()
 			select {
-			case err := <-waits:
+			case err := <-dialled:
 				if err != nil {
 					t.Fatalf("%s: Dial: %v", at, err)
 				}
-			case <-time.After(2 * time.Second):
-				pending = true
+				return false
+			case <-time.After(500 * time.Millisecond):
 			}
-		}
-		if got := b.output("echo", "not stalled"); got != "not stalled" {
-			t.Errorf("%s: exec gave %q meanwhile", at, got)
-		}
-		cancel(cancelled)
-		select {
-		case err := <-waits:
-			if !errors.Is(err, cancelled) {
-				t.Errorf("%s: a cancelled Dial returned %v", at, err)
+			if got := b.output("echo", "not stalled"); got != "not stalled" {
+				t.Errorf("%s: exec gave %q meanwhile", at, got)
 			}
-		case <-b.ctx().Done():
-			t.Fatalf("%s: a cancelled Dial does not return", at)
-		}
+			cancel(cancelled)
+			select {
+			case err := <-dialled:
+				if err != nil && !errors.Is(err, cancelled) {
+					t.Errorf("%s: a cancelled Dial returned %v", at, err)
+				}
+				return err != nil
+			case <-b.ctx().Done():
+				t.Fatalf("%s: a cancelled Dial does not return", at)
+				return false
+			}
+		})
 	}
+}
+
+// testDialLimit opens as many connections as are possible, and then one more when another one has ended.
+func testDialLimit(t *testing.T, s *suite) {
+	const most = 1024
+	d := s.dialer(t)
+	b := s.create(t)
+	b.serve("tcp", port, "echo")
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			f.Close()
+		}
+	}()
+	for i := range most + 1 {
+		f, err := d.Dial(b.ctx(), b.id, "tcp", port)
+		if i == most {
+			wantKind(t, "Dial with 1024 connections", err, caisson.Exhausted)
+			break
+		}
+		if err != nil {
+			t.Fatalf("Dial number %d: %v", i, err)
+		}
+		open = append(open, f)
+	}
+	open[0].Close()
+	b.until("there is room again", func() bool {
+		f, err := d.Dial(b.ctx(), b.id, "tcp", port)
+		if err == nil {
+			f.Close()
+		}
+		return err == nil
+	})
 }
 
 // testDialNeverReads fills the buffers of a server that never reads, and closes the connection.
@@ -280,7 +329,7 @@ func testDialNeverReads(t *testing.T, s *suite) {
 	c := b.dial("tcp", port)
 	// What fits is small, and the rest must not be collected in memory.
 	const most = 64 << 20
-	c.SetWriteDeadline(time.Now().Add(3 * time.Second))
+	c.SetWriteDeadline(time.Now().Add(time.Second))
 	n, err := c.Write(make([]byte, most))
 	var timeout net.Error
 	if n == most || !errors.As(err, &timeout) || !timeout.Timeout() {
@@ -339,18 +388,10 @@ func testDialCheckpoint(t *testing.T, s *suite) {
 	var open []*net.UnixConn
 	for range 10 {
 		for _, at := range [][2]string{{"tcp", port}, {"tcp", "8081"}, {"unix", "/echo"}} {
-			b.until("it listens", func() bool {
-				c, err := b.tryDial(b.ctx(), at[0], at[1])
-				if err == nil {
-					open = append(open, c)
-				}
-				return err == nil
-			})
+			open = append(open, dialWhenReady(b, at[0], at[1]))
 		}
 	}
 	for i, c := range open {
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(opTimeout))
 		if i%3 == 0 {
 			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = c.Write(make([]byte, 16<<20)) // which nobody reads
@@ -366,15 +407,7 @@ func testDialCheckpoint(t *testing.T, s *suite) {
 	}
 	for what, box := range map[string]*box{"the original": b, "the fork": b.restore(dir)} {
 		for _, at := range [][2]string{{"tcp", "8081"}, {"unix", "/echo"}} {
-			// In the fake runtime, servers start anew in a fork.
-			box.until(what+" listens", func() bool {
-				c, err := box.tryDial(b.ctx(), at[0], at[1])
-				if err == nil {
-					c.Close()
-				}
-				return err == nil
-			})
-			if got, err := exchange(box.dial(at[0], at[1]), []byte("again")); err != nil || string(got) != "again" {
+			if got, err := exchange(dialWhenReady(box, at[0], at[1]), []byte("again")); err != nil || string(got) != "again" {
 				t.Errorf("%s: %s: %q, %v", what, at, got, err)
 			}
 		}

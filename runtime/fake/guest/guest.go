@@ -68,7 +68,7 @@ func runGuestd(ctx context.Context, p *fake.Proc) int {
 		proc.TerminalSize = p.TerminalSize
 	}
 	proc.Listen = func(network, address string, backlog int) (guestd.Listener, error) {
-		return p.Listen(network, address, backlog)
+		return fake.Listen(p, network, address, backlog)
 	}
 	proc.Spawn = func() (kill func(), err error) {
 		c, err := p.Spawn(fake.Child{Args: []string{Path, "test", "sleep", "24h"}})

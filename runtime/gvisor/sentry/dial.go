@@ -172,7 +172,7 @@ type connection struct {
 	once  sync.Once     // for end
 	gone  chan struct{} // closed when serve has returned
 
-	lost  atomic.Bool   // reset was called
+	lost atomic.Bool // reset was called
 }
 
 func newConnection(host *os.File) *connection {

@@ -51,16 +51,19 @@ func dialTCP(ctx context.Context, k *kernel.Kernel, port string) (stream, error)
 	if !ok {
 		return nil, errors.New("the sandbox has no network stack")
 	}
+	failed := errRefused
 	for _, address := range serverAddresses(s.Stack) {
 		conn, err := connectTCP(ctx, s.Stack, tcpip.FullAddress{Addr: address, Port: uint16(number)})
-		if err == nil {
+		switch {
+		case err == nil:
 			return conn, nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case !errors.Is(err, errRefused):
+			failed = err
 		}
 	}
-	return nil, errRefused
+	return nil, failed
 }
 
 // serverAddresses returns the addresses of the sandbox itself.
@@ -87,7 +90,7 @@ func connectTCP(ctx context.Context, s *stack.Stack, to tcpip.FullAddress) (*tcp
 	queue := &waiter.Queue{}
 	endpoint, err := s.NewEndpoint(tcp.ProtocolNumber, protocol, queue)
 	if err != nil {
-		return nil, errors.New(err.String())
+		return nil, errRefused // the protocol is disabled
 	}
 	conn := &tcpStream{endpoint, queue}
 	endpoint.SocketOptions().SetDelayOption(false)
@@ -103,11 +106,15 @@ func connectTCP(ctx context.Context, s *stack.Stack, to tcpip.FullAddress) (*tcp
 			return nil, ctx.Err()
 		}
 	}
-	if err != nil {
+	switch err.(type) {
+	case nil:
+		return conn, nil
+	case *tcpip.ErrConnectionRefused, *tcpip.ErrHostUnreachable, *tcpip.ErrNetworkUnreachable: // or there is no such address
 		conn.close()
-		return nil, errors.New(err.String())
+		return nil, errRefused
 	}
-	return conn, nil
+	conn.close()
+	return nil, errors.New(err.String())
 }
 
 func (s *tcpStream) writeTo(w io.Writer) error {
@@ -316,7 +323,9 @@ func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (int, 
 }
 
 // hungUp reports whether the other end of a socket has been closed.
-func hungUp(fd int32) bool { return fdnotifier.NonBlockingPoll(fd, waiter.EventHUp)&waiter.EventHUp != 0 }
+func hungUp(fd int32) bool {
+	return fdnotifier.NonBlockingPoll(fd, waiter.EventHUp)&waiter.EventHUp != 0
+}
 
 // shutdownWrite passes an end of file on to the other end of the socket.
 func shutdownWrite(raw syscall.RawConn) (err error) {
