@@ -32,8 +32,8 @@ func newRuns(e *Engine) *runs.Core {
 	return runs.New(runs.Config{
 		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		Sandboxes: runs.Sandboxes{
-			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(),
-			Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
+			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.sandboxes.Terminals(),
+			Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
 		},
 		Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget,
 		Events: e.events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,

@@ -200,6 +200,15 @@ func (x *attempt) do(ctx context.Context) error {
 	if x.settings, err = agent.Resolve(x.agent, asked, x.c.admission.defaults(models), settled); err != nil {
 		return err
 	}
+	if survives(x.r) {
+		deadline, err := rejoin(ctx, x)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
+		defer cancel()
+		return x.turn.execute(ctx, deadline)
+	}
 	if err := x.state(ctx, caisson.RunStarting); err != nil {
 		return err
 	}
@@ -224,7 +233,7 @@ func (x *attempt) do(ctx context.Context) error {
 	}
 	if _, err := x.update(ctx, func(r *caisson.Run) {
 		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.sandbox.ID, now(), deadline.UTC()
-		r.Workspace = x.sandbox.Spec.Workspace
+		r.Workspace, r.Terminal = x.sandbox.Spec.Workspace, ""
 	}); err != nil {
 		return err
 	}

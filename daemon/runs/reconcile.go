@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// reconcile implements [Core.Reconcile]. Runs that were queued are queued again. Runs that were in progress have
-// failed, because the output of their agents was not read in the meantime; their sandboxes are stopped or removed,
+// reconcile implements [Core.Reconcile]. Runs that were queued, and interactive runs, whose agents go on in their sandboxes, are queued
+// again. Other runs that were in progress have failed, because the output of their agents was not read in the meantime; their sandboxes are stopped or removed,
 // after which their last calls are in the ledger.
 func (c recovery) reconcile(ctx context.Context) error {
 	if err := c.Dir.MkdirAll("runs", 0o700); err != nil {
@@ -28,7 +28,7 @@ func (c recovery) reconcile(ctx context.Context) error {
 		for _, r := range list {
 			f.Before = r.ID
 			// A sub-run ends with its parent, which no longer waits for it.
-			if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
+			if r.State == caisson.RunQueued && len(r.Lineage) == 0 || survives(r) {
 				queued = append(queued, r)
 				continue
 			}
@@ -212,6 +212,9 @@ func (c recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) err
 		return nil
 	}
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "put sandboxes of runs in order"))
+	if r, err := c.Store.Runs().Get(ctx, caisson.In(sb.Account), caisson.ID(run)); ours && err == nil && survives(r) && r.Sandbox == sb.ID {
+		return nil // its agent is at work
+	}
 	if ours {
 		keep, err := c.belongs(ctx, sb, caisson.ID(run))
 		if err != nil {

@@ -32,6 +32,7 @@ import (
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
 	Processes caisson.Processes
+	Terminals caisson.Terminals
 	Files     caisson.Files
 	Snapshots caisson.Snapshots
 	Templates caisson.Templates

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
@@ -25,14 +24,8 @@ func (c builder) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mo
 		}
 		files = append(append([]caisson.SeedFile{}, files...), more...)
 	}
-	for _, f := range files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		if _, err := c.Sandboxes.Files.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
-			return err
-		}
+	if err := seed(ctx, c.Sandboxes.Files, box, files); err != nil {
+		return err
 	}
 	dir := a.ServiceDir
 	if dir == "" {

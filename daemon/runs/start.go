@@ -45,8 +45,8 @@ func (c admission) plan(ctx context.Context, caller caisson.Caller, req caisson.
 	if err != nil {
 		return nil, err
 	}
-	if req.Prompt == "" {
-		return nil, caisson.Invalidf("prompt", "is empty; say what the agent is to do")
+	if err := checkInteractive(&req, a, &plan.Limits); err != nil {
+		return nil, err
 	}
 	if err := c.planWorkspace(&req, a); err != nil {
 		return nil, err

@@ -122,6 +122,9 @@ func (c builder) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]ca
 
 // execute gives the prompt to the agent and records its events.
 func (x turn) execute(ctx context.Context, deadline time.Time) error {
+	if x.r.Request.Interactive {
+		return converse(ctx, x, deadline)
+	}
 	t, err := x.task(ctx, deadline)
 	if err != nil {
 		return err
