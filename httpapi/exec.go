@@ -154,7 +154,10 @@ func (s *execSession) run(request context.Context) error {
 	}
 	close(exited)
 	pumps.Wait()
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // there is nobody to tell
+	case err != nil:
 		return err
 	}
 	writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())

@@ -74,6 +74,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"volume pages", testVolumePages},
 		{"volume holds", testVolumeAttach},
 		{"processes", testProcesses},
+		{"terminals", testTerminals},
 		{"exec", testExec},
 		{"exec floods", testFlood},
 		{"exec ends", testExecEnds},
