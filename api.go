@@ -29,6 +29,7 @@ type API struct {
 	Workspaces
 	Repos
 	Volumes
+	Connections
 }
 
 // Validate returns an error that names the first service that is nil.

@@ -18,8 +18,8 @@ type Connections interface {
 
 // A ConnectRequest names a server in a sandbox: exactly one of its fields is set.
 type ConnectRequest struct {
-	Port int    `json:"port,omitempty"` // TCP, on 127.0.0.1, ::1 or the address of the wire
-	Path string `json:"path,omitempty"` // of a unix socket, absolute
+	Port int    `json:"port,omitempty" doc:"TCP port, tried on 127.0.0.1, ::1 and the address of the sandbox's wire"`
+	Path string `json:"path,omitempty" doc:"Absolute path of a unix socket"`
 }
 
 // A Conn is a stream to a server in a sandbox.

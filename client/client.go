@@ -52,7 +52,7 @@ func New(cfg Config) (*Client, error) {
 		Sandboxes: sandboxes{c}, Processes: processes{c}, Terminals: terminals{c}, Snapshots: snapshots{c}, Templates: templates{c}, Images: images{c}, Files: files{c},
 		Events: events{c}, Tokens: tokens{c}, Policies: policies{c}, Credentials: credentials{c}, Audit: audit{c}, Ledger: ledger{c},
 		Models: models{c}, GatewayRuns: gatewayRuns{c}, Daemon: daemon{c}, Agents: agents{c}, Runs: runs{c}, Workspaces: workspaces{c},
-		Repos: repos{c}, Volumes: volumes{c},
+		Repos: repos{c}, Volumes: volumes{c}, Connections: connections{c},
 	}, c}, nil
 }
 

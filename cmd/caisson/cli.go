@@ -45,6 +45,7 @@ type cli struct {
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
+	Forward    forwardCmd    `cmd:"" name:"port-forward" help:"Forward ports of this machine to servers in a sandbox."`
 	Diff       diffCmd       `cmd:"" help:"Show the changes in a workspace."`
 	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
 	Workspace  workspaceCmd  `cmd:"" help:"List and remove workspaces, which are host directories as sandboxes see them."`

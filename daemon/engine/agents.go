@@ -6,6 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/agent"
 	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 )
 
 // AgentConfig configures agents and their runs.
@@ -32,7 +33,7 @@ func newRuns(e *Engine) *runs.Core {
 	return runs.New(runs.Config{
 		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		Sandboxes: runs.Sandboxes{
-			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.sandboxes.Terminals(),
+			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: sandboxes.NewTerminals(e.sandboxes, e.on.Dialer),
 			Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
 		},
 		Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget,

@@ -19,6 +19,7 @@ import (
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
 	Runtime   sandboxes.Runtime
+	Dialer    caisson.Dialer // the same runtime
 	Images    Images
 	Wires     func(wire.Config) (Wires, error)
 	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
@@ -72,7 +73,7 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	return &Drivers{
-		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
+		Runtime: runtime, Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }

@@ -176,12 +176,12 @@ func (e *Engine) Store() caisson.Store { return e.data.store }
 // API returns the services of the engine.
 func (e *Engine) API() caisson.API {
 	return caisson.API{
-		Sandboxes: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.sandboxes.Terminals(),
+		Sandboxes: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: sandboxes.NewTerminals(e.sandboxes, e.on.Dialer),
 		Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(),
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),
-		Volumes: e.volumes.Volumes(),
+		Volumes: e.volumes.Volumes(), Connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer),
 	}
 }
 

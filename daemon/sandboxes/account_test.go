@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 )
 
 // TestAccountsAreApart calls every method of every service with another account's objects.
@@ -51,6 +52,10 @@ func TestAccountsAreApart(t *testing.T) {
 		"RemoveSnap": func(ctx context.Context, _, snap string) error { return s.RemoveSnapshot(ctx, snap) },
 		"Exec": func(ctx context.Context, box, _ string) error {
 			_, err := p.Exec(ctx, box, caisson.ExecRequest{Command: []string{"x"}})
+			return err
+		},
+		"Connect": func(ctx context.Context, box, _ string) error {
+			_, err := sandboxes.NewConnections(w.Core, w.runtime).Connect(ctx, box, caisson.ConnectRequest{Port: 80})
 			return err
 		},
 		"Processes": func(ctx context.Context, box, _ string) error { _, err := p.ListProcesses(ctx, box); return err },

@@ -58,7 +58,6 @@ type Runtime interface {
 	caisson.Runtime
 	caisson.Checkpointer
 	caisson.Freezer
-	caisson.Dialer
 	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
 	// NotFound or Conflict if the sandbox does not run.
 	Written(id caisson.ID) (caisson.Size, error)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 )
 
 // in creates a sandbox and brings it into a stable state.
@@ -98,6 +99,14 @@ func TestStateTable(t *testing.T) {
 		{caisson.VerbExec, map[caisson.State]caisson.State{caisson.Running: caisson.Running},
 			func(ctx context.Context, w *world, ref string) error {
 				_, err := w.Processes().ListProcesses(ctx, ref)
+				return err
+			}},
+		{caisson.VerbConnect, map[caisson.State]caisson.State{caisson.Running: caisson.Running},
+			func(ctx context.Context, w *world, ref string) error {
+				_, err := sandboxes.NewConnections(w.Core, w.runtime).Connect(ctx, ref, caisson.ConnectRequest{Port: 80})
+				if caisson.KindOf(err) == caisson.Unavailable {
+					return nil // nobody listens
+				}
 				return err
 			}},
 		{caisson.VerbFiles, map[caisson.State]caisson.State{caisson.Running: caisson.Running, caisson.Paused: caisson.Paused, caisson.Stopped: caisson.Stopped},

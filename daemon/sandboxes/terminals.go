@@ -35,13 +35,13 @@ type Terminals struct {
 
 var _ caisson.Terminals = (*Terminals)(nil)
 
-// Terminals returns the service that manages the terminals in sandboxes.
-func (c *Core) Terminals() *Terminals {
+// NewTerminals returns the service that manages the terminals in the sandboxes of c.
+func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
 	return &Terminals{
 		find: c.findFor, exec: c.processes.exec, making: &keylock.Locks{},
 		explain: func(p caisson.Process, id caisson.ID) caisson.Process { return reasonedProcess{p, c, id} },
 		dial: func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error) {
-			return c.Runtime.Dial(ctx, id, "unix", path)
+			return d.Dial(ctx, id, "unix", path)
 		},
 	}
 }

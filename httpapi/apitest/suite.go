@@ -78,6 +78,9 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"exec", testExec},
 		{"exec floods", testFlood},
 		{"exec ends", testExecEnds},
+		{"connections", testConnections},
+		{"connections refused", testConnectionsRefused},
+		{"connection limit", testConnectionLimit},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -186,3 +186,6 @@ const MaxHandles = 64
 // HandlesUpgrade is the protocol that POST /handles upgrades to: the client sends one byte, the number of descriptors,
 // with the descriptors as SCM_RIGHTS; the server answers with [Handles] on one line and closes the connection.
 const HandlesUpgrade = "caisson-handles"
+
+// StreamUpgrade is the protocol of a stream of bytes in both directions, each of which can be closed alone.
+const StreamUpgrade = "caisson-stream"

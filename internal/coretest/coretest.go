@@ -105,7 +105,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 		Agents: engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
 		Relay:  repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
-		Runtime: runtime{w.Runtime}, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
+		Runtime: runtime{w.Runtime}, Dialer: w.Runtime, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
 		Close: func() error { return nil },
 	})

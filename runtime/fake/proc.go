@@ -219,8 +219,8 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 	return c, nil
 }
 
-// SpawnTerminal starts a child in a new Linux session with a terminal of its own, and returns the terminal's other end.
-func (p *Proc) SpawnTerminal(child Child, rows, cols uint16) (caisson.Process, error) {
+// SpawnTerminal starts a child of p in a new Linux session with a terminal of its own, and returns the terminal's other end.
+func SpawnTerminal(p *Proc, child Child, rows, cols uint16) (caisson.Process, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
 	}

@@ -80,12 +80,12 @@ func (t *terminals) serve(ctx context.Context, p *fake.Proc) int {
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
-	ln, err := p.Listen("unix", terminal.Socket(c.ID), caisson.MaxTerminalViewers)
+	ln, err := fake.Listen(p, "unix", terminal.Socket(c.ID), caisson.MaxTerminalViewers)
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
 	defer ln.Close()
-	session, err := p.SpawnTerminal(fake.Child{Args: c.Launch.Command, User: c.Launch.User, Dir: c.Launch.Dir}, c.Rows, c.Cols)
+	session, err := fake.SpawnTerminal(p, fake.Child{Args: c.Launch.Command, User: c.Launch.User, Dir: c.Launch.Dir}, c.Rows, c.Cols)
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}

@@ -1,0 +1,112 @@
+package sandboxes
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Maximum numbers of connections that are open or being made. The runtime has limits of its own, which connections that other
+// components pass on count towards.
+const (
+	maxSandboxConnections = 512
+	maxAccountConnections = 2048
+)
+
+// Connections implements [caisson.Connections]. A connection leads into a sandbox and nowhere else: there is no host in its address.
+type Connections struct {
+	// find returns a sandbox of the caller's account if its state allows the verb.
+	find func(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error)
+	dial func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
+
+	mu       sync.Mutex
+	sandbox  map[caisson.ID]int // number of connections by sandbox; guarded by mu
+	accounts map[string]int     // number of connections by account; guarded by mu
+}
+
+var _ caisson.Connections = (*Connections)(nil)
+
+// NewConnections returns the service that connects, with d, to servers in the sandboxes of c.
+func NewConnections(c *Core, d caisson.Dialer) *Connections {
+	return &Connections{find: c.findFor, dial: d.Dial, sandbox: map[caisson.ID]int{}, accounts: map[string]int{}}
+}
+
+// Connect implements [caisson.Connections].
+func (s *Connections) Connect(ctx context.Context, ref string, req caisson.ConnectRequest) (caisson.Conn, error) {
+	f, release, err := s.Open(ctx, ref, req)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // FileConn duplicates it
+	c, err := net.FileConn(f)
+	if err != nil {
+		release()
+		return nil, fmt.Errorf("connection to sandbox %s: %w", ref, err)
+	}
+	return &countedConn{Conn: c.(*net.UnixConn), release: release}, nil
+}
+
+// Open is like Connect, for components that pass the descriptor on to another process. The connection counts towards the limits
+// until release is called.
+func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error) {
+	network, address, err := req.Address()
+	if err != nil {
+		return nil, nil, err
+	}
+	sb, err := s.find(ctx, ref, caisson.VerbConnect)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.count(sb); err != nil {
+		return nil, nil, err
+	}
+	release = sync.OnceFunc(func() { s.uncount(sb) })
+	f, err = s.dial(ctx, sb.ID, network, address)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return f, release, nil
+}
+
+// count counts a connection to sb; Exhausted at a limit.
+func (s *Connections) count(sb *caisson.Sandbox) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sandbox[sb.ID] >= maxSandboxConnections {
+		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", sb.ID, maxSandboxConnections)
+	}
+	if s.accounts[sb.Account] >= maxAccountConnections {
+		return caisson.Errorf(caisson.Exhausted, "the account has %d connections to sandboxes; close some of them", maxAccountConnections)
+	}
+	s.sandbox[sb.ID]++
+	s.accounts[sb.Account]++
+	return nil
+}
+
+func (s *Connections) uncount(sb *caisson.Sandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sandbox[sb.ID]--; s.sandbox[sb.ID] == 0 {
+		delete(s.sandbox, sb.ID)
+	}
+	if s.accounts[sb.Account]--; s.accounts[sb.Account] == 0 {
+		delete(s.accounts, sb.Account)
+	}
+}
+
+// A countedConn is a connection that counts towards the limits until it is closed.
+type countedConn struct {
+	caisson.Conn
+	release func()
+}
+
+// Close implements [net.Conn].
+func (c *countedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
