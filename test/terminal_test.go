@@ -210,6 +210,18 @@ func TestTerminalEnds(t *testing.T) {
 	d.leaves("web")
 	h.ok("terminal", "rm", "web", h.ok("terminal", "ls", "-q", "web"))
 	h.fails(3, "no terminal", "terminal", "rm", "web", "tm-aaaaaaaaaaaaaaaa")
+	// As on Linux: programs that write at an offset try again without one.
+	d = h.sit("exec", "-it", "--detach-keys", "ctrl-p,ctrl-q", "web", "--", "sh", "-c", "command -v python3 || exit 7; "+
+		`python3 -c "
+import errno, os
+for call in (lambda: os.pwrite(1, b'x', 0), lambda: os.pread(0, 1, 0), lambda: os.pwritev(1, [b'x'], 0), lambda: os.preadv(0, [bytearray(1)], 0)):
+    try: call()
+    except OSError as e: print(errno.errorcode[e.errno])
+"`)
+	<-d.ended
+	if code := d.cmd.ProcessState.ExitCode(); code != 7 && strings.Count(d.text(), "ESPIPE") != 4 {
+		t.Errorf("%d: %q", code, d.text())
+	}
 	h.fails(2, "needs -it", "exec", "--detach-keys", "ctrl-p", "web", "--", "true")
 }
 

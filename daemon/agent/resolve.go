@@ -41,7 +41,7 @@ type Settings struct {
 	Policy  caisson.Policy
 	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
-	Command []string         // with all placeholders filled in except {prompt}
+	Command []string // with all placeholders filled in except {prompt}
 	// Interactive is the command of an interactive run, with all placeholders filled in.
 	Interactive []string
 	Persona     *caisson.Persona // the persona of the run; nil means the agent itself
