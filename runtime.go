@@ -73,6 +73,16 @@ type Dialer interface {
 	Dial(ctx context.Context, id ID, network, address string) (*os.File, error)
 }
 
+// HostMeter is a Runtime that can tell what sandboxes have on the host.
+type HostMeter interface {
+	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
+	// NotFound or Conflict if the sandbox does not run.
+	Written(id ID) (Size, error)
+	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
+	// List.
+	Remains() ([]ID, error)
+}
+
 // RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork
 // of the same checkpoint.
 type RandomnessReporter interface {

@@ -20,6 +20,8 @@ type Sandbox struct {
 	Spec   Spec              `json:"spec"`
 	// Rootfs is only in the store, never in answers.
 	Rootfs Rootfs `json:"rootfs,omitzero"`
+	// Plan is how the sandbox is made; nil once it has been made. Like Rootfs, it is never in answers.
+	Plan *Plan `json:"plan,omitempty"`
 	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
 	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
@@ -34,6 +36,20 @@ type Sandbox struct {
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
 	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
+}
+
+// PlanVersion is the version of the plans that this build stores.
+const PlanVersion = 1
+
+// A Plan is what must be known of a sandbox that is being made to undo its creation after a crash. A daemon ignores plans of later
+// versions.
+type Plan struct {
+	Version   int           `json:"version"`
+	From      ID            `json:"from,omitempty"`      // the snapshot or sandbox that it is a fork of
+	Capture   ID            `json:"capture,omitempty"`   // the temporary capture of From, which belongs to its forks
+	Memory    bool          `json:"memory,omitempty"`    // whether memory is restored
+	Start     bool          `json:"start,omitempty"`     // whether its processes are started
+	Workspace WorkspaceKind `json:"workspace,omitempty"` // the requested kind of workspace; "" for none
 }
 
 // A Spec contains everything that defines how a sandbox behaves: its template with the request's changes, resolved.

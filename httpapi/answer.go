@@ -8,10 +8,10 @@ import (
 // The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
 // snapshot, image and template in a response is such a copy.
 
-// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host.
+// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host, and without Plan.
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	out := *s
-	out.Rootfs = caisson.Rootfs{}
+	out.Rootfs, out.Plan = caisson.Rootfs{}, nil
 	return &out
 }
 

@@ -259,9 +259,10 @@ func registerDomainSchemas(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
-	// Huma leaves fields of function type out of schemas. Fields of type Rootfs are left out because responses never contain
+	// Huma leaves fields of function type out of schemas. Fields of these types are left out because responses never contain
 	// them.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Plan](), reflect.TypeFor[func()]())
 }
 
 // sizeSchema is the schema of [caisson.Size]: a number of bytes, or text with a unit.

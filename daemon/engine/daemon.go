@@ -16,7 +16,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 // Info implements [caisson.Daemon].
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
-		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node, StartedAt: e.started,
+		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.started,
 		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
 }

@@ -73,7 +73,7 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	return &Drivers{
-		Runtime: runtime, Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
+		Runtime: sandboxes.RuntimeOf(runtime), Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }

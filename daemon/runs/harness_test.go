@@ -87,7 +87,8 @@ func (p plan) world(t *testing.T) *world {
 	dir := t.TempDir()
 	hub := events.New(w.store.Events(), log)
 	w.lconf = sandboxes.Config{
-		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: imagetest.New(t.TempDir()), Gateway: gateway{}, Traffic: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
+		Dir: dir, Store: w.store, Events: hub, Runtime: sandboxes.RuntimeOf(hostRuntime{w.rt}), Images: imagetest.New(t.TempDir()),
+		Network: sandboxes.NetworkConfig{Gateway: gateway{}, Traffic: gateway{}}, Host: sandboxes.HostConfig{Node: "here"}, Build: "b1", Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)
@@ -176,7 +177,7 @@ func (w *world) down() {
 func (w *world) up() {
 	w.t.Helper()
 	w.rt = w.rt.Reopen()
-	w.lconf.Runtime = hostRuntime{w.rt}
+	w.lconf.Runtime = sandboxes.RuntimeOf(hostRuntime{w.rt})
 	w.boot()
 }
 

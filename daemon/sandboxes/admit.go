@@ -2,86 +2,83 @@ package sandboxes
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// checkCreate checks everything about a request that does not depend on the state of the host: its form and limits, the
-// directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
-// capacity is checked by admit, and money by the lease of each call of a model.
-func checkCreate(ctx context.Context, n network, w workspaces, req *caisson.CreateRequest) error {
-	if err := validateCreate(req); err != nil {
-		return err
-	}
-	if err := checkDirectories(ctx, req); err != nil {
-		return err
-	}
-	if err := errors.Join(w.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(req)); err != nil {
-		return err
-	}
-	if err := n.check(ctx, "", req.Policy, req.Models); err != nil {
-		return err
-	}
-	return n.checkAssignment(ctx, req.Assigned)
+// admission decides whether the host has room for a sandbox that starts.
+type admission struct {
+	limits     Limits
+	runtime    lister
+	memory     caisson.MemoryWaiter         // nil: restored sandboxes have all of their memory at once
+	available  func() (caisson.Size, error) // the available memory of the host in bytes
+	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
+	background *background.Group
+	log        *slog.Logger
+
+	mu             sync.Mutex
+	starting       map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
+	reservedMemory map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
 }
 
 // admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
 // reserved until the restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit
 // is reached.
-func (h *processes) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.checkCapacity(need); err != nil {
+func (a *admission) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.checkCapacity(need); err != nil {
 		return nil, err
 	}
-	if h.c.Limits.MaxSandboxes > 0 {
-		list, err := h.c.Runtime.List(ctx)
+	if a.limits.MaxSandboxes > 0 {
+		list, err := a.runtime.List(ctx)
 		if err != nil {
 			return nil, err
 		}
-		live := maps.Clone(h.starting)
+		live := maps.Clone(a.starting)
 		for _, r := range list {
 			live[r.ID] = true
 		}
-		if len(live) >= h.c.Limits.MaxSandboxes {
+		if len(live) >= a.limits.MaxSandboxes {
 			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes are running, which is the maximum; stop or pause one, or raise limits.maxSandboxes", len(live))
 		}
 	}
-	h.starting[id] = true
+	a.starting[id] = true
 	if need > 0 {
-		h.reservedMemory[id] = need
+		a.reservedMemory[id] = need
 	}
 	return func() {
-		h.mu.Lock()
-		delete(h.starting, id)
-		h.mu.Unlock()
-		h.releaseMemory(id)
+		a.mu.Lock()
+		delete(a.starting, id)
+		a.mu.Unlock()
+		a.releaseMemory(id)
 	}, nil
 }
 
 // releaseMemory ends the memory reservation of a sandbox. If the runtime is still filling the memory of the running sandbox,
 // the reservation ends when that is done.
-func (h *processes) releaseMemory(id caisson.ID) {
+func (a *admission) releaseMemory(id caisson.ID) {
 	done := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.reservedMemory, id)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.reservedMemory, id)
 	}
-	h.mu.Lock()
-	_, promised := h.reservedMemory[id]
-	h.mu.Unlock()
-	filling, ok := h.c.Runtime.(caisson.MemoryWaiter)
-	if !promised || !ok || !h.c.goBackground(func(ctx context.Context) {
+	a.mu.Lock()
+	_, promised := a.reservedMemory[id]
+	a.mu.Unlock()
+	if !promised || a.memory == nil || !a.background.Start(func(ctx context.Context) {
 		defer done()
-		if err := filling.WaitForMemory(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
-			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
+		if err := a.memory.WaitForMemory(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
+			a.log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
 		}
 	}) {
 		done()
@@ -89,25 +86,25 @@ func (h *processes) releaseMemory(id caisson.ID) {
 }
 
 // checkCapacity returns an Exhausted error if the host has too little memory, disk space or too few PIDs left for a sandbox that
-// uses need bytes of memory from the start. The caller must hold h.mu.
-func (h *processes) checkCapacity(need caisson.Size) error {
-	if h.c.Limits.MemoryReserve > 0 {
-		available, err := h.c.Available()
+// uses need bytes of memory from the start. The caller must hold a.mu.
+func (a *admission) checkCapacity(need caisson.Size) error {
+	if a.limits.MemoryReserve > 0 {
+		available, err := a.available()
 		if err != nil {
 			return err
 		}
-		for _, n := range h.reservedMemory {
+		for _, n := range a.reservedMemory {
 			need += n
 		}
-		switch reserve := h.c.Limits.MemoryReserve; {
+		switch reserve := a.limits.MemoryReserve; {
 		case available < reserve:
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
 		case available-reserve < need:
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this sandbox and those being restored need %s; stop or pause a sandbox", available, reserve, need)
 		}
 	}
-	if reserve := h.c.Limits.DiskReserve; reserve > 0 {
-		free, err := h.c.Free()
+	if reserve := a.limits.DiskReserve; reserve > 0 {
+		free, err := a.free()
 		if err != nil {
 			return err
 		}
@@ -115,12 +112,12 @@ func (h *processes) checkCapacity(need caisson.Size) error {
 			return caisson.Errorf(caisson.Exhausted, "the disk of the data directory has %s left and %s are kept in reserve; remove sandboxes, snapshots or workspaces", free, reserve)
 		}
 	}
-	if h.c.Limits.PIDsReserve > 0 {
+	if a.limits.PIDsReserve > 0 {
 		used, most, err := hostTasks()
 		if err != nil {
 			return err
 		}
-		if most-used < h.c.Limits.PIDsReserve {
+		if most-used < a.limits.PIDsReserve {
 			return caisson.Errorf(caisson.Exhausted, "the host runs %d of at most %d processes; stop a sandbox or raise kernel.pid_max and kernel.threads-max", used, most)
 		}
 	}

@@ -20,7 +20,7 @@ const reserve = 1 << 30
 func hostWith(t *testing.T, available func() caisson.Size) *world {
 	w := plan{limits: sandboxes.Limits{MemoryReserve: reserve}}.world(t)
 	must(t, w.Close())
-	w.config.Available = func() (caisson.Size, error) { return reserve + available(), nil }
+	w.config.Host.Available = func() (caisson.Size, error) { return reserve + available(), nil }
 	w.boot()
 	return w
 }

@@ -9,21 +9,33 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// captures writes the state of sandboxes, for snapshots and forks.
+type captures struct {
+	runtime interface {
+		fileSaver
+		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
+	}
+	freezer    *freezer
+	clients    *fileClients
+	workspaces *workspaces
+	dirs       dirs
+}
+
 // captureAll writes the current state of a sandbox, including the changes in its workspace, to the new directory dir.
 // The caller must hold the sandbox's lock.
-func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *captures) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	if sb.Spec.Workspace == "" {
-		return s.capture(ctx, sb, dir, memory)
+		return c.capture(ctx, sb, dir, memory)
 	}
 	return writeDir(dir, func(part string) error {
 		both := func() error {
-			if err := s.writeCapture(ctx, sb, part, memory); err != nil {
+			if err := c.writeCapture(ctx, sb, part, memory); err != nil {
 				return err
 			}
-			return s.c.workspaces.capture(ctx, sb, part)
+			return c.workspaces.capture(ctx, sb, part)
 		}
 		if sb.State == caisson.Running {
-			return s.c.workspaces.whileFrozen(ctx, sb.ID, both)
+			return c.whileFrozen(ctx, sb.ID, both)
 		}
 		return both()
 	})
@@ -31,38 +43,38 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 
 // capture writes the current state of a sandbox, without its workspace, to the new directory dir. Returns a Conflict
 // error if the placeholder for workspaces contains files. The caller must hold the sandbox's lock.
-func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
-		if err := s.writeCapture(ctx, sb, part, memory); err != nil {
+		if err := c.writeCapture(ctx, sb, part, memory); err != nil {
 			return err
 		}
-		return s.c.workspaces.checkPlaceholderEmpty(sb)
+		return c.workspaces.checkPlaceholderEmpty(sb)
 	})
 }
 
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the directory part.
-func (s *Snapshots) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
+func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
 		// This includes the dependencies file: it records what the sandbox was started on before the pause, not the
 		// current build and host.
-		return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
+		return linkCheckpoint(c.dirs.inDir(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)
 	var err error
 	switch {
 	case sb.State == caisson.Running && memory:
-		if err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
-			err = errors.Join(err, s.c.processes.thawOrSuspend(ctx, sb.ID)) // The sandbox may be frozen despite the error.
+		if err = c.runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
+			err = errors.Join(err, c.freezer.thawOrSuspend(ctx, sb.ID)) // The sandbox may be frozen despite the error.
 		}
 	case sb.State == caisson.Running:
-		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
+		err = writeFile(tar, func(f *os.File) error { return c.runtime.SaveFiles(ctx, sb.ID, f) })
 	default:
-		err = linkFile(s.c.inDir(sb.ID, filesTar), tar)
+		err = linkFile(c.dirs.inDir(sb.ID, filesTar), tar)
 	}
 	if err != nil {
 		return err
 	}
-	return copyDepends(s.c.sandboxDir(sb.ID), part)
+	return copyDepends(c.dirs.sandboxDir(sb.ID), part)
 }
 
 // linkCheckpoint creates the same checkpoint in another directory. Checkpoints are immutable, so their files can be
@@ -81,4 +93,14 @@ func linkCheckpoint(from, to string, memory bool) error {
 		}
 	}
 	return nil
+}
+
+// whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
+func (c *captures) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
+	c.clients.drop(id) // A frozen sandbox does not reply to it.
+	err := c.freezer.freeze(ctx, id)
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, c.freezer.thawOrSuspend(ctx, id))
 }

@@ -2,23 +2,30 @@ package sandboxes
 
 import (
 	"context"
-	"errors"
+	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/undo"
 )
 
 // Lifecycle implements [caisson.Sandboxes].
-type Lifecycle struct{ c *Core }
-
-// Sandboxes returns the service that manages the lifecycle of sandboxes.
-func (c *Core) Sandboxes() *Lifecycle { return &Lifecycle{c} }
+type Lifecycle struct {
+	finder    finder
+	sandboxes caisson.Table[caisson.Sandbox]
+	planner   *planner
+	creator   *creator
+	pool      *pool
+	changes   *changes
+	verbs     *verbs
+	remover   *remover
+	deadlines *deadlines
+	writers   *writers
+}
 
 var _ caisson.Sandboxes = (*Lifecycle)(nil)
 
 // Get implements [caisson.Sandboxes].
 func (l *Lifecycle) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.c.find(ctx, ref)
+	return l.finder.find(ctx, ref)
 }
 
 // List implements [caisson.Sandboxes].
@@ -27,7 +34,7 @@ func (l *Lifecycle) List(ctx context.Context, f caisson.Filter) ([]*caisson.Sand
 	if err != nil {
 		return nil, false, err
 	}
-	return l.c.Store.Sandboxes().List(ctx, in, f)
+	return l.sandboxes.List(ctx, in, f)
 }
 
 // Create implements [caisson.Sandboxes].
@@ -40,127 +47,94 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	var release func()
 	req.Workspace, release = closeOnce(req.Workspace)
 	defer release()
-	if err := checkCreate(ctx, l.c.network, l.c.workspaces, &req); err != nil {
-		return nil, err
-	}
-	if req.Snapshot != "" {
-		return l.c.Snapshots().createFromSnapshot(ctx, req)
-	}
-	sb, from, hold, err := l.prepare(ctx, &req)
+	p, hold, err := l.planner.create(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
 	defer hold()
-	if claimed, err := l.c.pool.claim(ctx, sb, &req); claimed != nil || err != nil {
+	if claimed, err := l.pool.claim(ctx, p, &req); claimed != nil || err != nil {
 		return claimed, err
 	}
-	return l.create(ctx, sb, from, &req)
+	return l.creator.execute(ctx, p)
 }
 
-// prepare resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
-// from pruning until the caller calls hold, which it must do once the sandbox is in the store.
-func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *caisson.Sandbox, from source, hold func(), err error) {
-	_, caller, err := scope(ctx)
-	if err != nil {
-		return nil, from, nil, err
-	}
-	t, err := l.c.Templates().template(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
-	if err != nil {
-		return nil, from, nil, err
-	}
-	if req.Image != "" {
-		t.Image, t.Built, t.Setup = req.Image, nil, nil
-	}
-	if len(t.Setup) > 0 && t.Built == nil {
-		return nil, from, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
-	}
-	release := l.c.Images.Hold()
-	defer func() {
-		if err != nil {
-			release()
-		}
-	}()
-	img, err := l.c.ImageService().image(ctx, t.Image)
-	if err != nil {
-		return nil, from, nil, err
-	}
-	rootfs := img.Rootfs
-	if t.Built != nil {
-		rootfs = t.Built.Rootfs
-	}
-	sb = &caisson.Sandbox{
-		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
-		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
-		Node: l.c.Node, Build: l.c.Build, CreatedAt: now(), ChangedAt: now(),
-	}
-	return sb, from, release, nil
+// Start implements [caisson.Sandboxes].
+func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbStart, l.verbs.start)
 }
 
-// create stores a prepared sandbox, creates its directory, and starts it unless req.NoStart is set.
-func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source, req *caisson.CreateRequest) (_ *caisson.Sandbox, err error) {
-	release, err := l.c.locks.acquire(ctx, sb.ID)
+// Stop implements [caisson.Sandboxes].
+func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbStop, func(ctx context.Context, sb *caisson.Sandbox) error {
+		return l.verbs.stop(ctx, sb, grace)
+	})
+}
+
+// Pause implements [caisson.Sandboxes].
+func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbPause, l.verbs.pause)
+}
+
+// Resume implements [caisson.Sandboxes].
+func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbResume, l.verbs.resume)
+}
+
+// Suspend implements [caisson.Sandboxes].
+func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbSuspend, l.verbs.suspend)
+}
+
+// Wake implements [caisson.Sandboxes].
+func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.changes.change(ctx, ref, caisson.VerbWake, l.verbs.wake)
+}
+
+// Extend implements [caisson.Sandboxes].
+func (l *Lifecycle) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
+	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
+	if err := validateTTLs(ttl, hardTTL); err != nil {
 		return nil, err
 	}
-	admitted, err := l.c.processes.admit(ctx, sb.ID, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer admitted()
-	var back undo.Stack
-	defer func() { err = errors.Join(err, back.Run()) }()
-	var handles []caisson.Handle
-	sb.Spec.Mounts, handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
-	sb.Spec.WorkspaceAt = req.Placeholder
-	if err := l.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
-		return nil, err
-	}
-	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return l.c.Store.Sandboxes().Delete(clean, caisson.AllAccounts(), string(sb.ID)) })
-	back.Push(func() error { return l.c.removeSandboxDir(clean, sb.ID) })
-	if err := l.c.makeDir(sb); err != nil {
-		return nil, err
-	}
-	if err := l.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
-		return nil, err
-	}
-	if err := l.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
-		return nil, err
-	}
-	if from.files != "" {
-		if err := linkFile(from.files, l.c.inDir(sb.ID, filesTar)); err != nil {
-			return nil, err
+	sb, err := l.sandboxes.Update(ctx, in, ref, func(s *caisson.Sandbox) error {
+		if s.State == caisson.Removing {
+			return caisson.Errorf(caisson.Conflict, "the sandbox is being removed")
 		}
-	}
-	back.Push(func() error { return l.c.network.deleteBudget(clean, sb) })
-	if err := l.c.network.createBudget(ctx, sb); err != nil {
-		return nil, err
-	}
-	state := caisson.Created
-	if !req.NoStart {
-		if err := l.c.processes.run(ctx, sb, from); err != nil {
-			return nil, err
+		if ttl != nil {
+			s.Spec.TTL = *ttl
+			if s.State.Live() {
+				s.PauseAt = deadline(*ttl)
+			}
 		}
-		back.Push(func() error { return l.c.processes.halt(clean, sb.ID) })
-		state = caisson.Running
-	}
-	made, err := l.c.setState(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
-		setDeadlines(s)
+		if hardTTL != nil {
+			s.Spec.HardTTL = *hardTTL
+			s.RemoveAt = deadline(*hardTTL)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	back.Release()
-	if state == caisson.Running {
-		l.c.watches.watch(made)
+	l.deadlines.arm(sb)
+	return sb, nil
+}
+
+// Remove implements [caisson.Sandboxes].
+func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
+	sb, err := l.finder.find(ctx, ref)
+	if err != nil {
+		return err
 	}
-	l.c.deadlines.arm(made)
-	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
-	l.c.workspaces.publishUnreviewed(ctx, made, req.Workspace)
-	return made, nil
+	return l.remover.end(ctx, sb.ID)
+}
+
+// Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
+// the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
+// record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
+// account.
+func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+	return l.writers.byID(ctx, id)
 }

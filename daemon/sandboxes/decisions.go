@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // maxQueuedLists is the maximum number of lists of decisions in the queue for one account. droppedInterval is the minimum
@@ -21,7 +23,9 @@ const (
 // decisions records the egress decisions of wires in the background, because wires must not wait for the disk. Its
 // goroutine runs only while the queue is not empty.
 type decisions struct {
-	c *Core
+	events     caisson.Publisher
+	background *background.Group
+	log        *slog.Logger
 
 	mu      sync.Mutex
 	queue   []guestDecisions // guarded by mu
@@ -37,16 +41,14 @@ type guestDecisions struct {
 	list  []caisson.Decision
 }
 
-// RecordDecisions records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
-// beyond the queue's limit are dropped, which is logged.
-func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) {
-	d := c.decisions
+// add implements [Core.RecordDecisions].
+func (d *decisions) add(g caisson.Guest, list []caisson.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waiting[g.Account] >= maxQueuedLists { // Decisions of other accounts are still recorded.
 		d.dropped += len(list)
 		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
-			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
+			d.log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
 			d.dropped, d.warned = 0, now
 		}
 		return
@@ -57,7 +59,7 @@ func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) {
 	d.waiting[g.Account]++
 	d.queue = append(d.queue, guestDecisions{g, list})
 	if !d.running {
-		d.running = c.goBackground(d.run)
+		d.running = d.background.Start(d.run)
 	}
 }
 
@@ -97,10 +99,10 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 		if dec.Allowed {
 			kind = "egress.allowed"
 		}
-		d.c.Log.InfoContext(ctx, kind, args...)
+		d.log.InfoContext(ctx, kind, args...)
 		events = append(events, &caisson.Event{Account: g.Account, Type: kind, Subject: string(g.Sandbox), Data: data})
 	}
-	d.c.Events.PublishAll(ctx, events)
+	d.events.PublishAll(ctx, events)
 }
 
 // maxDecisionText is the maximum length in bytes of each text of a decision. The wire process is not trusted to limit

@@ -19,7 +19,9 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	out, said, status, err := runGuestd(ctx, p.c.processes.exec, id, e)
+	out, said, status, err := runGuestd(ctx, func(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+		return execIn(ctx, p.runtime, id, e)
+	}, id, e)
 	if err != nil {
 		return nil, err
 	}

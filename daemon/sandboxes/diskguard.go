@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,7 +21,17 @@ import (
 // killer does with memory. A sandbox's root file system has its own limit; a workspace's layer and a volume are host
 // directories, and no commonly used file system can limit the size of those.
 type diskGuard struct {
-	c *Core
+	runtime interface {
+		lister
+		Written(id caisson.ID) (caisson.Size, error)
+	}
+	states     states
+	workspaces *workspaces
+	locks      *locks
+	watches    *watches
+	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
+	reserve    caisson.Size                 // of the disk space
+	log        *slog.Logger
 
 	mu        sync.Mutex               // held during a check
 	lastUsage map[caisson.ID]diskUsage // usage at the last check; guarded by mu
@@ -65,21 +76,21 @@ func (g *diskGuard) run(ctx context.Context) {
 func (g *diskGuard) check(ctx context.Context) (tight bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	free, err := g.c.Free()
+	free, err := g.free()
 	if err != nil {
-		g.c.Log.ErrorContext(ctx, "what is free on the disk is not known", "err", err)
-		free = g.c.Limits.DiskReserve
+		g.log.ErrorContext(ctx, "what is free on the disk is not known", "err", err)
+		free = g.reserve
 	}
-	list, err := g.c.Runtime.List(ctx)
+	list, err := g.runtime.List(ctx)
 	if err != nil {
-		g.c.Log.ErrorContext(ctx, "what sandboxes write is not known", "err", err)
+		g.log.ErrorContext(ctx, "what sandboxes write is not known", "err", err)
 		return false
 	}
 	now := make(map[caisson.ID]diskUsage, len(list))
 	var most caisson.Size
 	var culprit *caisson.Sandbox
 	for _, r := range list {
-		sb, err := g.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(r.ID))
+		sb, err := g.states.get(ctx, r.ID)
 		if err != nil || ctx.Err() != nil || sb.State != caisson.Running {
 			if last, ok := g.lastUsage[r.ID]; ok && err == nil {
 				now[r.ID] = last // The growth since then is measured when the sandbox runs again.
@@ -89,7 +100,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 		w, err := g.measure(ctx, sb)
 		if err != nil {
 			if !isGone(err) {
-				g.c.Log.WarnContext(ctx, "what a sandbox has written is not known", "sandbox", sb.ID, "err", err)
+				g.log.WarnContext(ctx, "what a sandbox has written is not known", "sandbox", sb.ID, "err", err)
 			}
 			continue
 		}
@@ -104,7 +115,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 		}
 	}
 	g.lastUsage = now
-	reserve := g.c.Limits.DiskReserve
+	reserve := g.reserve
 	if free < reserve/2 && culprit != nil {
 		g.stop(ctx, culprit.ID, fmt.Sprintf("the host's disk has only %s free, and this sandbox has just written more than any other, %s; free disk space before you start another one", free, most))
 	}
@@ -137,10 +148,10 @@ func (w diskUsage) growthSince(sb *caisson.Sandbox, last diskUsage, known bool) 
 
 // measure measures the disk usage of a running sandbox.
 func (g *diskGuard) measure(ctx context.Context, sb *caisson.Sandbox) (w diskUsage, err error) {
-	if w.root, err = g.c.Runtime.Written(sb.ID); err != nil {
+	if w.root, err = g.runtime.Written(sb.ID); err != nil {
 		return w, err
 	}
-	dir, err := g.c.workspaces.openWritten(sb)
+	dir, err := g.workspaces.openWritten(sb)
 	if err != nil || dir == nil {
 		return w, err
 	}
@@ -157,14 +168,14 @@ func (g *diskGuard) measure(ctx context.Context, sb *caisson.Sandbox) (w diskUsa
 
 // openWritten opens the host directory that contains a sandbox's changes to its workspace, or its volume; nil if it has
 // neither.
-func (w workspaces) openWritten(sb *caisson.Sandbox) (*os.File, error) {
+func (w *workspaces) openWritten(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
-	case sb.Spec.Volume != nil && w.c.Volumes != nil:
-		return w.c.Volumes.OpenData(sb.Spec.Volume.ID)
-	case sb.Spec.Workspace != "" && w.c.Workspaces != nil:
-		return w.c.Workspaces.OpenUpper(sb.Spec.Workspace)
+	case sb.Spec.Volume != nil && w.volumes != nil:
+		return w.volumes.OpenData(sb.Spec.Volume.ID)
+	case sb.Spec.Workspace != "" && w.layers != nil:
+		return w.layers.OpenUpper(sb.Spec.Workspace)
 	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt != "":
-		return os.Open(filepath.Join(w.c.inDir(sb.ID, placeholderDir), upperDir))
+		return os.Open(filepath.Join(w.dirs.inDir(sb.ID, placeholderDir), upperDir))
 	}
 	return nil, nil
 }
@@ -178,12 +189,12 @@ func isGone(err error) bool {
 // stop stops a running sandbox and marks it as failed for the given reason. If another operation holds the sandbox's
 // lock, stop does nothing; the next check tries again.
 func (g *diskGuard) stop(ctx context.Context, id caisson.ID, reason string) {
-	release, err := g.c.locks.tryAcquire(id)
+	release, err := g.locks.tryAcquire(id)
 	if err != nil {
 		return
 	}
 	defer release()
-	g.c.watches.fail(ctx, id, "the sandbox was ended: "+reason)
+	g.watches.fail(ctx, id, "the sandbox was ended: "+reason)
 }
 
 // freeSpace returns the free space in bytes on the file system that contains dir.

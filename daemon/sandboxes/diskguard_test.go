@@ -22,7 +22,7 @@ func withDisk(w *world, left caisson.Size) *disk {
 	d := &disk{}
 	d.left.Store(int64(left))
 	must(w.t, w.Close())
-	w.config.Free, w.config.Limits.DiskReserve = d.free, 1<<30
+	w.config.Host.Free, w.config.Limits.DiskReserve = d.free, 1<<30
 	w.boot()
 	return d
 }

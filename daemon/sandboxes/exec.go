@@ -12,10 +12,18 @@ import (
 )
 
 // Processes implements [caisson.Processes].
-type Processes struct{ c *Core }
-
-// Processes returns the service that manages the processes in sandboxes.
-func (c *Core) Processes() *Processes { return &Processes{c} }
+type Processes struct {
+	finder  finder
+	states  states
+	runtime interface {
+		execer
+		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
+		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
+		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
+	}
+	traffic Traffic // nil: no traffic statistics
+	logs    *logs
+}
 
 var _ caisson.Processes = (*Processes)(nil)
 
@@ -38,7 +46,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -49,21 +57,21 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	if req.Detach {
 		return p.execDetached(ctx, sb.ID, e)
 	}
-	proc, err := p.c.processes.exec(ctx, sb.ID, e)
+	proc, err := execIn(ctx, p.runtime, sb.ID, e)
 	if err != nil {
 		return nil, err
 	}
 	if req.Timeout != 0 {
 		proc = limitTime(proc, time.Duration(req.Timeout))
 	}
-	return reasonedProcess{proc, p.c, sb.ID}, nil
+	return reasonedProcess{proc, p.states, sb.ID}, nil
 }
 
 // reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it.
 type reasonedProcess struct {
 	caisson.Process
-	c  *Core
-	id caisson.ID
+	states states
+	id     caisson.ID
 }
 
 // Wait implements [caisson.Process].
@@ -88,7 +96,7 @@ func (e reasonedProcess) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
 	for {
-		sb, err := e.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(e.id))
+		sb, err := e.states.get(ctx, e.id)
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
 			return "the sandbox was removed"
@@ -169,36 +177,36 @@ func (t *timeLimited) Close() error {
 
 // ListProcesses implements [caisson.Processes].
 func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
-	return p.c.Runtime.Processes(ctx, sb.ID)
+	return p.runtime.Processes(ctx, sb.ID)
 }
 
 // Kill implements [caisson.Processes].
 func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return err
 	}
 	if pid == 1 {
 		return caisson.Invalidf("pid", "process 1 is the sandbox's init; stop or remove the sandbox instead")
 	}
-	return p.c.Runtime.Signal(ctx, sb.ID, pid, signal)
+	return p.runtime.Signal(ctx, sb.ID, pid, signal)
 }
 
 // Stats implements [caisson.Processes].
 func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
-	sb, err := p.c.findFor(ctx, ref, caisson.VerbStats)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbStats)
 	if err != nil {
 		return nil, err
 	}
-	st, err := p.c.Runtime.Stats(ctx, sb.ID)
-	if err != nil || p.c.Traffic == nil {
+	st, err := p.runtime.Stats(ctx, sb.ID)
+	if err != nil || p.traffic == nil {
 		return st, err
 	}
-	switch st.Network, err = p.c.Traffic.Network(ctx, sb.ID); caisson.KindOf(err) {
+	switch st.Network, err = p.traffic.Network(ctx, sb.ID); caisson.KindOf(err) {
 	case caisson.NotFound, caisson.Unavailable:
 		return st, nil // The sandbox has no wire, or its wire is temporarily unavailable.
 	}
@@ -207,9 +215,18 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 
 // Logs implements [caisson.Processes].
 func (p *Processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
-	sb, err := p.c.find(ctx, ref)
+	sb, err := p.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	return p.c.watches.openLog(ctx, sb, follow)
+	return p.logs.open(ctx, sb, follow)
+}
+
+// execIn starts a process in a sandbox that was running when the caller checked its state.
+func execIn(ctx context.Context, runtime execer, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	p, err := runtime.Exec(ctx, id, e)
+	if caisson.KindOf(err) == caisson.NotFound { // The sandbox is not found, though the caller has just read its record.
+		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
+	}
+	return p, err
 }

@@ -2,7 +2,6 @@ package sandboxes
 
 import (
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -11,19 +10,21 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/guestd"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // Files implements [caisson.Files].
-type Files struct{ c *Core }
-
-// Files returns the service for the files in sandboxes.
-func (c *Core) Files() *Files { return &Files{c} }
+type Files struct {
+	finder finder
+	access *fileAccess
+}
 
 var _ caisson.Files = (*Files)(nil)
 
 // fileClients manages the file clients of sandboxes.
 type fileClients struct {
-	c *Core
+	runtime    execer
+	background *background.Group
 
 	mu   sync.Mutex
 	open map[caisson.ID]*fileClient // by sandbox; of a stand-in: by the sandbox whose files it has; guarded by mu
@@ -43,46 +44,29 @@ func (gs *fileClients) close() {
 // fileClient is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
 // sandbox with the same files, but without command and wire, for reading only.
 type fileClient struct {
-	client        *guestd.Client
-	removeStandIn func()      // removes the stand-in; nil if there is none
-	expire        *time.Timer // closes the client of a stand-in standInTTL after its last use; guarded by fileClients.mu
-	users         int         // number of calls that use the client; guarded by fileClients.mu
+	client  *guestd.Client
+	standIn *standIn    // nil: none
+	expire  *time.Timer // closes the client of a stand-in standInTTL after its last use; guarded by fileClients.mu
+	users   int         // number of calls that use the client; guarded by fileClients.mu
 }
 
 // close closes the client and removes its stand-in, if it has one.
 func (g *fileClient) close() {
 	g.client.Close()
-	if g.removeStandIn != nil {
-		g.removeStandIn()
+	if g.standIn != nil {
+		g.standIn.remove()
 	}
 }
 
 // standInTTL is how long a stand-in is kept after its last use.
 const standInTTL = 5 * time.Second
 
-// acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
-// write is true and the sandbox does not run.
-func (gs *fileClients) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
-	sb, err := gs.c.findFor(ctx, ref, caisson.VerbFiles)
-	if err != nil {
-		return nil, nil, err
-	}
-	if write && sb.State != caisson.Running {
-		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
-	}
-	if sb.State != caisson.Running {
-		return gs.standIn(ctx, sb)
-	}
-	client, release := gs.running(sb.ID)
-	return client, release, nil
-}
-
 // running returns the client of a running sandbox.
 func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
-	if g == nil || g.removeStandIn != nil {
+	if g == nil || g.standIn != nil {
 		// A stand-in in gs.open dates from when the sandbox did not run. It is not used, and stays in gs.open until it is
 		// dropped or expires.
 		g = &fileClient{client: gs.client(id)}
@@ -92,6 +76,28 @@ func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	}
 	gs.hold(g)
 	return g.client, func() { gs.release(id, g) }
+}
+
+// standIn returns the client of the stand-in for a sandbox; nil if there is none.
+func (gs *fileClients) standIn(of caisson.ID) (*guestd.Client, func()) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := gs.open[of]
+	if g == nil || g.standIn == nil {
+		return nil, nil
+	}
+	gs.hold(g)
+	return g.client, func() { gs.release(of, g) }
+}
+
+// addStandIn returns the client of a new stand-in for a sandbox.
+func (gs *fileClients) addStandIn(of caisson.ID, in *standIn) (*guestd.Client, func()) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := &fileClient{client: gs.client(in.id), standIn: in}
+	gs.hold(g)
+	gs.open[of] = g
+	return g.client, func() { gs.release(of, g) }
 }
 
 // hold increments the user count of a client and stops its timer. The caller must hold gs.mu.
@@ -114,7 +120,7 @@ func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	case gs.open[id] != g: // The client was dropped while in use.
 		gs.closeInBackground(g)
 		return
-	case g.removeStandIn == nil:
+	case g.standIn == nil:
 		return
 	}
 	g.expire = time.AfterFunc(standInTTL, func() {
@@ -130,9 +136,9 @@ func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	})
 }
 
-// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
+// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine.
 func (gs *fileClients) closeInBackground(g *fileClient) {
-	if !gs.c.goBackground(func(context.Context) { g.close() }) {
+	if !gs.background.Start(func(context.Context) { g.close() }) {
 		g.close()
 	}
 }
@@ -142,7 +148,7 @@ func (gs *fileClients) drop(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	closeNow := g != nil && (g.removeStandIn == nil || g.users == 0) // otherwise the last user closes it
+	closeNow := g != nil && (g.standIn == nil || g.users == 0) // otherwise the last user closes it
 	gs.mu.Unlock()
 	if closeNow {
 		g.close()
@@ -152,83 +158,13 @@ func (gs *fileClients) drop(id caisson.ID) {
 // client returns a client for the files of a running sandbox. Its program in the sandbox runs as the guest's root.
 func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return gs.c.processes.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
-}
-
-// standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
-// none.
-func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
-	release, err := gs.c.locks.acquire(ctx, of.ID)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer release()
-	// The record is read again: the state may have changed while waiting for the lock.
-	if of, err = gs.c.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
-		return nil, nil, err
-	}
-	if of.State == caisson.Running {
-		client, release := gs.running(of.ID)
-		return client, release, nil
-	}
-	gs.mu.Lock()
-	if g := gs.open[of.ID]; g != nil && g.removeStandIn != nil {
-		gs.hold(g)
-		gs.mu.Unlock()
-		return g.client, func() { gs.release(of.ID, g) }, nil
-	}
-	gs.mu.Unlock()
-	gs.drop(of.ID) // It dates from when the sandbox was running.
-
-	files := gs.c.inDir(of.ID, filesTar)
-	if of.State == caisson.Paused {
-		files = gs.c.inDir(of.ID, pauseDir+"/"+filesTar)
-	}
-	sb := *of
-	sb.ID = caisson.NewID(caisson.SandboxPrefix)
-	sb.Spec.Command = nil
-	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
-	// runtimeSpec finds by the sandbox's id.
-	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
-	admitted, err := gs.c.processes.admit(ctx, sb.ID, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer admitted()
-	show := gs.c.hide(sb.ID)
-	end := func() {
-		defer show()
-		ctx := context.WithoutCancel(ctx)
-		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), gs.c.removeSandboxDir(ctx, sb.ID)); err != nil {
-			gs.c.Log.ErrorContext(ctx, "a temporary sandbox for reading files could not be removed", "sandbox", sb.ID, "err", err)
-		}
-	}
-	if err := gs.c.makeDir(&sb); err != nil {
-		end()
-		return nil, nil, err
-	}
-	spec, closeSpec, err := gs.c.processes.runtimeSpec(ctx, &sb)
-	defer closeSpec()
-	if err == nil {
-		spec.Files = pathIfExists(files)
-		err = gs.c.Runtime.Create(ctx, sb.ID, spec)
-	}
-	if err != nil {
-		end()
-		return nil, nil, err
-	}
-	g := &fileClient{client: gs.client(sb.ID), removeStandIn: sync.OnceFunc(end)}
-	gs.mu.Lock()
-	gs.hold(g)
-	gs.open[of.ID] = g
-	gs.mu.Unlock()
-	return g.client, func() { gs.release(of.ID, g) }, nil
 }
 
 // with calls use with the file client of a sandbox.
 func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
-	client, release, err := f.c.fileClients.acquire(ctx, ref, write)
+	client, release, err := f.access.acquire(ctx, ref, write)
 	if err != nil {
 		return err
 	}
@@ -238,7 +174,7 @@ func (f *Files) with(ctx context.Context, ref string, write bool, use func(*gues
 
 // stream is like with, but for a reader that is read after stream returns.
 func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
-	client, release, err := f.c.fileClients.acquire(ctx, ref, false)
+	client, release, err := f.access.acquire(ctx, ref, false)
 	if err != nil {
 		return nil, err
 	}
@@ -321,11 +257,11 @@ func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool
 
 // WatchFiles implements [caisson.Files].
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	sb, err := f.c.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := f.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
-	client, release, err := f.c.fileClients.acquire(ctx, string(sb.ID), false)
+	client, release, err := f.access.acquire(ctx, string(sb.ID), false)
 	if err != nil {
 		return nil, err
 	}

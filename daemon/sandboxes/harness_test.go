@@ -65,13 +65,14 @@ func (p plan) world(t *testing.T) *world {
 	w.runtime = &testRuntime{Runtime: rt}
 	w.images = imagetest.New(t.TempDir())
 	w.config = sandboxes.Config{
-		Dir: w.dir, Store: w.store, Runtime: w.runtime, Images: w.images, Node: "here", Build: "b1", Limits: p.limits,
+		Dir: w.dir, Store: w.store, Runtime: sandboxes.RuntimeOf(w.runtime), Images: w.images,
+		Host: sandboxes.HostConfig{Node: "here"}, Build: "b1", Limits: p.limits,
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
 	if p.wires {
 		w.wires = &wires{netns: filepath.Join(t.TempDir(), "netns"), attached: map[caisson.ID]caisson.WireSpec{}}
 		must(t, os.WriteFile(w.wires.netns, nil, 0o600))
-		w.config.Wires = w.wires
+		w.config.Network.Wires = w.wires
 	}
 	w.boot()
 	t.Cleanup(func() {
@@ -110,7 +111,7 @@ func (w *world) restart() []caisson.Garbage {
 	must(w.t, w.Close())
 	w.leaked()
 	w.runtime = &testRuntime{Runtime: w.runtime.Reopen(), remains: w.runtime.remains, cpu: w.runtime.cpu}
-	w.config.Runtime = w.runtime
+	w.config.Runtime = sandboxes.RuntimeOf(w.runtime)
 	if w.wires != nil {
 		w.wires.forget()
 	}

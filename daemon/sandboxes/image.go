@@ -9,10 +9,14 @@ import (
 
 // ImageService implements [caisson.Images]: the image driver pulls and unpacks images, the store records which accounts
 // they belong to.
-type ImageService struct{ c *Core }
-
-// ImageService returns the service that manages images.
-func (c *Core) ImageService() *ImageService { return &ImageService{c} }
+type ImageService struct {
+	driver   Images
+	images   caisson.Table[caisson.Image]
+	accounts caisson.AccountStore
+	users    rootfsUsers
+	catalog  catalog
+	events   caisson.Publisher
+}
 
 var _ caisson.Images = (*ImageService)(nil)
 
@@ -22,14 +26,14 @@ func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, e
 	if err != nil {
 		return nil, err
 	}
-	name, err := s.c.Images.Canonical(ref)
+	name, err := s.driver.Canonical(ref)
 	if err != nil {
 		return nil, err
 	}
 	if name == "host" {
-		return s.c.Images.Host(ctx)
+		return s.driver.Host(ctx)
 	}
-	img, err := s.c.Store.Images().Update(ctx, in, name, func(i *caisson.Image) error {
+	img, err := s.images.Update(ctx, in, name, func(i *caisson.Image) error {
 		i.UsedAt = now()
 		return nil
 	})
@@ -44,7 +48,6 @@ func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, e
 
 // Pull implements [caisson.Images].
 func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progress func(caisson.Progress)) (*caisson.Image, error) {
-	c := s.c
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
@@ -54,7 +57,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	}
 	var name string
 	if err == nil {
-		name, err = c.Images.Canonical(req.Reference)
+		name, err = s.driver.Canonical(req.Reference)
 	}
 	if req.Source != nil && (err != nil || name == "host") {
 		req.Source.Close()
@@ -63,36 +66,36 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 		return nil, err
 	}
 	if name == "host" {
-		return c.Images.Host(ctx)
+		return s.driver.Host(ctx)
 	}
-	defer c.Images.Hold()()
+	defer s.driver.Hold()()
 	if isPath(name) && req.Source == nil {
 		// An image that was imported from a path is not read again.
-		return c.Store.Images().Get(ctx, caisson.In(caller.Account), name)
+		return s.images.Get(ctx, caisson.In(caller.Account), name)
 	}
 	req.Local = caller.MayUseHost()
-	img, err := c.Images.Pull(ctx, req, caller.Account, progress)
+	img, err := s.driver.Pull(ctx, req, caller.Account, progress)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.Store.Accounts().Ensure(ctx, caller.Account); err != nil {
+	if _, err := s.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	img.Reference, img.Account, img.UsedAt = name, caller.Account, now()
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = now()
 	}
-	stored, err := c.Store.Images().Update(ctx, caisson.In(caller.Account), name, func(old *caisson.Image) error {
+	stored, err := s.images.Update(ctx, caisson.In(caller.Account), name, func(old *caisson.Image) error {
 		*old = *img
 		return nil
 	})
 	if caisson.KindOf(err) == caisson.NotFound {
-		stored, err = img, c.Store.Images().Insert(ctx, img)
+		stored, err = img, s.images.Insert(ctx, img)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.Events.Publish(ctx, caller.Account, "image.pulled", name, map[string]string{"digest": img.Digest})
+	s.events.Publish(ctx, caller.Account, "image.pulled", name, map[string]string{"digest": img.Digest})
 	return stored, nil
 }
 
@@ -102,11 +105,11 @@ func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error)
 	if err != nil {
 		return nil, err
 	}
-	host, err := s.c.Images.Host(ctx)
+	host, err := s.driver.Host(ctx)
 	if err != nil {
 		return nil, err
 	}
-	list, err := listAll(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	list, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	return append([]*caisson.Image{host}, list...), err
 }
 
@@ -116,55 +119,62 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	name, err := s.c.Images.Canonical(ref)
+	name, err := s.driver.Canonical(ref)
 	if err != nil {
 		return err
 	}
 	if name == "host" {
 		return caisson.Errorf(caisson.Denied, "the host's image cannot be removed")
 	}
-	img, err := s.c.Store.Images().Get(ctx, in, name)
+	img, err := s.images.Get(ctx, in, name)
 	if err != nil {
 		return err
 	}
-	used, err := s.users(ctx, in)
+	used, err := s.users.byDigest(ctx, in)
 	if err != nil {
 		return err
 	}
 	if by := used[img.Rootfs.Digest]; by != "" {
 		return caisson.Errorf(caisson.Conflict, "image %.100q is used by %s; remove that first", name, by)
 	}
-	if err := s.c.Store.Images().Delete(ctx, in, name); err != nil {
+	if err := s.images.Delete(ctx, in, name); err != nil {
 		return err
 	}
-	s.c.Events.Publish(ctx, caller.Account, "image.removed", name, nil)
+	s.events.Publish(ctx, caller.Account, "image.removed", name, nil)
 	return nil
 }
 
-// users returns the root file systems in use: by digest, a description of an object that uses it, for messages.
-func (s *ImageService) users(ctx context.Context, in caisson.Scope) (map[string]string, error) {
+// rootfsUsers finds the objects that use root file systems.
+type rootfsUsers struct {
+	sandboxes caisson.Table[caisson.Sandbox]
+	snapshots caisson.Table[caisson.Snapshot]
+	templates caisson.Table[caisson.Template]
+}
+
+// byDigest returns the root file systems in use: by digest, a description of an object that uses it, for messages.
+func (u rootfsUsers) byDigest(ctx context.Context, in caisson.Scope) (map[string]string, error) {
 	used := map[string]string{}
-	err := s.eachRootfs(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })
+	err := u.each(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })
 	return used, err
 }
 
-// eachRootfs calls f for every root file system that an object other than an image uses.
-func (s *ImageService) eachRootfs(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
-	boxes, err := listAll(ctx, s.c.Store.Sandboxes(), in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+// each calls f for every root file system that an object other than an image uses.
+func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
+	boxes, err := listAll(ctx, u.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range boxes {
 		f(s.Rootfs, "sandbox "+string(s.ID))
 	}
-	snaps, err := listAll(ctx, s.c.Store.Snapshots(), in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := listAll(ctx, u.snapshots, in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range snaps {
 		f(s.Rootfs, "snapshot "+string(s.ID))
 	}
-	tpls, err := listAll(ctx, s.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := listAll(ctx, u.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	if err != nil {
 		return err
 	}
@@ -183,61 +193,61 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	if err != nil {
 		return 0, err
 	}
-	used, err := s.users(ctx, in)
+	used, err := s.users.byDigest(ctx, in)
 	if err != nil {
 		return 0, err
 	}
-	tpls, err := s.c.Templates().ListTemplates(ctx)
+	tpls, err := s.catalog.list(ctx, in)
 	if err != nil {
 		return 0, err
 	}
-	imgs, err := listAll(ctx, s.c.Store.Images(), in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
 		return 0, err
 	}
 	for _, img := range imgs {
 		named := slices.ContainsFunc(tpls, func(t *caisson.Template) bool {
-			ref, err := s.c.Images.Canonical(t.Image)
+			ref, err := s.driver.Canonical(t.Image)
 			return err == nil && ref == img.Reference
 		})
 		if used[img.Rootfs.Digest] != "" || named {
 			continue
 		}
-		if err := s.c.Store.Images().Delete(ctx, in, img.Reference); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := s.images.Delete(ctx, in, img.Reference); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			return 0, err
 		}
 	}
-	return s.c.PruneLayers(ctx)
+	return s.pruneLayers(ctx)
 }
 
-// PruneLayers removes the layers that no image and no object of any account uses.
-func (c *Core) PruneLayers(ctx context.Context) (caisson.Size, error) {
-	keep, err := c.LayersInUse(ctx)
+// pruneLayers removes the layers that no image and no object of any account uses.
+func (s *ImageService) pruneLayers(ctx context.Context) (caisson.Size, error) {
+	keep, err := s.layersInUse(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return c.Images.Prune(ctx, func(dir string) bool { return keep[dir] })
+	return s.driver.Prune(ctx, func(dir string) bool { return keep[dir] })
 }
 
-// LayersInUse returns the directories of the layers that images and other objects of any account use.
-func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
+// layersInUse implements [Core.LayersInUse].
+func (s *ImageService) layersInUse(ctx context.Context) (map[string]bool, error) {
 	keep := map[string]bool{}
 	note := func(r caisson.Rootfs, _ string) {
 		for _, l := range r.Layers {
 			keep[l] = true
 		}
 	}
-	if err := c.ImageService().eachRootfs(ctx, caisson.AllAccounts(), note); err != nil {
+	if err := s.users.each(ctx, caisson.AllAccounts(), note); err != nil {
 		return nil, err
 	}
-	imgs, err := listAll(ctx, c.Store.Images(), caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := listAll(ctx, s.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range imgs {
 		note(i.Rootfs, "")
 	}
-	host, err := c.Images.Host(ctx)
+	host, err := s.driver.Host(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // A log consists of two files. When the newer one has grown to logSize bytes it replaces the older one, so that a
@@ -22,13 +24,21 @@ const (
 	logSize = 2 << 20
 )
 
-// collectLog copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
+// logs are the logs of sandboxes' commands.
+type logs struct {
+	dirs       dirs
+	states     states
+	background *background.Group // readers that follow a log end with it
+	log        *slog.Logger
+}
+
+// collect copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
 // writes do not fail while there is no reader; the command blocks when the pipe is full.
-func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
-	dir := w.c.sandboxDir(id)
+func (l *logs) collect(ctx context.Context, id caisson.ID) {
+	dir := l.dirs.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		w.c.Log.WarnContext(ctx, "the log of a sandbox cannot be written", "sandbox", id, "err", err)
+		l.log.WarnContext(ctx, "the log of a sandbox cannot be written", "sandbox", id, "err", err)
 		return
 	}
 	defer in.Close()
@@ -36,7 +46,7 @@ func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
 	out := &logWriter{dir: dir}
 	defer out.close()
 	if _, err := io.Copy(&rateLimitedWriter{ctx, out, rate.NewLimiter(logRate, logBurst)}, in); err != nil && ctx.Err() == nil {
-		w.c.Log.WarnContext(ctx, "the log of a sandbox is incomplete", "sandbox", id, "err", err)
+		l.log.WarnContext(ctx, "the log of a sandbox is incomplete", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
 		drain(out, in)
@@ -140,10 +150,10 @@ func (w *logWriter) close() {
 	}
 }
 
-// openLog returns a reader of a sandbox's log.
-func (w *watches) openLog(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
-	dir := w.c.sandboxDir(sb.ID)
-	r := &logReader{ctx: ctx, c: w.c, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
+// open returns a reader of a sandbox's log.
+func (l *logs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
+	dir := l.dirs.sandboxDir(sb.ID)
+	r := &logReader{ctx: ctx, logs: l, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
 	for _, name := range []string{oldLog, logFile} {
 		f, err := os.Open(filepath.Join(dir, name))
 		if errors.Is(err, os.ErrNotExist) {
@@ -161,7 +171,7 @@ func (w *watches) openLog(ctx context.Context, sb *caisson.Sandbox, follow bool)
 // logReader reads a log, and follows it through its rotations.
 type logReader struct {
 	ctx    context.Context
-	c      *Core
+	logs   *logs
 	id     caisson.ID
 	dir    string
 	files  []*os.File // files to read; the first one is being read
@@ -199,7 +209,7 @@ func (r *logReader) waitForMore() error {
 	select {
 	case <-r.ctx.Done():
 		return context.Cause(r.ctx)
-	case <-r.c.ctx.Done():
+	case <-r.logs.background.Context().Done():
 		return io.EOF
 	case <-time.After(followInterval):
 	}
@@ -217,7 +227,7 @@ func (r *logReader) waitForMore() error {
 		}
 		f.Close()
 	}
-	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.AllAccounts(), string(r.id))
+	sb, err := r.logs.states.get(r.ctx, r.id)
 	if err != nil || !sb.State.Live() {
 		r.follow = false // Read reads the files to their end once more, for output that was written before the end.
 	}

@@ -2,9 +2,13 @@ package sandboxes
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/timing"
 )
 
 // Egress validates and explains policies for the core.
@@ -34,7 +38,13 @@ type Traffic interface {
 }
 
 // network manages what sandboxes can reach: the specs of their wires, and the budgets of their model calls.
-type network struct{ c *Core }
+type network struct {
+	wires   caisson.Wires // nil: sandboxes have a loopback device only
+	egress  Egress
+	gateway Gateway // nil: no sandbox can be granted models
+	ledger  caisson.LedgerStore
+	budget  caisson.Limits // for a sandbox whose model grant has none
+}
 
 // check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.
 // prefix is prepended to the names of fields in errors.
@@ -45,10 +55,10 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 	if g == nil {
 		return nil
 	}
-	if n.c.Gateway == nil {
+	if n.gateway == nil {
 		return caisson.Invalidf(prefix+"models", "this daemon has no model gateway")
 	}
-	if err := n.c.Gateway.Check(ctx, g); err != nil {
+	if err := n.gateway.Check(ctx, g); err != nil {
 		return prefixField(prefix+"models", err)
 	}
 	return nil
@@ -60,17 +70,17 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 	if p == nil || len(p.Rules) == 0 {
 		return nil
 	}
-	if n.c.Egress == nil {
+	if n.egress == nil {
 		return caisson.Invalidf(field, "this daemon has no wires, so sandboxes have no network access")
 	}
-	normal, err := n.c.Egress.Check(*p)
+	normal, err := n.egress.Check(*p)
 	if err != nil {
 		return prefixField(field, err)
 	}
 	*p = normal
 	// Like host paths, access to the host's networks can be granted only over the unix socket.
 	if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
-		if i, ok := n.c.Egress.Inward(*p); ok {
+		if i, ok := n.egress.Inward(*p); ok {
 			return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
 		}
 	}
@@ -114,12 +124,12 @@ func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	}
 	limits := sb.Spec.Models.Budget
 	if limits.IsZero() {
-		limits = n.c.Limits.Budget
+		limits = n.budget
 	}
 	if limits.IsZero() {
 		return nil
 	}
-	_, err := n.c.Store.Ledger().PutBudget(ctx, caisson.In(sb.Account), &caisson.Budget{
+	_, err := n.ledger.PutBudget(ctx, caisson.In(sb.Account), &caisson.Budget{
 		Key: budgetKey(sb.ID), Account: sb.Account, Limits: limits, CreatedAt: now(),
 	})
 	return err
@@ -130,7 +140,7 @@ func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
-	err := n.c.Store.Ledger().DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID))
+	err := n.ledger.DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID))
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
@@ -147,23 +157,62 @@ func wired(sb *caisson.Sandbox) bool {
 
 // configure applies the current wire spec to a sandbox's wire.
 func (n network) configure(ctx context.Context, sb *caisson.Sandbox) error {
-	if n.c.Wires == nil {
+	if n.wires == nil {
 		return nil
 	}
-	return n.c.Wires.Configure(ctx, sb.ID, n.wireSpec(sb))
+	return n.wires.Configure(ctx, sb.ID, n.wireSpec(sb))
+}
+
+// attach attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
+func (n network) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
+	if n.wires == nil {
+		return nil, nil
+	}
+	began := time.Now()
+	netns, err := n.wires.Attach(ctx, sb.ID, n.wireSpec(sb))
+	timing.RecordTime(ctx, "wire", began)
+	if err != nil {
+		return nil, fmt.Errorf("attach wire: %w", err)
+	}
+	return netns, nil
+}
+
+// reattach attaches the wire of a sandbox that has been running since before this daemon started. netns opens its network namespace.
+func (n network) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
+	if n.wires == nil {
+		return nil
+	}
+	ns, err := netns(sb.ID)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return n.wires.Reattach(ctx, sb.ID, ns, n.wireSpec(sb))
+}
+
+// detach detaches the wire of a sandbox.
+func (n network) detach(ctx context.Context, id caisson.ID) error {
+	if n.wires == nil {
+		return nil
+	}
+	return n.wires.Detach(ctx, id)
 }
 
 // PolicyService implements [caisson.Policies].
-type PolicyService struct{ c *Core }
-
-// Policies returns the service that manages the policies of sandboxes.
-func (c *Core) Policies() *PolicyService { return &PolicyService{c} }
+type PolicyService struct {
+	finder  finder
+	states  states
+	wires   *wireChanges
+	network network
+	egress  Egress  // nil: no wires
+	traffic Traffic // nil: no traffic statistics
+}
 
 var _ caisson.Policies = (*PolicyService)(nil)
 
 // GetPolicy implements [caisson.Policies].
 func (s *PolicyService) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, error) {
-	sb, err := s.c.find(ctx, ref)
+	sb, err := s.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -172,75 +221,43 @@ func (s *PolicyService) GetPolicy(ctx context.Context, ref string) (*caisson.Pol
 
 // SetPolicy implements [caisson.Policies].
 func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
-	if err := s.c.network.checkPolicy(ctx, "", &p); err != nil {
+	if err := s.network.checkPolicy(ctx, "", &p); err != nil {
 		return nil, err
 	}
-	sb, err := s.c.find(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	release, err := s.c.locks.acquireSoon(ctx, sb.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	// The record is read again under the lock: another policy may have been set in the meantime.
-	if sb, err = s.c.find(ctx, string(sb.ID)); err != nil {
-		return nil, err
-	}
-	old := sb.Spec.Policy
-	set := func(ctx context.Context, p caisson.Policy) (*caisson.Sandbox, error) {
-		return s.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
-			if sb.Pooled {
-				return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
-			}
-			sb.Spec.Policy = p
-			return nil
-		})
-	}
-	// The policy is stored first: if the daemon stops here, the next one configures the wire from the store.
-	changed, err := set(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	if wired(changed) {
-		err := s.c.network.configure(ctx, changed)
-		if caisson.KindOf(err) == caisson.NotFound {
-			err = nil // The sandbox has lost its wire and has no network access.
+	changed, err := s.wires.change(ctx, ref, func(sb *caisson.Sandbox) (undo func(*caisson.Sandbox), err error) {
+		if sb.Pooled {
+			return nil, caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 		}
-		if err != nil {
-			// The wire may use either policy now. The old one is restored: a policy that was reported as failed must
-			// not stay in force.
-			if _, uerr := set(context.WithoutCancel(ctx), old); uerr == nil {
-				changed.Spec.Policy = old
-				s.c.network.configure(context.WithoutCancel(ctx), changed)
-			}
-			return nil, err
-		}
+		old := sb.Spec.Policy
+		sb.Spec.Policy = p
+		return func(sb *caisson.Sandbox) { sb.Spec.Policy = old }, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	s.c.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
+	s.states.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
 	return &changed.Spec.Policy, nil
 }
 
 // ExplainPolicy implements [caisson.Policies].
 func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (*caisson.Explanation, error) {
-	sb, err := s.c.find(ctx, ref)
+	sb, err := s.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	e := &caisson.Explanation{}
 	if target != "" {
-		if s.c.Egress == nil {
+		if s.egress == nil {
 			return nil, caisson.Errorf(caisson.Conflict, "this daemon has no wires, so sandboxes have no network access")
 		}
-		if e, err = s.c.Egress.Explain(sb.Spec.Policy, target); err != nil {
+		if e, err = s.egress.Explain(sb.Spec.Policy, target); err != nil {
 			return nil, err
 		}
 	}
-	if !wired(sb) || s.c.Traffic == nil {
+	if !wired(sb) || s.traffic == nil {
 		return e, nil
 	}
-	if e.Recent, err = s.c.Traffic.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
+	if e.Recent, err = s.traffic.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
 		err = nil
 	}
 	return e, err
@@ -248,7 +265,7 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 
 // TestPolicy implements [caisson.Policies].
 func (s *PolicyService) TestPolicy(ctx context.Context, p caisson.Policy, targets []string) ([]caisson.Explanation, error) {
-	if err := s.c.network.checkPolicy(ctx, "policy", &p); err != nil {
+	if err := s.network.checkPolicy(ctx, "policy", &p); err != nil {
 		return nil, err
 	}
 	if len(targets) > 1000 {
@@ -256,7 +273,7 @@ func (s *PolicyService) TestPolicy(ctx context.Context, p caisson.Policy, target
 	}
 	list := []caisson.Explanation{}
 	for _, t := range targets {
-		e, err := s.c.Egress.Explain(p, t)
+		e, err := s.egress.Explain(p, t)
 		if err != nil {
 			return nil, err
 		}
@@ -267,8 +284,8 @@ func (s *PolicyService) TestPolicy(ctx context.Context, p caisson.Policy, target
 
 // Presets implements [caisson.Policies].
 func (s *PolicyService) Presets(context.Context) ([]caisson.Preset, error) {
-	if s.c.Egress == nil {
+	if s.egress == nil {
 		return []caisson.Preset{}, nil
 	}
-	return s.c.Egress.Presets(), nil
+	return s.egress.Presets(), nil
 }

@@ -56,7 +56,7 @@ func (gateway) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 func online(t *testing.T) *world {
 	w := plan{wires: true, limits: limitsWithBudget()}.world(t)
 	must(t, w.Close())
-	w.config.Egress, w.config.Gateway, w.config.Traffic = policies{}, gateway{}, gateway{}
+	w.config.Network.Egress, w.config.Network.Gateway, w.config.Network.Traffic = policies{}, gateway{}, gateway{}
 	w.boot()
 	return w
 }

@@ -3,12 +3,14 @@ package sandboxes
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // pool keeps running sandboxes ready for templates with a pool size.
@@ -16,20 +18,27 @@ import (
 // A pooled sandbox is an ordinary sandbox of the template's account with Pooled set: running, without a name, and not
 // yet in use. A claim clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pool struct {
-	c *Core
+	catalog    catalog
+	planner    *planner
+	creator    *creator
+	remover    *remover
+	states     states
+	network    network
+	deadlines  *deadlines
+	background *background.Group
+	log        *slog.Logger
 
 	mu      sync.Mutex
 	filling map[string]int // requests to fill each pool that is being filled, by account/name of its template; guarded by mu
 }
 
-func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]int{}} }
-
-// claim returns a pooled sandbox that matches want and req, or nil if there is none.
-func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
-	if req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
+// claim returns a pooled sandbox that matches a plan and its request, or nil if there is none.
+func (p *pool) claim(ctx context.Context, pl *plan, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
+	if pl.from != nil || req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
 	}
-	tpl, err := p.c.Templates().template(ctx, want.Template)
+	want := pl.sandbox
+	tpl, err := p.catalog.get(ctx, want.Template)
 	if err != nil || tpl.Pool == 0 {
 		return nil, err
 	}
@@ -42,7 +51,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if !matchesSpec(sb, want) {
 			continue
 		}
-		got, err := p.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
+		got, err := p.states.set(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
 			if !s.Pooled || s.State != caisson.Running {
 				return errUnchanged
 			}
@@ -59,16 +68,16 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if err != nil {
 			return nil, err
 		}
-		err = p.c.network.createBudget(ctx, got)
+		err = p.network.createBudget(ctx, got)
 		if err == nil {
-			err = p.c.network.configure(ctx, got)
+			err = p.network.configure(ctx, got)
 		}
 		if err != nil {
 			// Without its wire's configuration the sandbox does not match the request.
-			return nil, errors.Join(err, p.c.Sandboxes().Remove(context.WithoutCancel(ctx), string(got.ID)))
+			return nil, errors.Join(err, p.remover.end(context.WithoutCancel(ctx), got.ID))
 		}
-		p.c.deadlines.arm(got)
-		p.c.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
+		p.deadlines.arm(got)
+		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil
 	}
 	return nil, nil
@@ -76,7 +85,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 
 // pooled returns the pooled sandboxes of a template.
 func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sandbox, error) {
-	list, err := listAll(ctx, p.c.Store.Sandboxes(), caisson.In(tpl.Account), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	list, err := p.states.list(ctx, caisson.In(tpl.Account))
 	list = slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.Template != tpl.Name })
 	return list, err
 }
@@ -100,11 +109,11 @@ func (p *pool) refill(tpl *caisson.Template) {
 		return
 	}
 	name, account := tpl.Name, tpl.Account
-	p.c.goBackground(func(ctx context.Context) {
+	p.background.Start(func(ctx context.Context) {
 		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
 		for asked := 0; p.refillRequested(key, &asked); {
 			if err := p.fill(ctx, name); err != nil && ctx.Err() == nil {
-				p.c.Log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
+				p.log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
 			}
 		}
 	})
@@ -115,7 +124,7 @@ func (p *pool) refill(tpl *caisson.Template) {
 func (p *pool) refillRequested(key string, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.filling[key] == *asked || p.c.ctx.Err() != nil {
+	if p.filling[key] == *asked || p.background.Context().Err() != nil {
 		delete(p.filling, key)
 		return false
 	}
@@ -129,7 +138,7 @@ const refillPause = 10 * time.Millisecond
 // fill creates pooled sandboxes of a template until there are enough, and removes surplus and outdated ones.
 func (p *pool) fill(ctx context.Context, name string) error {
 	for {
-		tpl, err := p.c.Templates().template(ctx, name)
+		tpl, err := p.catalog.get(ctx, name)
 		if caisson.KindOf(err) == caisson.NotFound {
 			// The removal of the template may have missed a sandbox that was created just before.
 			_, caller, err := scope(ctx)
@@ -144,15 +153,15 @@ func (p *pool) fill(ctx context.Context, name string) error {
 		if tpl.Pool == 0 {
 			return p.removeAll(ctx, tpl.Account, tpl.Name)
 		}
-		sb, from, hold, err := p.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Template: name})
+		pl, hold, err := p.planner.fresh(ctx, &caisson.CreateRequest{Template: name})
 		if err != nil {
 			return err
 		}
-		full, err := p.removeUnfit(ctx, tpl, sb)
+		full, err := p.removeUnfit(ctx, tpl, pl.sandbox)
 		if err == nil && !full {
-			sb.Pooled = true
-			sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
-			_, err = p.c.Sandboxes().create(ctx, sb, from, &caisson.CreateRequest{})
+			pl.sandbox.Pooled = true
+			pl.sandbox.Spec.TTL, pl.sandbox.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
+			_, err = p.creator.execute(ctx, pl)
 		}
 		hold()
 		if err != nil || full {
@@ -177,40 +186,21 @@ func (p *pool) removeUnfit(ctx context.Context, tpl *caisson.Template, want *cai
 	for _, sb := range list {
 		if fit < tpl.Pool && matchesSpec(sb, want) {
 			fit++
-		} else if err := p.discard(ctx, sb.ID); err != nil {
+		} else if err := p.remover.discard(ctx, sb.ID, "no longer needed in the pool", isPooled); err != nil {
 			return false, err
 		}
 	}
 	return fit >= tpl.Pool, nil
 }
 
-// discard removes a pooled sandbox unless it has been claimed meanwhile.
-func (p *pool) discard(ctx context.Context, id caisson.ID) error {
-	release, err := p.c.locks.acquire(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer release()
-	_, err = p.c.setState(ctx, id, caisson.Removing, func(s *caisson.Sandbox) error {
-		if !s.Pooled {
-			return errUnchanged
-		}
-		return nil
-	})
-	if errors.Is(err, errUnchanged) || caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return p.c.Sandboxes().remove(ctx, id, "no longer needed in the pool")
-}
-
 // removeAll removes all pooled sandboxes of a template.
 func (p *pool) removeAll(ctx context.Context, account, name string) error {
 	list, err := p.pooled(ctx, &caisson.Template{Account: account, Name: name})
 	for _, sb := range list {
-		err = errors.Join(err, p.discard(ctx, sb.ID))
+		err = errors.Join(err, p.remover.discard(ctx, sb.ID, "no longer needed in the pool", isPooled))
 	}
 	return err
 }
+
+// isPooled reports whether a sandbox is in a pool and has not been claimed.
+func isPooled(sb *caisson.Sandbox) bool { return sb.Pooled }

@@ -25,15 +25,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
@@ -53,19 +50,6 @@ type Images interface {
 	Canonical(ref string) (string, error)
 }
 
-// Runtime is the interface of the runtime that the core requires.
-type Runtime interface {
-	caisson.Runtime
-	caisson.Checkpointer
-	caisson.Freezer
-	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
-	// NotFound or Conflict if the sandbox does not run.
-	Written(id caisson.ID) (caisson.Size, error)
-	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
-	// List.
-	Remains() ([]caisson.ID, error)
-}
-
 // Config configures a Core. All fields are required except Limits, Log and those whose comments allow nil.
 type Config struct {
 	Dir     string // the data directory
@@ -73,21 +57,31 @@ type Config struct {
 	Events  caisson.Publisher
 	Runtime Runtime
 	Images  Images
-	Wires   caisson.Wires // nil: sandboxes have a loopback device only
-	Egress  Egress        // required with Wires
-	Gateway Gateway       // nil: no sandbox can be granted models
-	Traffic Traffic       // nil: no traffic statistics
+	Network NetworkConfig
 	// Workspaces creates the workspaces of sandboxes; nil: no sandbox can have one.
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
-	Node    string // name of this machine, recorded in each sandbox
+	Host    HostConfig
 	Build   string // identifies this build of Caisson, recorded in each sandbox and snapshot
 	Limits  Limits
 	Log     *slog.Logger
+}
+
+// NetworkConfig says what sandboxes can reach.
+type NetworkConfig struct {
+	Wires   caisson.Wires // nil: sandboxes have a loopback device only
+	Egress  Egress        // required with Wires
+	Gateway Gateway       // nil: no sandbox can be granted models
+	Traffic Traffic       // nil: no traffic statistics
+}
+
+// HostConfig describes the host.
+type HostConfig struct {
+	Node string // name of this machine, recorded in each sandbox
 	// Available returns the available memory of the host in bytes; nil: read from the kernel.
 	Available func() (caisson.Size, error)
-	// Free returns the free space in bytes on the file system of Dir; nil: read from the kernel.
+	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
 }
 
@@ -122,29 +116,31 @@ func (l *Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Core is the state that the services of this package share. Its exported methods are for the engine.
+// Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	Config
-	dirs
-	locks       locks
-	builds      keylock.Locks // held while a template is built; the key is account/name
-	processes   *processes
-	fileClients *fileClients
-	watches     *watches
-	deadlines   *deadlines
-	pool        *pool
-	diskGuard   *diskGuard
-	network     network
-	workspaces  workspaces
-	decisions   *decisions
-	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
+	node       string
+	background *background.Group
+	states     states
+	deadlines  *deadlines
+	clients    *fileClients
+	diskGuard  *diskGuard
+	expiry     *expiry
+	reconciler *reconciler
+	garbage    *garbage
+	wires      *wireChanges
+	decisions  *decisions
+	api        services
+}
 
-	mu     sync.Mutex
-	hidden map[caisson.ID]bool     // ids that are in use, but not in the store; guarded by mu
-	closed bool                    // guarded by mu
-	wg     sync.WaitGroup          // goroutines of this core; none is added once closed
-	ctx    context.Context         // cancelled by Close; for work that outlives a request
-	stop   context.CancelCauseFunc // cancels ctx
+// services are the services of a Core.
+type services struct {
+	lifecycle *Lifecycle
+	processes *Processes
+	files     *Files
+	snapshots *Snapshots
+	templates *Templates
+	images    *ImageService
+	policies  *PolicyService
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -152,165 +148,218 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Available == nil {
-		cfg.Available = meminfo.Available
+	if cfg.Host.Available == nil {
+		cfg.Host.Available = meminfo.Available
 	}
-	if cfg.Free == nil {
-		cfg.Free = func() (caisson.Size, error) { return freeSpace(cfg.Dir) }
+	if cfg.Host.Free == nil {
+		cfg.Host.Free = func() (caisson.Size, error) { return freeSpace(cfg.Dir) }
 	}
 	for _, dir := range []string{"sandboxes", "snapshots"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
-	c.processes = &processes{c: c, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{}}
-	c.fileClients = &fileClients{c: c, open: map[caisson.ID]*fileClient{}}
-	c.watches = &watches{c: c, stops: map[caisson.ID]func(){}}
-	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
-	c.pool = newPool(c)
-	c.diskGuard = &diskGuard{c: c}
-	// This context belongs to the core, not to a request: it carries no caller.
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.network, c.workspaces = network{c}, workspaces{c}
-	c.decisions = &decisions{c: c}
-	return c, nil
+	// The runtime's optional abilities; nil if it does not have them.
+	memory, _ := cfg.Runtime.Runtime.(caisson.MemoryWaiter)
+	recorder, _ := cfg.Runtime.Runtime.(caisson.WriterRecorder)
+	randomness, _ := cfg.Runtime.Runtime.(caisson.RandomnessReporter)
+	ends, _ := cfg.Runtime.Runtime.(caisson.EndReporter)
+
+	runtime, log := cfg.Runtime, cfg.Log
+	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
+	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
+	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
+	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
+	finder, states, catalog := finder{boxes, cfg.Build}, states{boxes, cfg.Events}, catalog{templates}
+	network := network{
+		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
+		budget: cfg.Limits.Budget,
+	}
+	logs := &logs{dirs: dirs, states: states, background: background, log: log}
+	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
+	freezer := &freezer{runtime: runtime, states: states}
+	deadlines := &deadlines{background: background, due: make(chan caisson.ID), timers: map[caisson.ID]*time.Timer{}}
+	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
+	admission := &admission{
+		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free,
+		background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
+	}
+	images := &ImageService{
+		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
+		users: rootfsUsers{boxes, snapshots, templates},
+	}
+	workspaces := &workspaces{
+		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: boxes, accounts: accounts, states: states, dirs: dirs,
+	}
+	specs := &specs{
+		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, build: cfg.Build,
+	}
+	processes := &processes{
+		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
+		leftovers: leftovers,
+	}
+	watches := &watches{
+		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs,
+		background: background, log: log, stops: map[caisson.ID]func(){},
+	}
+	remover := &remover{
+		states: states, locks: locks, watches: watches, deadlines: deadlines, processes: processes, workspaces: workspaces, dirs: dirs,
+		network: network, unresolved: unresolved,
+	}
+	resolver := &resolver{
+		runtime: runtime, states: states, dirs: dirs, freezer: freezer, processes: processes, watches: watches, deadlines: deadlines,
+		remover: remover, unresolved: unresolved, log: log,
+	}
+	changes := &changes{
+		finder: finder, states: states, locks: locks, resolver: resolver, watches: watches, deadlines: deadlines, dirs: dirs,
+		unresolved: unresolved, log: log,
+	}
+	verbs := &verbs{
+		runtime: runtime, states: states, admission: admission, processes: processes, freezer: freezer, clients: clients,
+		watches: watches, dirs: dirs, build: cfg.Build,
+	}
+	planner := &planner{
+		catalog: catalog, images: images, holds: cfg.Images, snapshots: snapshots, network: network, workspaces: workspaces, dirs: dirs,
+		node: cfg.Host.Node, build: cfg.Build,
+	}
+	creator := &creator{
+		accounts: accounts, sandboxes: boxes, states: states, locks: locks, admission: admission, dirs: dirs, workspaces: workspaces,
+		network: network, processes: processes, watches: watches, deadlines: deadlines,
+	}
+	pool := &pool{
+		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
+		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
+	}
+	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log}
+	garbage := &garbage{
+		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
+	}
+	return &Core{
+		node: cfg.Host.Node, background: background, states: states, deadlines: deadlines, clients: clients, garbage: garbage,
+		diskGuard: &diskGuard{
+			runtime: runtime, states: states, workspaces: workspaces, locks: locks, watches: watches, free: cfg.Host.Free,
+			reserve: cfg.Limits.DiskReserve, log: log,
+		},
+		expiry: &expiry{
+			states: states, locks: locks, deadlines: deadlines, remover: remover, changes: changes, verbs: verbs,
+			background: background, log: log, retry: deadlineRetry,
+		},
+		reconciler: &reconciler{
+			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
+			watches: watches, deadlines: deadlines, pool: pool, unresolved: unresolved, log: log,
+		},
+		wires:     wires,
+		decisions: &decisions{events: cfg.Events, background: background, log: log},
+		api: services{
+			lifecycle: &Lifecycle{
+				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
+				remover: remover, deadlines: deadlines, writers: writers,
+			},
+			processes: &Processes{finder: finder, states: states, runtime: runtime, traffic: cfg.Network.Traffic, logs: logs},
+			files: &Files{finder: finder, access: &fileAccess{
+				finder: finder, locks: locks, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
+				dirs: dirs, log: log,
+			}},
+			snapshots: &Snapshots{
+				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden,
+				captures:   &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs},
+				workspaces: workspaces, planner: planner, creator: creator, remover: remover,
+			},
+			templates: &Templates{
+				catalog: catalog, templates: templates, accounts: accounts, driver: cfg.Images, images: images, network: network,
+				events: cfg.Events, pool: pool, builder: &builder{
+					planner: planner, accounts: accounts, admission: admission, hidden: hidden, processes: processes, clients: clients,
+					dirs: dirs, images: cfg.Images, runtime: runtime,
+				},
+			},
+			images: images,
+			policies: &PolicyService{
+				finder: finder, states: states, wires: wires, network: network, egress: cfg.Network.Egress, traffic: cfg.Network.Traffic,
+			},
+		},
+	}, nil
 }
 
-// errClosing is the cause of the cancellation of Core.ctx.
-var errClosing = errors.New("the daemon is shutting down")
+// Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked
+// as failed, incomplete changes are completed or rolled back, and processes and directories of unknown sandboxes are
+// removed and returned. netns opens the network namespace of a running sandbox, for its wire. Reconcile must return
+// before the core is used otherwise.
+func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, error)) ([]caisson.Garbage, error) {
+	garbage, err := c.reconciler.reconcile(ctx, netns)
+	if err != nil {
+		return garbage, err
+	}
+	c.background.Start(c.expiry.run)
+	c.background.Start(c.diskGuard.run)
+	return garbage, c.reconciler.refillPools(ctx)
+}
 
 // Close stops the background work of the core. Sandboxes keep running.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
+	c.background.Stop()
 	c.deadlines.close()
-	c.fileClients.close()
-	c.wg.Wait()
+	c.clients.close()
+	c.background.Close()
 	return nil
 }
 
-// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) goBackground(f func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.wg.Go(func() { f(c.ctx) })
-	return true
+// Sandboxes returns the service that manages the lifecycle of sandboxes.
+func (c *Core) Sandboxes() *Lifecycle { return c.api.lifecycle }
+
+// Processes returns the service that manages the processes in sandboxes.
+func (c *Core) Processes() *Processes { return c.api.processes }
+
+// Files returns the service for the files in sandboxes.
+func (c *Core) Files() *Files { return c.api.files }
+
+// Snapshots returns the service for snapshots and forks.
+func (c *Core) Snapshots() *Snapshots { return c.api.snapshots }
+
+// Templates returns the service that manages templates.
+func (c *Core) Templates() *Templates { return c.api.templates }
+
+// ImageService returns the service that manages images.
+func (c *Core) ImageService() *ImageService { return c.api.images }
+
+// Policies returns the service that manages the policies of sandboxes.
+func (c *Core) Policies() *PolicyService { return c.api.policies }
+
+// Node returns the name of this machine.
+func (c *Core) Node() string { return c.node }
+
+// RecordDecisions records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
+// beyond the queue's limit are dropped, which is logged.
+func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) { c.decisions.add(g, list) }
+
+// Assign sets the run that a sandbox of the caller's account serves; nil clears it. Returns a Conflict error while the
+// sandbox serves another run or another attempt of the same run: the caller must call Assign with nil in between. When
+// Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
+// of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
+func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
+	return c.wires.assign(ctx, id, a)
 }
 
-// hide protects an id that is in use but not in the store (of a stand-in, the sandbox of a template build, or the
-// capture of a fork) from garbage collection until show is called.
-func (c *Core) hide(id caisson.ID) (show func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hidden[id] = true
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.hidden, id)
-	}
+// LayersInUse returns the directories of the layers that images and other objects of any account use.
+func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
+	return c.api.images.layersInUse(ctx)
 }
 
-// idSet is a set of sandbox ids that is safe for concurrent use.
-type idSet struct {
-	mu  sync.Mutex
-	ids map[caisson.ID]bool // guarded by mu
+// CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
+// and returns them.
+func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
+	return c.garbage.collect(ctx)
 }
 
-// set adds id to the set if to is true, else removes it.
-func (m *idSet) set(id caisson.ID, to bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ids == nil {
-		m.ids = map[caisson.ID]bool{}
-	}
-	delete(m.ids, id)
-	if to {
-		m.ids[id] = true
-	}
-}
-
-// has reports whether id is in the set.
-func (m *idSet) has(id caisson.ID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ids[id]
-}
-
-// list returns the ids in the set, in no particular order.
-func (m *idSet) list() []caisson.ID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Keys(m.ids))
-}
-
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
-// find returns a sandbox of the caller's account.
-func (c *Core) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	in, _, err := scope(ctx)
+// Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
+func (c *Core) Idle(ctx context.Context) (bool, error) {
+	boxes, err := c.states.list(ctx, caisson.AllAccounts())
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	return c.Store.Sandboxes().Get(ctx, in, ref)
-}
-
-// findFor returns a sandbox of the caller's account if its state allows v.
-func (c *Core) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
-	sb, err := c.find(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	return sb, c.allow(sb, v)
-}
-
-// allow returns an error if v is not allowed in the state of sb. A sandbox that another build started uses that build's
-// protocol: it can only be stopped or removed, and started again by this build.
-func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
-	if err := sb.State.Allow(v); err != nil {
-		return err
-	}
-	if wired(sb) && sb.Build != c.Build && v != caisson.VerbStop && v != caisson.VerbRemove {
-		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
-	}
-	return nil
-}
-
-// errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
-var errUnchanged = errors.New("unchanged")
-
-// event publishes an event about a sandbox.
-func (c *Core) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
-	c.Events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
-}
-
-// setState stores a state, and the fields that change sets.
-func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	return c.Store.Sandboxes().Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
-		if change != nil {
-			if err := change(s); err != nil {
-				return err
-			}
+	for _, sb := range boxes {
+		if sb.State.Live() || sb.State.Transient() || sb.PauseAt != nil || sb.RemoveAt != nil {
+			return false, nil
 		}
-		if s.State != to {
-			s.ChangedAt = now()
-		}
-		s.State = to
-		if !to.Live() {
-			s.PauseAt = nil // only live sandboxes can be paused
-		}
-		return nil
-	})
+	}
+	return true, nil
 }
-
-// now returns the current time in UTC, as it is stored.
-func now() time.Time { return time.Now().UTC() }

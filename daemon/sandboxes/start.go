@@ -6,13 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
-	"github.com/caisson-dev/caisson/internal/timing"
-
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -29,18 +25,19 @@ type source struct {
 
 // processes manages the processes of sandboxes, using the runtime and the wires.
 type processes struct {
-	c *Core
+	runtime    starter
+	randomness caisson.RandomnessReporter // nil: unknown
+	specs      *specs
+	network    network
+	writers    *writers
+	clients    *fileClients
 
-	mu             sync.Mutex
-	starting       map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
-	reservedMemory map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
-
-	leftovers idSet // sandboxes that could not be stopped, or whose resources could not be freed
+	leftovers *idSet // sandboxes that could not be stopped, or whose resources could not be freed
 }
 
 // run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
 func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
-	h.c.fileClients.drop(sb.ID) // It uses a stand-in, which dates from when the sandbox did not run.
+	h.clients.drop(sb.ID) // It uses a stand-in, which dates from when the sandbox did not run.
 	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
@@ -49,10 +46,10 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	var netns *os.File
 	var wire errgroup.Group // attaches in parallel with the other preparations
 	wire.Go(func() (err error) {
-		netns, err = h.attachWire(ctx, sb)
+		netns, err = h.network.attach(ctx, sb)
 		return err
 	})
-	spec, release, err := h.prepareSpec(ctx, sb, from)
+	spec, release, err := h.specs.forStart(ctx, sb, from)
 	defer release()
 	if err = errors.Join(err, wire.Wait()); netns != nil {
 		defer netns.Close()
@@ -61,9 +58,9 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	switch {
 	case err != nil:
 	case from.checkpoint == "":
-		err = h.c.Runtime.Create(ctx, sb.ID, spec)
+		err = h.runtime.Create(ctx, sb.ID, spec)
 	default:
-		if err = h.c.Runtime.Restore(ctx, sb.ID, spec, from.checkpoint); err == nil {
+		if err = h.runtime.Restore(ctx, sb.ID, spec, from.checkpoint); err == nil {
 			err = h.probe(ctx, sb)
 		}
 	}
@@ -73,129 +70,61 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	return nil
 }
 
-// attachWire attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
-func (h *processes) attachWire(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
-	if h.c.Wires == nil {
-		return nil, nil
-	}
-	began := time.Now()
-	netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
-	timing.RecordTime(ctx, "wire", began)
+// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
+// with its files only; then filesOnly is the reason. randomness is as in [source].
+func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
+	had, err := readDepends(dir)
 	if err != nil {
-		return nil, fmt.Errorf("attach wire: %w", err)
+		return "", err
 	}
-	return netns, nil
+	have, err := h.specs.dependencies(ctx, sb)
+	if err != nil {
+		return "", err
+	}
+	if why := mismatch(had, have); why != "" {
+		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
+	}
+	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// prepareSpec returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
-// sandbox's directory. release closes the files that it opened, and must be called even after an error.
-func (h *processes) prepareSpec(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
-	spec, release, err = h.runtimeSpec(ctx, sb)
-	if err != nil {
-		return spec, release, err
-	}
-	spec.Files, spec.Randomness = from.files, from.randomness
-	if from.depends == nil {
-		depends, err := h.dependencies(ctx, sb)
-		if err != nil {
-			return spec, release, err
-		}
-		from.depends = &depends
-	}
-	return spec, release, writeDepends(h.c.sandboxDir(sb.ID), *from.depends)
-}
+// halter is [processes.halt].
+type halter = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
 // keep their wire.
 func (h *processes) halt(ctx context.Context, id caisson.ID) error {
-	h.c.fileClients.drop(id)
-	h.c.workspaces.keepWriters(ctx, id)
-	err := h.c.Runtime.Destroy(ctx, id)
-	if h.c.Wires != nil && (err == nil || h.ended(id)) {
-		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
+	h.clients.drop(id)
+	err := h.kill(ctx, id)
+	if err == nil || ended(h.runtime, id) {
+		err = errors.Join(err, h.network.detach(ctx, id))
 	}
 	h.leftovers.set(id, err != nil)
 	return err
 }
 
+// kill kills the processes of a sandbox.
+func (h *processes) kill(ctx context.Context, id caisson.ID) error {
+	h.writers.keep(ctx, id)
+	return h.runtime.Destroy(ctx, id)
+}
+
 // ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.
-func (h *processes) ended(id caisson.ID) bool {
+func ended(runtime ender, id caisson.ID) bool {
 	select {
-	case <-h.c.Runtime.Done(id):
+	case <-runtime.Done(id):
 		return true
 	default:
 		return false
 	}
 }
 
-// runtimeSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files
-// that it opened, and may be called even after an error.
-func (h *processes) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
-	release = func() {}
-	account, err := h.c.Store.Accounts().Get(ctx, sb.Account)
-	if err != nil {
-		return spec, release, err
-	}
-	dir := h.c.sandboxDir(sb.ID)
-	rootfs := sb.Rootfs
-	rootfs.Layers = append([]string{filepath.Join(dir, etcLayer)}, rootfs.Layers...)
-	spec = caisson.RuntimeSpec{
-		Hostname: string(sb.ID), UIDBase: account.UIDBase, Rootfs: rootfs, Dir: dir,
-		Command: sb.Spec.Command, Env: env(sb.Spec.Env), Workdir: sb.Spec.Workdir, User: sb.Spec.User,
-		Resources: sb.Spec.Resources, ContinueClock: sb.Spec.Randomness == randomnessOpenSSL,
-	}
-	mounts, err := h.c.openMounts(sb.ID)
-	if err != nil {
-		return spec, release, err
-	}
-	space, err := h.c.workspaces.open(ctx, sb)
-	if err != nil {
-		closeMounts(mounts)
-		return spec, release, err
-	}
-	mounts = append(mounts, space...)
-	spec.Mounts = mounts
-	if len(sb.Spec.Command) > 0 {
-		// The FIFO is opened read-write: the sandbox then holds a reader too, so that while no daemon reads, writes do not
-		// fail with EPIPE but block when the pipe is full.
-		out, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDWR|unix.O_NONBLOCK, 0)
-		if err != nil {
-			closeMounts(mounts)
-			return spec, release, err
-		}
-		// The guest gets the FIFO in blocking mode: its writes to a full pipe must block, not fail with EAGAIN.
-		if err := unix.SetNonblock(int(out.Fd()), false); err != nil {
-			closeMounts(mounts)
-			out.Close()
-			return spec, release, err
-		}
-		spec.Stdout, spec.Stderr = out, out
-	}
-	return spec, func() {
-		closeMounts(mounts)
-		if spec.Stdout != nil {
-			spec.Stdout.Close()
-		}
-	}, nil
-}
-
-// exec starts a process in a sandbox that was running when the caller checked its state.
-func (h *processes) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
-	p, err := h.c.Runtime.Exec(ctx, id, e)
-	if caisson.KindOf(err) == caisson.NotFound { // The sandbox is not found, though the caller has just read its record.
-		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
-	}
-	return p, err
-}
-
 // sharedRandomness returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
 // the runtime cannot determine them.
 func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
-	s, ok := h.c.Runtime.(caisson.RandomnessReporter)
-	if !ok {
+	if h.randomness == nil {
 		return nil, nil
 	}
-	return s.SharedRandomness(ctx, id)
+	return h.randomness.SharedRandomness(ctx, id)
 }
 
 // probeTimeout is the timeout for the first process in a restored sandbox.
@@ -206,7 +135,7 @@ const probeTimeout = 20 * time.Second
 func (h *processes) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	p, err := h.c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: []string{"/.caisson/init", "-"}})
+	p, err := h.runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: []string{"/.caisson/init", "-"}})
 	if err != nil {
 		return fmt.Errorf("the restored sandbox does not work: %w", err)
 	}

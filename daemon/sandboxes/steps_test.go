@@ -49,12 +49,12 @@ func newStepWorld(t *testing.T) *stepWorld {
 	must(t, err)
 	must(t, s.volumes.Reconcile(t.Context()))
 	t.Cleanup(func() { must(t, s.volumes.Close()) })
-	w.config.Store, w.config.Runtime, w.config.Wires = store, stepRuntime{w.runtime, s.spoiler}, stepWires{w.wires, s.spoiler}
+	w.config.Store, w.config.Runtime, w.config.Network.Wires = store, sandboxes.RuntimeOf(stepRuntime{w.runtime, s.spoiler}), stepWires{w.wires, s.spoiler}
 	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Attachments()
-	w.config.Egress, w.config.Gateway, w.config.Traffic = policies{}, gateway{}, gateway{}
+	w.config.Network.Egress, w.config.Network.Gateway, w.config.Network.Traffic = policies{}, gateway{}, gateway{}
 	w.config.Limits = limitsWithBudget()
 	w.config.Limits.MaxSandboxes, w.config.Limits.MemoryReserve = stepPlaces, 1<<20
-	w.config.Available = func() (caisson.Size, error) { return 1<<20 + stepMemory, nil }
+	w.config.Host.Available = func() (caisson.Size, error) { return 1<<20 + stepMemory, nil }
 	w.boot()
 	s.fds = s.open()
 	return s
@@ -498,7 +498,7 @@ func (w *stepWorld) spoilReconciliation(at int, how steptest.Effect, record func
 	next := func(ctx context.Context) error {
 		must(t, w.Close())
 		w.runtime = &testRuntime{Runtime: w.runtime.Reopen()}
-		w.config.Runtime = stepRuntime{w.runtime, w.spoiler}
+		w.config.Runtime = sandboxes.RuntimeOf(stepRuntime{w.runtime, w.spoiler})
 		w.wires.forget()
 		core, err := sandboxes.New(w.config)
 		must(t, err)

@@ -1,37 +1,43 @@
 package sandboxes
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/undo"
+	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
 // Templates implements [caisson.Templates].
-type Templates struct{ c *Core }
-
-// Templates returns the service that manages templates.
-func (c *Core) Templates() *Templates { return &Templates{c} }
+type Templates struct {
+	catalog   catalog
+	templates caisson.Table[caisson.Template]
+	accounts  caisson.AccountStore
+	driver    Images
+	images    *ImageService
+	network   network
+	events    caisson.Publisher
+	pool      *pool
+	builder   *builder
+	builds    keylock.Locks // held while a template is built; the key is account/name
+}
 
 var _ caisson.Templates = (*Templates)(nil)
 
-// template returns a template of the caller's account, or a built-in one.
-func (t *Templates) template(ctx context.Context, name string) (*caisson.Template, error) {
+// catalog reads templates.
+type catalog struct {
+	templates caisson.Table[caisson.Template]
+}
+
+// get returns a template of the caller's account, or a built-in one.
+func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -39,16 +45,23 @@ func (t *Templates) template(ctx context.Context, name string) (*caisson.Templat
 	if tpl := builtin(name); tpl != nil {
 		return tpl, nil
 	}
-	tpl, err := t.c.Store.Templates().Get(ctx, in, name)
+	tpl, err := c.templates.Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls lists the templates", name)
 	}
 	return tpl, err
 }
 
+// list returns the built-in templates and those in a scope.
+func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
+	list := []*caisson.Template{hostTemplate()}
+	own, err := listAll(ctx, c.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	return append(list, own...), err
+}
+
 // GetTemplate implements [caisson.Templates].
 func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
-	return t.template(ctx, name)
+	return t.catalog.get(ctx, name)
 }
 
 // ListTemplates implements [caisson.Templates].
@@ -57,9 +70,7 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 	if err != nil {
 		return nil, err
 	}
-	list := []*caisson.Template{hostTemplate()}
-	own, err := listAll(ctx, t.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
-	return append(list, own...), err
+	return t.catalog.list(ctx, in)
 }
 
 // listAll returns all rows of a table.
@@ -88,32 +99,32 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if err := validateTemplate(&tpl); err != nil {
 		return nil, err
 	}
-	if err := t.c.network.check(ctx, "", &tpl.Policy, tpl.Models); err != nil {
+	if err := t.network.check(ctx, "", &tpl.Policy, tpl.Models); err != nil {
 		return nil, err
 	}
 	if builtin(tpl.Name) != nil {
 		return nil, caisson.Errorf(caisson.Denied, "%s is built in; choose another name", tpl.Name)
 	}
-	if ref, err := t.c.Images.Canonical(tpl.Image); err != nil {
+	if ref, err := t.driver.Canonical(tpl.Image); err != nil {
 		return nil, err
 	} else if isPath(ref) && !caller.MayUseHost() {
 		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	}
 	tpl.Account, tpl.CreatedAt, tpl.Built = caller.Account, now(), nil
-	if _, err := t.c.Store.Accounts().Ensure(ctx, caller.Account); err != nil {
+	if _, err := t.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	put, err := t.insertOrReplace(ctx, &tpl)
 	if err == nil {
-		t.c.Events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
-		t.c.pool.refill(put)
+		t.events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
+		t.pool.refill(put)
 	}
 	return put, err
 }
 
 // insertOrReplace inserts a template, or replaces the one with the same name.
 func (t *Templates) insertOrReplace(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
-	table := t.c.Store.Templates()
+	table := t.templates
 	for {
 		put, err := table.Update(ctx, caisson.In(tpl.Account), tpl.Name, func(old *caisson.Template) error {
 			next := *tpl
@@ -202,16 +213,15 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 	if builtin(name) != nil {
 		return caisson.Errorf(caisson.Denied, "%s is built in", name)
 	}
-	if err := t.c.Store.Templates().Delete(ctx, in, name); err != nil {
+	if err := t.templates.Delete(ctx, in, name); err != nil {
 		return err
 	}
-	t.c.Events.Publish(ctx, caller.Account, "template.removed", name, nil)
-	return t.c.pool.removeAll(ctx, caller.Account, name)
+	t.events.Publish(ctx, caller.Account, "template.removed", name, nil)
+	return t.pool.removeAll(ctx, caller.Account, name)
 }
 
 // BuildTemplate implements [caisson.Templates].
 func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
-	c := t.c
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
@@ -220,18 +230,18 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil, err
 	}
 	// Concurrent builds of the same template wait here, and then find it built.
-	release, err := c.builds.Acquire(ctx, caller.Account+"/"+name)
+	release, err := t.builds.Acquire(ctx, caller.Account+"/"+name)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	tpl, err := c.Templates().template(ctx, name)
+	tpl, err := t.catalog.get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Images.Hold()()
+	defer t.driver.Hold()()
 	req := caisson.PullRequest{Reference: tpl.Image, Auth: auth}
-	img, err := c.ImageService().Pull(ctx, req, progress)
+	img, err := t.images.Pull(ctx, req, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -245,12 +255,12 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	}
 	rootfs := img.Rootfs
 	if len(tpl.Setup) > 0 {
-		if rootfs, err = c.Templates().setup(ctx, tpl, img, key, progress); err != nil {
+		if rootfs, err = t.builder.build(ctx, tpl, img, key, progress); err != nil {
 			return nil, err
 		}
 	}
 	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
-	done, err := c.Store.Templates().Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
+	done, err := t.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
 		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) || !maps.Equal(stored.Env, tpl.Env) {
 			return caisson.Errorf(caisson.Conflict, "the template was changed while it was built; build it again")
 		}
@@ -258,8 +268,8 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil
 	})
 	if err == nil {
-		c.Events.Publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
-		c.pool.refill(done)
+		t.events.Publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
+		t.pool.refill(done)
 	}
 	return done, err
 }
@@ -285,126 +295,4 @@ func buildKey(img *caisson.Image, t *caisson.Template) string {
 	}
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// setup runs a template's steps in a sandbox of its image, and stores the resulting changes as a layer.
-func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
-	sb, _, release, err := t.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
-	if err != nil {
-		return rootfs, err
-	}
-	defer release()
-	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
-	// The steps may download what the template's policy allows. The result belongs to the account, which is part of the
-	// build key.
-	sb.Spec.Policy = tpl.Policy
-	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
-		return rootfs, err
-	}
-	admitted, err := t.c.processes.admit(ctx, sb.ID, 0)
-	if err != nil {
-		return rootfs, err
-	}
-	defer admitted()
-	// The sandbox is not stored: the API does not show it, and after a crash CollectGarbage removes it.
-	defer t.c.hide(sb.ID)()
-	var back undo.Stack
-	defer func() { err = errors.Join(err, back.Run()) }()
-	back.Push(func() error { return t.c.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })
-	if err := t.c.makeDir(sb); err != nil {
-		return rootfs, err
-	}
-	if err := t.c.processes.run(ctx, sb, source{}); err != nil {
-		return rootfs, err
-	}
-	back.Push(func() error { return t.c.processes.halt(context.WithoutCancel(ctx), sb.ID) })
-	for i, step := range tpl.Setup {
-		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
-		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
-		if err := t.writeSeeds(ctx, sb.ID, step.Files); err != nil {
-			return rootfs, err
-		}
-		if err := t.runStep(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
-			return rootfs, err
-		}
-	}
-	progress(caisson.Progress{Stage: "freeze"})
-	tar := t.c.inDir(sb.ID, filesTar)
-	if err := writeFile(tar, func(f *os.File) error { return t.c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
-		return rootfs, err
-	}
-	f, err := os.Open(tar)
-	if err != nil {
-		return rootfs, err
-	}
-	defer f.Close()
-	digest, dir, err := t.c.Images.Freeze(ctx, sb.Account, f)
-	if err != nil {
-		return rootfs, err
-	}
-	sum := sha256.Sum256([]byte(img.Digest + "\n" + digest))
-	rootfs = img.Rootfs
-	rootfs.Digest = "sha256:" + hex.EncodeToString(sum[:])
-	rootfs.Layers = append([]string{dir}, rootfs.Layers...)
-	return rootfs, nil
-}
-
-// runStep runs one set-up step, and calls line for each line of its output.
-func (t *Templates) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
-	limit := time.Duration(step.Timeout)
-	if limit == 0 {
-		limit = stepTimeout
-	}
-	p, err := t.c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: step.Run, Env: env(sb.Spec.Env), Workdir: "/"})
-	if err != nil {
-		return err
-	}
-	proc := limitTime(p, limit)
-	defer proc.Close()
-	defer context.AfterFunc(ctx, func() {
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = proc.Signal(sctx, int(unix.SIGKILL))
-	})()
-	var mu sync.Mutex
-	one := func(s string) { mu.Lock(); defer mu.Unlock(); line(s) }
-	out, errOut := make(chan string, 1), make(chan string, 1)
-	go func() { out <- scan(proc.Stdout(), one) }()
-	go func() { errOut <- scan(proc.Stderr(), one) }()
-	status, err := proc.Wait(ctx)
-	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
-	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
-	last := firstNonEmpty(<-errOut, <-out)
-	if err != nil {
-		return err
-	}
-	if !status.Success() {
-		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, last)
-	}
-	return nil
-}
-
-// outputTimeout is how long the output of a step may stay open after the step has ended.
-const outputTimeout = 2 * time.Second
-
-// maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
-const maxLine = 4096
-
-// scan calls line for every line of r that is not empty, cut to maxLine bytes, and returns the last one.
-func scan(r io.Reader, line func(string)) (last string) {
-	br := bufio.NewReaderSize(r, maxLine)
-	for {
-		b, prefix, err := br.ReadLine()
-		if err != nil {
-			return last
-		}
-		s := string(b)
-		for prefix && err == nil {
-			_, prefix, err = br.ReadLine()
-		}
-		if s != "" {
-			last = s
-			line(s)
-		}
-	}
 }

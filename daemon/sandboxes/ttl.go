@@ -2,10 +2,12 @@ package sandboxes
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // deadline returns the time that is ttl from now, or nil if ttl is 0, which means no limit.
@@ -27,14 +29,14 @@ const deadlineRetry = time.Minute
 
 // deadlines holds the timers for TTL and hard TTL.
 type deadlines struct {
-	c     *Core
-	retry time.Duration // deadlineRetry, or less in tests
+	background *background.Group
+	due        chan caisson.ID // sandboxes whose timers have fired
 
 	mu     sync.Mutex
 	timers map[caisson.ID]*time.Timer // guarded by mu
 }
 
-// close stops all timers. No timer is set after the core's context has ended.
+// close stops all timers. No timer is set after background has been stopped.
 func (d *deadlines) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,12 +57,17 @@ func (d *deadlines) arm(sb *caisson.Sandbox) {
 	if sb.PauseAt != nil && (next == nil || sb.PauseAt.Before(*next)) && sb.State != caisson.Paused {
 		next = sb.PauseAt
 	}
-	if next == nil || d.c.ctx.Err() != nil {
+	if next == nil || d.background.Context().Err() != nil {
 		return
 	}
 	id := sb.ID
 	d.timers[id] = time.AfterFunc(time.Until(*next), func() {
-		d.c.goBackground(func(ctx context.Context) { d.expire(ctx, id) })
+		d.background.Start(func(ctx context.Context) {
+			select {
+			case d.due <- id:
+			case <-ctx.Done():
+			}
+		})
 	})
 }
 
@@ -74,61 +81,86 @@ func (d *deadlines) disarm(id caisson.ID) {
 	}
 }
 
+// expiry removes and pauses sandboxes whose deadlines have passed.
+type expiry struct {
+	states     states
+	locks      *locks
+	deadlines  *deadlines
+	remover    *remover
+	changes    *changes
+	verbs      *verbs
+	background *background.Group
+	log        *slog.Logger
+	retry      time.Duration // deadlineRetry, or less in tests
+}
+
+// run handles deadlines until ctx ends.
+func (e *expiry) run(ctx context.Context) {
+	for {
+		select {
+		case id := <-e.deadlines.due:
+			e.background.Start(func(ctx context.Context) { e.expire(ctx, id) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // expire removes or pauses a sandbox whose deadline has passed.
-func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
+func (e *expiry) expire(ctx context.Context, id caisson.ID) {
 	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
-	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
+	sb, err := e.states.get(ctx, id)
 	if err != nil {
-		d.retryLater(ctx, id, err)
+		e.retryLater(ctx, id, err)
 		return
 	}
-	lock := d.c.locks.acquire
+	lock := e.locks.acquire
 	if due(sb.RemoveAt) {
-		lock = d.c.Sandboxes().lockForRemoval
+		lock = e.remover.lock
 	}
 	release, err := lock(ctx, id)
 	if err != nil {
-		d.retryLater(ctx, id, err)
+		e.retryLater(ctx, id, err)
 		return
 	}
 	defer release()
-	if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id)); err != nil {
-		d.retryLater(ctx, id, err)
+	if sb, err = e.states.get(ctx, id); err != nil {
+		e.retryLater(ctx, id, err)
 		return
 	}
 	switch {
 	case due(sb.RemoveAt):
-		if err := d.c.Sandboxes().remove(ctx, id, "hard ttl of "+sb.Spec.HardTTL.String()+" reached"); err != nil {
-			d.retryLater(ctx, id, err)
+		if err := e.remover.remove(ctx, id, "hard ttl of "+sb.Spec.HardTTL.String()+" reached"); err != nil {
+			e.retryLater(ctx, id, err)
 		}
 		return
 	case due(sb.PauseAt) && wired(sb):
-		sb, err = d.c.Sandboxes().changeLocked(ctx, id, caisson.VerbPause, func(ctx context.Context, s *caisson.Sandbox) error {
+		sb, err = e.changes.changeLocked(ctx, id, caisson.VerbPause, func(ctx context.Context, s *caisson.Sandbox) error {
 			s.Reason = "ttl of " + s.Spec.TTL.String() + " reached"
-			return d.c.Sandboxes().pause(ctx, s)
+			return e.verbs.pause(ctx, s)
 		})
 		if err != nil {
-			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be paused", "sandbox", id, "err", err)
-			if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id)); err != nil {
-				d.retryLater(ctx, id, err)
+			e.log.ErrorContext(ctx, "a sandbox whose time is over could not be paused", "sandbox", id, "err", err)
+			if sb, err = e.states.get(ctx, id); err != nil {
+				e.retryLater(ctx, id, err)
 				return
 			}
-			again := now().Add(d.retry)
+			again := now().Add(e.retry)
 			sb.PauseAt = &again // This only sets the timer; the stored sandbox is not changed.
 		}
 	}
 	if !sb.State.Live() { // a stopped sandbox has only its hard TTL
 		sb.PauseAt = nil
 	}
-	d.arm(sb)
+	e.deadlines.arm(sb)
 }
 
 // retryLater schedules a retry of a failed pause or removal.
-func (d *deadlines) retryLater(ctx context.Context, id caisson.ID, err error) {
+func (e *expiry) retryLater(ctx context.Context, id caisson.ID, err error) {
 	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
 		return // The sandbox is removed, or the next daemon sets its timer.
 	}
-	d.c.Log.ErrorContext(ctx, "what is due for a sandbox whose time is over could not be done; it is tried again", "sandbox", id, "err", err)
-	again := now().Add(d.retry)
-	d.arm(&caisson.Sandbox{ID: id, RemoveAt: &again}) // The time sets the timer; the stored sandbox is not changed.
+	e.log.ErrorContext(ctx, "what is due for a sandbox whose time is over could not be done; it is tried again", "sandbox", id, "err", err)
+	again := now().Add(e.retry)
+	e.deadlines.arm(&caisson.Sandbox{ID: id, RemoveAt: &again}) // The time sets the timer; the stored sandbox is not changed.
 }

@@ -13,7 +13,7 @@ import (
 
 // checkVolume validates a request for a volume as the workspace. A volume contains nothing of the host, so every caller
 // may use one.
-func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+func (w *workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	switch {
 	case req.Directory != nil:
 		return caisson.Invalidf("workspace", "a volume is the workspace itself and comes without a directory; leave the directory out")
@@ -27,17 +27,17 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 			return err
 		}
 	}
-	if w.c.Volumes == nil {
+	if w.volumes == nil {
 		return caisson.Invalidf("workspace.kind", "this daemon has no volumes; use a directory")
 	}
 	return defaultTarget(req, mounts)
 }
 
 // attachVolume attaches a volume to a sandbox that is being created, and stores the volume in the sandbox's spec. It adds
-// the rollback to back.
-func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
+// the rollback to back; halt ends the processes of the sandbox.
+func (w *workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt halter, back *undo.Stack) error {
 	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
-	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
+	v, err := w.volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
 		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.
 		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
@@ -49,10 +49,10 @@ func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *
 	back.Push(func() error {
 		// Processes that could not be killed may still write: the volume stays attached until the next daemon has
 		// killed them.
-		if err := w.c.processes.halt(clean, sb.ID); err != nil {
+		if err := halt(clean, sb.ID); err != nil {
 			return err
 		}
-		return w.c.Volumes.Detach(clean, v.ID, sb.ID)
+		return w.volumes.Detach(clean, v.ID, sb.ID)
 	})
 	// A volume replaces a placeholder for a workspace. It is stored now, not with the sandbox's first state, so that
 	// Reconcile finds it after a crash.
@@ -61,16 +61,16 @@ func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *
 		return nil
 	}
 	_ = has(sb) // has cannot fail
-	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), has)
+	_, err = w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), has)
 	return err
 }
 
 // openVolume returns the mount of a sandbox's volume.
-func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
-	if w.c.Volumes == nil {
+func (w *workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+	if w.volumes == nil {
 		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no volumes, so it cannot start a sandbox that has one")
 	}
-	m, err := w.c.Volumes.Open(ctx, sb.Spec.Volume.ID, sb.ID)
+	m, err := w.volumes.Open(ctx, sb.Spec.Volume.ID, sb.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]cais
 // prepareSnapshotSpec removes the sandbox's volume from the spec of snap, a snapshot of sb to be taken: a volume is not captured,
 // because it outlives the sandbox. Returns a Conflict error if snap has memory and sb a volume: processes in memory may
 // have files of the volume open, which a fork would not find.
-func (w workspaces) prepareSnapshotSpec(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
+func (w *workspaces) prepareSnapshotSpec(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, because its forks would not have the volume; take a snapshot of its files only (--files-only)")
 	}

@@ -2,14 +2,27 @@ package sandboxes
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // watches monitors running sandboxes.
 type watches struct {
-	c *Core
+	runtime interface {
+		ender
+		WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error)
+	}
+	ends       caisson.EndReporter // nil: the reason is unknown
+	sandboxes  caisson.Table[caisson.Sandbox]
+	states     states
+	locks      *locks
+	processes  *processes
+	logs       *logs
+	background *background.Group
+	log        *slog.Logger
 
 	mu    sync.Mutex
 	stops map[caisson.ID]func() // stops a sandbox's watch and waits until its log is complete; guarded by mu
@@ -18,26 +31,26 @@ type watches struct {
 // watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
 func (w *watches) watch(sb *caisson.Sandbox) {
 	w.unwatch(sb.ID)
-	ctx, cancel := context.WithCancel(w.c.ctx)
+	ctx, cancel := context.WithCancel(w.background.Context())
 	var collecting sync.WaitGroup
 	w.mu.Lock()
 	w.stops[sb.ID] = func() { cancel(); collecting.Wait() }
 	w.mu.Unlock()
 	if len(sb.Spec.Command) > 0 {
 		collecting.Add(1)
-		if !w.c.goBackground(func(context.Context) { defer collecting.Done(); w.collectLog(ctx, sb.ID) }) {
+		if !w.background.Start(func(context.Context) { defer collecting.Done(); w.logs.collect(ctx, sb.ID) }) {
 			collecting.Done()
 		}
 		if sb.Exit == nil {
-			w.c.goBackground(func(context.Context) { w.watchCommand(ctx, sb) })
+			w.background.Start(func(context.Context) { w.watchCommand(ctx, sb) })
 		}
 	}
-	done := w.c.Runtime.Done(sb.ID)
-	w.c.goBackground(func(context.Context) {
+	done := w.runtime.Done(sb.ID)
+	w.background.Start(func(context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-done:
-			w.recordDeath(w.c.ctx, ctx, sb.ID)
+			w.recordDeath(w.background.Context(), ctx, sb.ID)
 		}
 	})
 }
@@ -65,25 +78,25 @@ func (w *watches) unwatch(id caisson.ID) {
 
 // watchCommand stores the exit status of the command.
 func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
-	status, err := w.c.Runtime.WaitCommand(ctx, sb.ID)
+	status, err := w.runtime.WaitCommand(ctx, sb.ID)
 	if err != nil || status.Unknown || ctx.Err() != nil {
 		return // The sandbox or its watch has ended.
 	}
-	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.sandboxes.Update(ctx, caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Exit = &status
 		return nil
 	})
 	if err != nil {
-		w.c.Log.WarnContext(ctx, "the end of a command could not be stored", "sandbox", sb.ID, "err", err)
+		w.log.WarnContext(ctx, "the end of a command could not be stored", "sandbox", sb.ID, "err", err)
 		return
 	}
-	w.c.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
+	w.states.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
 // recordDeath records the unexpected end of a sandbox, unless watch, the context of its watch, has ended. Files that were
 // not saved are lost.
 func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
-	release, err := w.c.locks.acquire(ctx, id)
+	release, err := w.locks.acquire(ctx, id)
 	if err != nil {
 		return
 	}
@@ -92,10 +105,10 @@ func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 		return // The sandbox was stopped intentionally in the meantime.
 	}
 	reason := "the sandbox ended unexpectedly"
-	if status, err := w.c.Runtime.WaitCommand(ctx, id); err == nil && status.Reason != "" {
+	if status, err := w.runtime.WaitCommand(ctx, id); err == nil && status.Reason != "" {
 		reason = "the sandbox ended: " + status.Reason
-	} else if r, ok := w.c.Runtime.(caisson.EndReporter); ok {
-		reason = "the sandbox ended: " + r.EndReason(id)
+	} else if w.ends != nil {
+		reason = "the sandbox ended: " + w.ends.EndReason(id)
 	}
 	w.fail(ctx, id, reason)
 }
@@ -104,7 +117,7 @@ func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 // on the host. The caller must hold its lock.
 func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
-	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
+	sb, err := w.states.set(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
 		if s.State != caisson.Running && s.State != caisson.Suspended {
 			return errUnchanged
 		}
@@ -114,8 +127,8 @@ func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	if err != nil {
 		return
 	}
-	if err := w.c.processes.halt(ctx, id); err != nil {
-		w.c.Log.ErrorContext(ctx, "the resources of a failed sandbox could not be freed", "sandbox", id, "err", err)
+	if err := w.processes.halt(ctx, id); err != nil {
+		w.log.ErrorContext(ctx, "the resources of a failed sandbox could not be freed", "sandbox", id, "err", err)
 	}
-	w.c.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})
+	w.states.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})
 }

@@ -2,7 +2,6 @@ package sandboxes
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path"
 	"path/filepath"
@@ -20,11 +19,18 @@ import (
 const workspaceTarget = "/workspace"
 
 // workspaces manages the workspaces and volumes of sandboxes.
-type workspaces struct{ c *Core }
+type workspaces struct {
+	layers    caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
+	volumes   caisson.VolumeAttachments // nil: no sandbox can have a volume
+	sandboxes caisson.Table[caisson.Sandbox]
+	accounts  caisson.AccountStore
+	states    states
+	dirs      dirs
+}
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
 // other mounts.
-func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	if req == nil {
 		return nil
 	}
@@ -45,7 +51,7 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	if err := defaultKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
 		return err
 	}
-	if w.c.Workspaces == nil {
+	if w.layers == nil {
 		return caisson.Invalidf("workspace", "this daemon has no workspaces; mount the directory, or copy it")
 	}
 	return nil
@@ -98,8 +104,8 @@ func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handl
 }
 
 // create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
-// sandbox has it. It adds the rollback to back.
-func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
+// sandbox has it. It adds the rollback to back; halt ends the processes of the sandbox.
+func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt halter, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
 	}
@@ -107,22 +113,22 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 		return nil
 	}
 	if req.Kind == caisson.WorkspaceVolume {
-		return w.attachVolume(ctx, sb, req, back)
+		return w.attachVolume(ctx, sb, req, halt, back)
 	}
-	if _, err := w.c.resolveHostDir(req.Directory, req.Source, "workspace"); err != nil {
+	if _, err := w.dirs.resolveHostDir(req.Directory, req.Source, "workspace"); err != nil {
 		return err
 	}
 	began := time.Now()
-	ws, err := w.c.Workspaces.Create(ctx, sb, *req)
+	ws, err := w.layers.Create(ctx, sb, *req)
 	timing.RecordTime(ctx, "workspace", began)
 	if err != nil {
 		return err
 	}
 	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return w.c.Workspaces.Detach(clean, ws.ID) })
+	back.Push(func() error { return w.layers.Detach(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
 	// The workspace is stored now, not with the sandbox's first state, so that Reconcile finds it after a crash.
-	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
 		return nil
 	})
@@ -130,16 +136,16 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 }
 
 // publishUnreviewed publishes an event that the sandbox's changes to a host directory are not reviewed.
-func (w workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
+func (w *workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
-		w.c.event(ctx, sb, "workspace.direct", map[string]string{
+		w.states.event(ctx, sb, "workspace.direct", map[string]string{
 			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
 		})
 	}
 }
 
 // open returns the mount of a sandbox's workspace or volume, or of the placeholder for one, for a start; nil if it has none.
-func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+func (w *workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	switch {
 	case sb.Spec.Volume != nil:
 		return w.openVolume(ctx, sb)
@@ -147,24 +153,24 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 		return nil, nil
 	case sb.Spec.Workspace == "":
 		return w.openPlaceholder(sb)
-	case w.c.Workspaces == nil:
+	case w.layers == nil:
 		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot start a sandbox that has one")
 	}
 	began := time.Now()
 	defer func() { timing.RecordTime(ctx, "workspace", began) }()
-	m, err := w.c.Workspaces.Open(ctx, sb.Spec.Workspace)
+	m, err := w.layers.Open(ctx, sb.Spec.Workspace)
 	return []caisson.RuntimeMount{m}, err
 }
 
 // release releases the workspace of a removed sandbox, or detaches its volume.
-func (w workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
-	if sb.Spec.Volume != nil && w.c.Volumes != nil {
-		return w.c.Volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
+func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Spec.Volume != nil && w.volumes != nil {
+		return w.volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
-	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
+	if sb.Spec.Workspace == "" || w.layers == nil {
 		return nil
 	}
-	err := w.c.Workspaces.Detach(ctx, sb.Spec.Workspace)
+	err := w.layers.Detach(ctx, sb.Spec.Workspace)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
@@ -175,30 +181,20 @@ func (w workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 const workspaceDir = "workspace"
 
 // capture adds the workspace of a frozen or stopped sandbox to its capture in dir.
-func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
-	if w.c.Workspaces == nil {
+func (w *workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
+	if w.layers == nil {
 		return caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot capture a sandbox that has one")
 	}
 	dir = filepath.Join(dir, workspaceDir)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	return w.c.Workspaces.Capture(ctx, sb.Spec.Workspace, dir)
-}
-
-// whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
-func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
-	w.c.fileClients.drop(id) // A frozen sandbox does not reply to it.
-	err := w.c.processes.freeze(ctx, id)
-	if err == nil {
-		err = do()
-	}
-	return errors.Join(err, w.c.processes.thawOrSuspend(ctx, id))
+	return w.layers.Capture(ctx, sb.Spec.Workspace, dir)
 }
 
 // checkForkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
 // needs a workspace and none is requested.
-func (w workspaces) checkForkable(from *origin, req *caisson.ForkRequest) error {
+func (w *workspaces) checkForkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
 	case len(from.spec.Mounts) > 0:
@@ -244,12 +240,12 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 
 // makePlaceholder creates the directories of a sandbox's placeholder. It is mounted like a workspace, so that a fork of the
 // sandbox's memory can have a real workspace at the same mount point.
-func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
-	account, err := w.c.Store.Accounts().Get(ctx, sb.Account)
+func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
+	account, err := w.accounts.Get(ctx, sb.Account)
 	if err != nil {
 		return err
 	}
-	dir := w.c.inDir(sb.ID, placeholderDir)
+	dir := w.dirs.inDir(sb.ID, placeholderDir)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -271,8 +267,8 @@ func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) er
 }
 
 // openPlaceholder returns the mount of a sandbox's placeholder.
-func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
-	dir := w.c.inDir(sb.ID, placeholderDir)
+func (w *workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
+	dir := w.dirs.inDir(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
 	for name, f := range map[string]**os.File{emptyDir: &m.Source, upperDir: &m.Overlay.Upper, workDir: &m.Overlay.Work} {
 		if *f, err = os.Open(filepath.Join(dir, name)); err != nil {
@@ -285,11 +281,11 @@ func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.Runti
 
 // checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
 // them, and processes that have them open could not continue.
-func (w workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
+func (w *workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
 	}
-	d, err := os.Open(filepath.Join(w.c.inDir(sb.ID, placeholderDir), upperDir))
+	d, err := os.Open(filepath.Join(w.dirs.inDir(sb.ID, placeholderDir), upperDir))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,58 +17,62 @@ import (
 // because the sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTimeout is the timeout of keepWriters. After it, the sandbox's processes are killed although the records of who
+// writersTimeout is the timeout of writers.keep. After it, the sandbox's processes are killed although the records of who
 // changed files were not saved.
 const writersTimeout = 2 * time.Second
 
-// Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
-// the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
-// record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
-// account.
-func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
-	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
+// writers knows which process was the last to change each file in a workspace.
+type writers struct {
+	states  states
+	runtime caisson.WriterRecorder // nil: not recorded
+	dirs    dirs
+	log     *slog.Logger
+}
+
+// byID implements [Lifecycle.Writers].
+func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+	sb, err := w.states.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return l.c.workspaces.writers(ctx, sb)
+	return w.of(ctx, sb)
 }
 
-// writers implements Writers for a sandbox that has been read from the store.
-func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
-	rec, ok := w.c.Runtime.(caisson.WriterRecorder)
-	if !ok || sb.Spec.Workspace == "" {
+// of implements Writers for a sandbox that has been read from the store.
+func (w *writers) of(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
+	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
 	// The running sandbox is queried before the writersFile is read: if it is stopped in between, the file contains its
 	// records.
-	now, err := rec.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
+	now, err := w.runtime.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
 	if k := caisson.KindOf(err); err != nil && k != caisson.NotFound && k != caisson.Conflict {
 		return nil, err
 	}
-	before, err := readWriters(w.c.sandboxDir(sb.ID))
+	before, err := readWriters(w.dirs.sandboxDir(sb.ID))
 	if err != nil {
 		return nil, err
 	}
 	return now.After(before), nil
 }
 
-// keepWriters writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
-func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
-	if _, ok := w.c.Runtime.(caisson.WriterRecorder); !ok {
+// keep writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
+func (w *writers) keep(ctx context.Context, id caisson.ID) {
+	if w.runtime == nil {
 		return
 	}
-	sb, err := w.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
+	sb, err := w.states.get(ctx, id)
 	if err != nil || sb.Spec.Workspace == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
-	all, err := w.writers(ctx, sb)
+	all, err := w.of(ctx, sb)
 	if err == nil && all != nil && len(all.List) > 0 {
-		err = writeWriters(w.c.sandboxDir(id), all)
+		err = writeWriters(w.dirs.sandboxDir(id), all)
 	}
 	if err != nil {
-		w.c.Log.WarnContext(ctx, "it is not known which process was the last to change what in a workspace", "sandbox", id, "err", err)
+		w.log.WarnContext(ctx, "it is not known which process was the last to change what in a workspace", "sandbox", id, "err", err)
 	}
 }
 

@@ -39,10 +39,15 @@ func (g *Group) Start(f func(ctx context.Context)) bool {
 	return true
 }
 
+// Stop cancels the goroutines. No other can be started afterwards.
+func (g *Group) Stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stop(errClosing)
+}
+
 // Close cancels the goroutines and waits for them.
 func (g *Group) Close() {
-	g.mu.Lock()
-	g.stop(errClosing)
-	g.mu.Unlock()
+	g.Stop()
 	g.wg.Wait()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/internal/testbin"
@@ -105,7 +106,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 		Agents: engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
 		Relay:  repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
-		Runtime: runtime{w.Runtime}, Dialer: w.Runtime, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
+		Runtime: sandboxes.RuntimeOf(runtime{w.Runtime}), Dialer: w.Runtime, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
 		Close: func() error { return nil },
 	})

@@ -314,9 +314,9 @@ var directions = map[string][]string{
 	"runtime/fake/guest":                 {"runtime/fake", "guest/guestd", "guest/terminal"},
 	"runtime/runtimetest":                {"guest/guestd"},
 	"internal/workertest":                {"job/worker"},
-	"internal/coretest":                  {"guest/task", "daemon/engine", "job/forge", "guest/guestd", "httpapi", "job/image/imagetest", "daemon/models", "job/relay/front", "job/relay/transport", "job/relay/remote", "job/relay/remoteurl", "daemon/repos", "daemon/runs", "runtime/fake", "runtime/fake/guest", "daemon/sqlite/sqlitetest", "wire", "job/worker"},
-	"daemon/sandboxes":                   {"guest/guestd", "guest/terminal"}, // The host's side of file access; drivers are passed as interfaces.
-	"daemon/runs":                        {"daemon/agent", "guest/task"},     // Drivers and the other core are passed as interfaces.
+	"internal/coretest":                  {"guest/task", "daemon/engine", "job/forge", "guest/guestd", "httpapi", "job/image/imagetest", "daemon/models", "job/relay/front", "job/relay/transport", "job/relay/remote", "job/relay/remoteurl", "daemon/repos", "daemon/sandboxes", "daemon/runs", "runtime/fake", "runtime/fake/guest", "daemon/sqlite/sqlitetest", "wire", "job/worker"},
+	"daemon/sandboxes":                   {"guest/guestd", "guest/terminal"},               // The host's side of file access; drivers are passed as interfaces.
+	"daemon/runs":                        {"daemon/agent", "guest/task"}, // Drivers and the other core are passed as interfaces.
 	"daemon/workspaces":                  {"job/gate", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/worker"},
 	"daemon/volumes":                     {},
 	"daemon/events":                      {},

@@ -1,0 +1,228 @@
+package sandboxes
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// builder runs the set-up steps of templates.
+type builder struct {
+	planner   *planner
+	accounts  caisson.AccountStore
+	admission *admission
+	hidden    *idSet
+	processes *processes
+	clients   *fileClients
+	dirs      dirs
+	images    interface {
+		Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
+	}
+	runtime interface {
+		fileSaver
+		execer
+	}
+}
+
+// build runs a template's steps in a sandbox of its image, and stores the resulting changes as a layer.
+func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
+	p, release, err := b.planner.fresh(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
+	if err != nil {
+		return rootfs, err
+	}
+	defer release()
+	sb := p.sandbox
+	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
+	// The steps may download what the template's policy allows. The result belongs to the account, which is part of the
+	// build key.
+	sb.Spec.Policy = tpl.Policy
+	if _, err := b.accounts.Ensure(ctx, sb.Account); err != nil {
+		return rootfs, err
+	}
+	admitted, err := b.admission.admit(ctx, sb.ID, 0)
+	if err != nil {
+		return rootfs, err
+	}
+	defer admitted()
+	// The sandbox is not stored: the API does not show it, and after a crash CollectGarbage removes it.
+	defer b.hidden.hold(sb.ID)()
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	back.Push(func() error { return b.dirs.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })
+	if err := b.dirs.makeDir(sb); err != nil {
+		return rootfs, err
+	}
+	if err := b.processes.run(ctx, sb, source{}); err != nil {
+		return rootfs, err
+	}
+	back.Push(func() error { return b.processes.halt(context.WithoutCancel(ctx), sb.ID) })
+	for i, step := range tpl.Setup {
+		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
+		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
+		if err := b.writeSeeds(ctx, sb.ID, step.Files); err != nil {
+			return rootfs, err
+		}
+		if err := b.runStep(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
+			return rootfs, err
+		}
+	}
+	progress(caisson.Progress{Stage: "freeze"})
+	tar := b.dirs.inDir(sb.ID, filesTar)
+	if err := writeFile(tar, func(f *os.File) error { return b.runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
+		return rootfs, err
+	}
+	f, err := os.Open(tar)
+	if err != nil {
+		return rootfs, err
+	}
+	defer f.Close()
+	digest, dir, err := b.images.Freeze(ctx, sb.Account, f)
+	if err != nil {
+		return rootfs, err
+	}
+	sum := sha256.Sum256([]byte(img.Digest + "\n" + digest))
+	rootfs = img.Rootfs
+	rootfs.Digest = "sha256:" + hex.EncodeToString(sum[:])
+	rootfs.Layers = append([]string{dir}, rootfs.Layers...)
+	return rootfs, nil
+}
+
+// runStep runs one set-up step, and calls line for each line of its output.
+func (b *builder) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
+	limit := time.Duration(step.Timeout)
+	if limit == 0 {
+		limit = stepTimeout
+	}
+	p, err := b.runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: step.Run, Env: env(sb.Spec.Env), Workdir: "/"})
+	if err != nil {
+		return err
+	}
+	proc := limitTime(p, limit)
+	defer proc.Close()
+	defer context.AfterFunc(ctx, func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = proc.Signal(sctx, int(unix.SIGKILL))
+	})()
+	var mu sync.Mutex
+	one := func(s string) { mu.Lock(); defer mu.Unlock(); line(s) }
+	out, errOut := make(chan string, 1), make(chan string, 1)
+	go func() { out <- scan(proc.Stdout(), one) }()
+	go func() { errOut <- scan(proc.Stderr(), one) }()
+	status, err := proc.Wait(ctx)
+	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
+	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
+	last := firstNonEmpty(<-errOut, <-out)
+	if err != nil {
+		return err
+	}
+	if !status.Success() {
+		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, last)
+	}
+	return nil
+}
+
+// outputTimeout is how long the output of a step may stay open after the step has ended.
+const outputTimeout = 2 * time.Second
+
+// maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
+const maxLine = 4096
+
+// scan calls line for every line of r that is not empty, cut to maxLine bytes, and returns the last one.
+func scan(r io.Reader, line func(string)) (last string) {
+	br := bufio.NewReaderSize(r, maxLine)
+	for {
+		b, prefix, err := br.ReadLine()
+		if err != nil {
+			return last
+		}
+		s := string(b)
+		for prefix && err == nil {
+			_, prefix, err = br.ReadLine()
+		}
+		if s != "" {
+			last = s
+			line(s)
+		}
+	}
+}
+
+// Limits of the seeds of a template: the files that its set-up steps write, all steps together. They are stored in the
+// template's row of the database; larger files belong in an image.
+const (
+	maxSeeds     = 64
+	maxSeedBytes = 4 << 20 // contents of all files
+)
+
+// validateSeeds returns an Invalid error if a file of the steps is not valid, or all together exceed a limit.
+func validateSeeds(steps []caisson.SetupStep) error {
+	n, size := 0, 0
+	for i, s := range steps {
+		for j, f := range s.Files {
+			field := fmt.Sprintf("setup[%d].files[%d]", i, j)
+			if err := validateSeed(field, f); err != nil {
+				return err
+			}
+			n, size = n+1, size+len(f.Data)
+		}
+	}
+	switch {
+	case n > maxSeeds:
+		return caisson.Invalidf("setup", "%d files are more than %d; put them into an image", n, maxSeeds)
+	case size > maxSeedBytes:
+		return caisson.Invalidf("setup", "the files hold more than %s together; put them into an image", caisson.Size(maxSeedBytes))
+	}
+	return nil
+}
+
+// validateSeed returns an Invalid error if the path or the mode of a file is not valid.
+func validateSeed(field string, f caisson.SeedFile) error {
+	if err := validatePath(field+".path", f.Path); err != nil {
+		return err
+	}
+	if f.Path == "" || f.Path == "/" || path.Clean(f.Path) != f.Path {
+		return caisson.Invalidf(field+".path", "%.100q is not the absolute path of a file, without . and .. and double slashes", f.Path)
+	}
+	for _, own := range reservedDirs {
+		if f.Path == own || strings.HasPrefix(f.Path, own+"/") {
+			return caisson.Invalidf(field+".path", "no file can be written below %s", own)
+		}
+	}
+	if f.Mode > 0o777 {
+		return caisson.Invalidf(field+".mode", "%o is more than 777", f.Mode)
+	}
+	return nil
+}
+
+// writeSeeds writes files in a running sandbox as its root, and creates their parent directories.
+func (b *builder) writeSeeds(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
+	if len(files) == 0 {
+		return nil
+	}
+	client := b.clients.client(id)
+	defer client.Close()
+	for _, f := range files {
+		mode := f.Mode
+		if mode == 0 {
+			mode = 0o644
+		}
+		if _, err := client.WriteFile(ctx, f.Path, mode, strings.NewReader(f.Data)); err != nil {
+			return fmt.Errorf("write %q for a set-up step: %w", f.Path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// creator executes plans.
+type creator struct {
+	accounts   caisson.AccountStore
+	sandboxes  caisson.Table[caisson.Sandbox]
+	states     states
+	locks      *locks
+	admission  *admission
+	dirs       dirs
+	workspaces *workspaces
+	network    network
+	processes  *processes
+	watches    *watches
+	deadlines  *deadlines
+}
+
+// recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the
+// caller, and the host's policies, models and workspaces.
+func (c *creator) recheck(ctx context.Context, p *plan) error {
+	policy := p.asked.policy // Forks that are made at the same time share it, and the check replaces its argument.
+	if policy != nil {
+		policy = new(*policy)
+	}
+	if err := c.network.check(ctx, "", policy, p.asked.models); err != nil {
+		return err
+	}
+	if err := c.network.checkAssignment(ctx, p.asked.assigned); err != nil {
+		return err
+	}
+	return c.workspaces.check(ctx, p.workspace, p.asked.mounts)
+}
+
+// execute stores a planned sandbox, creates its directory, and starts it if that is planned.
+func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err error) {
+	sb := p.sandbox
+	release, err := c.locks.acquire(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := c.recheck(ctx, p); err != nil {
+		return nil, err
+	}
+	var need caisson.Size
+	if p.from == nil {
+		_, err = c.accounts.Ensure(ctx, sb.Account)
+	} else if p.from.memory {
+		need = memoryOf(p.dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	admitted, err := c.admission.admit(ctx, sb.ID, need)
+	if err != nil {
+		return nil, err
+	}
+	defer admitted()
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	if err := c.sandboxes.Insert(ctx, sb); err != nil {
+		return nil, err
+	}
+	clean := context.WithoutCancel(ctx)
+	back.Push(func() error { return c.states.remove(clean, sb.ID) })
+	back.Push(func() error { return c.dirs.removeSandboxDir(clean, sb.ID) })
+	if err := c.dirs.makeDir(sb); err != nil {
+		return nil, err
+	}
+	if err := c.dirs.recordMounts(sb.ID, sb.Spec.Mounts, p.handles); err != nil {
+		return nil, err
+	}
+	if err := c.workspaces.create(ctx, sb, p.workspace, c.processes.halt, &back); err != nil {
+		return nil, err
+	}
+	back.Push(func() error { return c.network.deleteBudget(clean, sb) })
+	if err := c.network.createBudget(ctx, sb); err != nil {
+		return nil, err
+	}
+	state, out := caisson.Created, started{}
+	if p.start {
+		state = caisson.Running
+		if out, err = c.start(ctx, p, &back); err != nil {
+			return nil, err
+		}
+	}
+	made, err := c.states.set(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
+		s.Plan, s.Reason, s.SharedRandomness = nil, out.filesOnly, out.shared
+		setDeadlines(s)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	back.Release()
+	if state == caisson.Running {
+		c.watches.watch(made)
+	}
+	c.deadlines.arm(made)
+	c.publish(ctx, p, made, out)
+	c.workspaces.publishUnreviewed(ctx, made, p.workspace)
+	return made, nil
+}
+
+// started is the outcome of a start.
+type started struct {
+	filesOnly string   // why memory was not restored, or ""
+	shared    []string // see SharedRandomness in [caisson.Sandbox]
+}
+
+// start starts the processes of a planned sandbox. It adds the rollback to back.
+func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out started, err error) {
+	id := p.sandbox.ID
+	switch {
+	case p.from == nil:
+		err = c.processes.run(ctx, p.sandbox, source{})
+	case p.from.memory:
+		out.filesOnly, err = c.processes.runFrom(ctx, p.sandbox, p.dir, p.randomness)
+	default:
+		err = c.processes.run(ctx, p.sandbox, source{files: pathIfExists(filepath.Join(p.dir, filesTar))})
+	}
+	if err != nil {
+		return out, err
+	}
+	back.Push(func() error { return c.processes.halt(context.WithoutCancel(ctx), id) })
+	// Forks for runs are not examined: agents are forked only if their entry declares that forks draw different random
+	// values (see caisson.Warm).
+	if p.from != nil && p.from.memory && out.filesOnly == "" && p.asked.assigned == nil {
+		out.shared, err = c.processes.sharedRandomness(ctx, id)
+	}
+	return out, err
+}
+
+// publish publishes the event that a planned sandbox has been made.
+func (c *creator) publish(ctx context.Context, p *plan, made *caisson.Sandbox, out started) {
+	if p.from == nil {
+		c.states.event(ctx, made, "sandbox."+string(made.State), map[string]string{"template": made.Template})
+		return
+	}
+	data := map[string]string{"parent": string(p.from.id), "reason": out.filesOnly}
+	if len(out.shared) > 0 {
+		data["sharedRandomness"] = strings.Join(out.shared, ", ")
+	}
+	c.states.event(ctx, made, "sandbox.forked", data)
+}

@@ -1,0 +1,144 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A finder resolves references to sandboxes for the caller of a request.
+type finder struct {
+	sandboxes caisson.Table[caisson.Sandbox]
+	build     string
+}
+
+// find returns a sandbox of the caller's account.
+func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.sandboxes.Get(ctx, in, ref)
+}
+
+// findFor returns a sandbox of the caller's account if its state allows v.
+func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
+	sb, err := f.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return sb, f.allow(sb, v)
+}
+
+// allow returns an error if v is not allowed in the state of sb. A sandbox that another build started uses that build's
+// protocol: it can only be stopped or removed, and started again by this build.
+func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
+	if err := sb.State.Allow(v); err != nil {
+		return err
+	}
+	if wired(sb) && sb.Build != f.build && v != caisson.VerbStop && v != caisson.VerbRemove {
+		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
+	}
+	return nil
+}
+
+// scope returns the scope that the caller in ctx may access, and the caller.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+// states stores the states of sandboxes, of any account, and publishes events about them.
+type states struct {
+	sandboxes caisson.Table[caisson.Sandbox]
+	events    caisson.Publisher
+}
+
+// get returns a sandbox of any account.
+func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
+	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
+}
+
+// list returns all sandboxes in a scope.
+func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
+	return listAll(ctx, s.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+}
+
+// errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
+var errUnchanged = errors.New("unchanged")
+
+// set stores a state, and the fields that change sets.
+func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
+		if change != nil {
+			if err := change(s); err != nil {
+				return err
+			}
+		}
+		if s.State != to {
+			s.ChangedAt = now()
+		}
+		s.State = to
+		if !to.Live() {
+			s.PauseAt = nil // only live sandboxes can be paused
+		}
+		return nil
+	})
+}
+
+// remove deletes the record of a sandbox.
+func (s states) remove(ctx context.Context, id caisson.ID) error {
+	return s.sandboxes.Delete(ctx, caisson.AllAccounts(), string(id))
+}
+
+// event publishes an event about a sandbox.
+func (s states) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
+	s.events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
+}
+
+// now returns the current time in UTC, as it is stored.
+func now() time.Time { return time.Now().UTC() }
+
+// idSet is a set of ids that is safe for concurrent use.
+type idSet struct {
+	mu  sync.Mutex
+	ids map[caisson.ID]bool // guarded by mu
+}
+
+// set adds id to the set if to is true, else removes it.
+func (m *idSet) set(id caisson.ID, to bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids == nil {
+		m.ids = map[caisson.ID]bool{}
+	}
+	delete(m.ids, id)
+	if to {
+		m.ids[id] = true
+	}
+}
+
+// hold adds id to the set until release is called.
+func (m *idSet) hold(id caisson.ID) (release func()) {
+	m.set(id, true)
+	return func() { m.set(id, false) }
+}
+
+// has reports whether id is in the set.
+func (m *idSet) has(id caisson.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ids[id]
+}
+
+// list returns the ids in the set, in no particular order.
+func (m *idSet) list() []caisson.ID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.ids))
+}

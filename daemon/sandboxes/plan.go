@@ -1,0 +1,259 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A plan is how a sandbox is made. It is resolved once from a request, to create, fork or restore a sandbox, and executed by
+// [creator]; a part of it is stored with the sandbox until that has been made, see [resolver.undo].
+type plan struct {
+	sandbox   *caisson.Sandbox // its record, in the state Creating
+	from      *origin          // nil: a new sandbox
+	dir       string           // the capture of from
+	start     bool             // whether its processes are started
+	workspace *caisson.WorkspaceRequest
+	handles   []caisson.Handle // the host directories in the sandbox's mounts
+	// randomness is what happens to random state in restored memory, see [source].
+	randomness string
+	asked      asked
+}
+
+// store sets the part of the plan that is stored with the sandbox.
+func (p *plan) store() {
+	p.sandbox.Plan = &caisson.Plan{Version: caisson.PlanVersion, Start: p.start}
+	if p.from != nil {
+		p.sandbox.Plan.From, p.sandbox.Plan.Capture, p.sandbox.Plan.Memory = p.from.id, p.from.capture, p.from.memory
+	}
+	if p.workspace != nil {
+		p.sandbox.Plan.Workspace = p.workspace.Kind
+	}
+}
+
+// asked is the part of a request that depends on rights, policies and limits which can change before the plan is executed.
+type asked struct {
+	policy   *caisson.Policy
+	models   *caisson.ModelGrant
+	assigned *caisson.Assignment
+	mounts   []caisson.Mount // without that of a workspace
+}
+
+// planner resolves requests into plans.
+type planner struct {
+	catalog    catalog
+	images     *ImageService
+	holds      interface{ Hold() (release func()) }
+	snapshots  caisson.Table[caisson.Snapshot]
+	network    network
+	workspaces *workspaces
+	dirs       dirs
+	node       string
+	build      string
+}
+
+// create resolves a request to create a sandbox. The sandbox's layers are protected from pruning until the caller calls
+// hold, which it must do once the sandbox is in the store.
+func (p *planner) create(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
+	if err := p.check(ctx, req); err != nil {
+		return nil, nil, err
+	}
+	if req.Snapshot == "" {
+		return p.fresh(ctx, req)
+	}
+	pl, err = p.restore(ctx, req)
+	return pl, func() {}, err
+}
+
+// check checks everything about a request that does not depend on the state of the host: its form and limits, the
+// directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
+// capacity is checked by admit, and money by the lease of each call of a model.
+func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
+	if err := validateCreate(req); err != nil {
+		return err
+	}
+	if err := checkDirectories(ctx, req); err != nil {
+		return err
+	}
+	if err := errors.Join(p.workspaces.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(req)); err != nil {
+		return err
+	}
+	if err := p.network.check(ctx, "", req.Policy, req.Models); err != nil {
+		return err
+	}
+	return p.network.checkAssignment(ctx, req.Assigned)
+}
+
+// fresh resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
+// from pruning until the caller calls hold, which it must do once the sandbox is in the store.
+func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := p.catalog.get(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
+	if err != nil {
+		return nil, nil, err
+	}
+	if req.Image != "" {
+		t.Image, t.Built, t.Setup = req.Image, nil, nil
+	}
+	if len(t.Setup) > 0 && t.Built == nil {
+		return nil, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
+	}
+	release := p.holds.Hold()
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	img, err := p.images.image(ctx, t.Image)
+	if err != nil {
+		return nil, nil, err
+	}
+	rootfs := img.Rootfs
+	if t.Built != nil {
+		rootfs = t.Built.Rootfs
+	}
+	sb := &caisson.Sandbox{
+		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
+		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
+		Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(),
+	}
+	pl = &plan{
+		sandbox: sb, start: !req.NoStart, workspace: req.Workspace,
+		asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts},
+	}
+	sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
+	sb.Spec.WorkspaceAt = req.Placeholder
+	pl.store()
+	return pl, release, nil
+}
+
+// restore resolves a request to create a sandbox from a snapshot, which forks it.
+func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*plan, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := p.snapshots.Get(ctx, in, string(req.Snapshot))
+	if err != nil {
+		return nil, err
+	}
+	if req.TTL != nil {
+		snap.Spec.TTL = *req.TTL
+	}
+	if req.HardTTL != nil {
+		snap.Spec.HardTTL = *req.HardTTL
+	}
+	if req.Randomness != "" {
+		snap.Spec.Randomness = req.Randomness
+	}
+	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
+		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
+		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return plans[0], nil
+}
+
+// checkFork checks the form and rights of a request for forks, and fills in its defaults.
+func (p *planner) checkFork(ctx context.Context, req *caisson.ForkRequest) error {
+	if req.Count == 0 {
+		req.Count = 1
+	}
+	if req.Count < 1 || req.Count > 100 {
+		return caisson.Invalidf("count", "%d is not between 1 and 100", req.Count)
+	}
+	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+		return err
+	}
+	if err := p.network.check(ctx, "", req.Policy, req.Models); err != nil {
+		return err
+	}
+	if err := errors.Join(p.network.checkAssignment(ctx, req.Assigned), validateResources("resources", req.Resources)); err != nil {
+		return err
+	}
+	return p.workspaces.check(ctx, req.Workspace, nil)
+}
+
+// forks resolves a request that was checked into the plans of forks of the capture in dir.
+func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*plan, error) {
+	if err := p.workspaces.checkForkable(&from, req); err != nil {
+		return nil, err
+	}
+	limits, err := from.limits(req.Resources)
+	if err != nil {
+		return nil, err
+	}
+	plans := make([]*plan, req.Count)
+	for i := range plans {
+		name := req.Name
+		if name != "" && req.Count > 1 {
+			name = fmt.Sprintf("%s-%d", name, i+1)
+		}
+		sb := &caisson.Sandbox{
+			ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
+			State: caisson.Creating, Labels: req.Labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
+			Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(), Assigned: req.Assigned,
+		}
+		pl := &plan{
+			sandbox: sb, from: &from, dir: dir, start: true, workspace: req.Workspace,
+			// If several sandboxes are restored from the same memory, each must draw its own random numbers.
+			randomness: randomnessOpenSSL, asked: asked{req.Policy, req.Models, req.Assigned, nil},
+		}
+		sb.Spec.Resources, sb.Spec.Models, sb.Spec.Workspace, sb.Spec.Volume = limits, req.Models, "", nil
+		if sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, nil, nil); len(pl.handles) > 0 {
+			sb.Spec.WorkspaceAt = ""
+		}
+		if req.Policy != nil {
+			sb.Spec.Policy = *req.Policy
+		}
+		if req.KeepRandomness {
+			pl.randomness, sb.Spec.Randomness = "", ""
+		}
+		pl.store()
+		plans[i] = pl
+	}
+	return plans, nil
+}
+
+// An origin is the sandbox or snapshot that forks are created from. Its fields are those of the sandbox or snapshot.
+type origin struct {
+	id       caisson.ID
+	account  string
+	template string
+	spec     caisson.Spec
+	rootfs   caisson.Rootfs
+	memory   bool       // whether its capture contains memory
+	capture  caisson.ID // of a temporary capture; "" for none
+}
+
+// limits returns the limits of a fork that requests ask. A fork with memory keeps the origin's limits of disk,
+// processes and open files, and needs at least the memory that the origin may use.
+func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
+	had, r := o.spec.Resources, replaceLimits(o.spec.Resources, ask)
+	if !o.memory {
+		return r, nil
+	}
+	switch {
+	case r.Memory < had.Memory:
+		return r, caisson.Invalidf("resources.memory", "%s is less than the %s that it is forked from may use", r.Memory, had.Memory)
+	case r.Disk != had.Disk:
+		return r, caisson.Invalidf("resources.disk", "a fork with memory keeps the limit of what it is forked from, %s", had.Disk)
+	case r.PIDs != had.PIDs:
+		return r, caisson.Invalidf("resources.pids", "a fork with memory keeps the limit of what it is forked from, %d", had.PIDs)
+	case r.OpenFiles != had.OpenFiles:
+		return r, caisson.Invalidf("resources.openFiles", "a fork with memory keeps the limit of what it is forked from, %d", had.OpenFiles)
+	}
+	return r, nil
+}
+
+// originOf returns a snapshot as the origin of forks.
+func originOf(s *caisson.Snapshot) origin {
+	return origin{id: s.ID, account: s.Account, template: s.Template, spec: s.Spec, rootfs: s.Rootfs, memory: s.Memory}
+}

@@ -1,0 +1,124 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/guestd"
+)
+
+// fileAccess gives callers the files of sandboxes: of those that run, or of their stand-ins.
+type fileAccess struct {
+	finder    finder
+	locks     *locks
+	clients   *fileClients
+	admission *admission
+	hidden    *idSet
+	specs     *specs
+	runtime   standInRuntime
+	dirs      dirs
+	log       *slog.Logger
+}
+
+// standInRuntime is the part of a runtime that stand-ins use.
+type standInRuntime interface {
+	Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error
+	Destroy(ctx context.Context, id caisson.ID) error
+}
+
+// A standIn is a temporary sandbox with the files of a sandbox that does not run.
+type standIn struct {
+	id      caisson.ID
+	runtime standInRuntime
+	dirs    dirs
+	log     *slog.Logger
+	hidden  *idSet          // has id until the removal
+	ctx     context.Context // for its removal
+	removed sync.Once
+}
+
+// remove removes the stand-in.
+func (s *standIn) remove() {
+	s.removed.Do(func() {
+		defer s.hidden.set(s.id, false)
+		if err := errors.Join(s.runtime.Destroy(s.ctx, s.id), s.dirs.removeSandboxDir(s.ctx, s.id)); err != nil {
+			s.log.ErrorContext(s.ctx, "a temporary sandbox for reading files could not be removed", "sandbox", s.id, "err", err)
+		}
+	})
+}
+
+// acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
+// write is true and the sandbox does not run.
+func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
+	sb, err := a.finder.findFor(ctx, ref, caisson.VerbFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	if write && sb.State != caisson.Running {
+		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
+	}
+	if sb.State != caisson.Running {
+		return a.standIn(ctx, sb)
+	}
+	client, release := a.clients.running(sb.ID)
+	return client, release, nil
+}
+
+// standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
+// none.
+func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
+	release, err := a.locks.acquire(ctx, of.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	// The record is read again: the state may have changed while waiting for the lock.
+	if of, err = a.finder.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
+		return nil, nil, err
+	}
+	if of.State == caisson.Running {
+		client, release := a.clients.running(of.ID)
+		return client, release, nil
+	}
+	if client, release := a.clients.standIn(of.ID); client != nil {
+		return client, release, nil
+	}
+	a.clients.drop(of.ID) // It dates from when the sandbox was running.
+
+	files := a.dirs.inDir(of.ID, filesTar)
+	if of.State == caisson.Paused {
+		files = a.dirs.inDir(of.ID, pauseDir+"/"+filesTar)
+	}
+	sb := *of
+	sb.ID = caisson.NewID(caisson.SandboxPrefix)
+	sb.Spec.Command = nil
+	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
+	// specs finds by the sandbox's id.
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
+	admitted, err := a.admission.admit(ctx, sb.ID, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer admitted()
+	a.hidden.set(sb.ID, true)
+	in := &standIn{id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, hidden: a.hidden, ctx: context.WithoutCancel(ctx)}
+	if err := a.dirs.makeDir(&sb); err != nil {
+		in.remove()
+		return nil, nil, err
+	}
+	spec, closeSpec, err := a.specs.of(ctx, &sb)
+	defer closeSpec()
+	if err == nil {
+		spec.Files = pathIfExists(files)
+		err = a.runtime.Create(ctx, sb.ID, spec)
+	}
+	if err != nil {
+		in.remove()
+		return nil, nil, err
+	}
+	client, free := a.clients.addStandIn(of.ID, in)
+	return client, free, nil
+}

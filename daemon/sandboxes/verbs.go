@@ -1,0 +1,201 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// verbs are the acts of changes: what changes of state do on the host.
+type verbs struct {
+	runtime interface {
+		fileSaver
+		ender
+		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
+		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
+		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
+	}
+	states    states
+	admission *admission
+	processes *processes
+	freezer   *freezer
+	clients   *fileClients
+	watches   *watches
+	dirs      dirs
+	build     string
+}
+
+// start starts a sandbox that does not run, with its saved files.
+func (v *verbs) start(ctx context.Context, sb *caisson.Sandbox) error {
+	admitted, err := v.admission.admit(ctx, sb.ID, 0)
+	if err != nil {
+		return err
+	}
+	defer admitted()
+	sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = v.build, nil, "", nil
+	return v.processes.run(ctx, sb, source{files: pathIfExists(v.dirs.inDir(sb.ID, filesTar))})
+}
+
+// pathIfExists returns path, or "" if there is no file at path.
+func pathIfExists(path string) string {
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// stop keeps the files of a sandbox and ends its processes; grace is as in [verbs.terminate].
+func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Duration) error {
+	sb.Reason = ""
+	if sb.State == caisson.Paused {
+		return v.stopPaused(sb)
+	}
+	if sb.State == caisson.Suspended { // A suspended sandbox has to be thawed to terminate.
+		if err := v.freezer.thaw(ctx, sb.ID); err != nil {
+			return err
+		}
+	}
+	err := v.shutDown(ctx, sb.ID, grace)
+	if b := (stateError{}); err == nil || errors.As(err, &b) {
+		return err
+	}
+	return stateError{err, caisson.Running} // even if it was suspended before, because it has been thawed
+}
+
+// suspend freezes a sandbox. Its wire stays attached: replies to requests that it has sent are kept until it is woken.
+func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
+	v.clients.drop(sb.ID) // A frozen sandbox does not reply to it.
+	if err := v.freezer.freeze(ctx, sb.ID); err != nil {
+		return v.freezer.thawAfter(ctx, sb.ID, err)
+	}
+	return nil
+}
+
+// wake thaws a suspended sandbox.
+func (v *verbs) wake(ctx context.Context, sb *caisson.Sandbox) error {
+	return v.freezer.thaw(ctx, sb.ID)
+}
+
+// shutDown terminates the processes of a running sandbox, saves its files, and frees its other resources.
+func (v *verbs) shutDown(ctx context.Context, id caisson.ID, grace time.Duration) error {
+	if err := v.terminate(ctx, id, grace); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // No process runs any longer, so the stop cannot be rolled back.
+	tar := v.dirs.inDir(id, filesTar)
+	if err := writeFile(tar, func(f *os.File) error { return v.runtime.SaveFiles(ctx, id, f) }); err != nil {
+		return err
+	}
+	v.watches.unwatch(id)
+	err := v.processes.halt(ctx, id)
+	if err != nil && ended(v.runtime, id) {
+		return stateError{err, caisson.Stopped} // The files are saved; the next start frees the sandbox's other resources.
+	}
+	return err
+}
+
+// stopPaused keeps the files of a paused sandbox and removes its memory.
+func (v *verbs) stopPaused(sb *caisson.Sandbox) error {
+	if err := os.Rename(v.dirs.inDir(sb.ID, pauseDir+"/"+filesTar), v.dirs.inDir(sb.ID, filesTar)); err != nil {
+		return err
+	}
+	return v.dirs.dropSaved(sb.ID, pauseDir)
+}
+
+// terminate sends SIGTERM to every process, and SIGKILL after grace. If ctx ends within grace, terminate returns
+// without sending SIGKILL.
+func (v *verbs) terminate(ctx context.Context, id caisson.ID, grace time.Duration) error {
+	if grace > 0 && v.runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
+		deadline := time.NewTimer(grace)
+		defer deadline.Stop()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for v.busy(ctx, id) {
+			select {
+			case <-tick.C:
+				continue
+			case <-deadline.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			break
+		}
+	}
+	// An error is ignored: if a process survives, destroying the sandbox returns an error.
+	_ = v.runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
+	return nil
+}
+
+// busy reports whether the sandbox runs any process other than its init. The command's zombie, which init keeps for its
+// exit status, does not count.
+func (v *verbs) busy(ctx context.Context, id caisson.ID) bool {
+	list, err := v.runtime.Processes(ctx, id)
+	if err != nil {
+		return false
+	}
+	for _, p := range list {
+		if p.PID == 1 {
+			continue
+		}
+		if p.PID == 2 && v.commandEnded(ctx, id) {
+			continue
+		}
+		return true
+	}
+	return false
+}
+
+// commandEnded reports whether the exit status of the sandbox's command is stored.
+func (v *verbs) commandEnded(ctx context.Context, id caisson.ID) bool {
+	sb, err := v.states.get(ctx, id)
+	return err == nil && sb.Exit != nil
+}
+
+// pause writes the sandbox's memory and files to its pauseDir and kills its processes.
+func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
+	err := writeDir(v.dirs.inDir(sb.ID, pauseDir), func(dir string) error {
+		v.clients.drop(sb.ID)
+		if err := v.runtime.Checkpoint(ctx, sb.ID, dir, false); err != nil {
+			return err
+		}
+		return copyDepends(v.dirs.sandboxDir(sb.ID), dir)
+	})
+	if err != nil {
+		if sb.State != caisson.Suspended {
+			// The sandbox is frozen if the checkpoint was, or may have been, written.
+			return v.freezer.thawAfter(ctx, sb.ID, err)
+		}
+		return err
+	}
+	v.watches.unwatch(sb.ID)
+	if err := v.processes.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
+		// The state is saved, and the remaining processes are frozen; the next resume kills them first.
+		return stateError{err, caisson.Paused}
+	}
+	return nil
+}
+
+// resume starts a paused sandbox from its pauseDir.
+func (v *verbs) resume(ctx context.Context, sb *caisson.Sandbox) error {
+	dir := v.dirs.inDir(sb.ID, pauseDir)
+	admitted, err := v.admission.admit(ctx, sb.ID, memoryOf(dir))
+	if err != nil {
+		return err
+	}
+	defer admitted()
+	sb.Reason = ""
+	filesOnly, err := v.processes.runFrom(ctx, sb, dir, sb.Spec.Randomness)
+	if err != nil {
+		return err
+	}
+	if filesOnly != "" {
+		sb.Reason, sb.Exit, sb.SharedRandomness = filesOnly, nil, nil
+	}
+	sb.Build = v.build
+	return nil
+}

@@ -1,0 +1,121 @@
+package sandboxes
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// wireChanges changes what the wires of sandboxes are configured with.
+type wireChanges struct {
+	finder    finder
+	sandboxes caisson.Table[caisson.Sandbox]
+	locks     *locks
+	network   network
+	log       *slog.Logger
+}
+
+// assign implements [Core.Assign].
+func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Assignment) (*caisson.Sandbox, error) {
+	if err := w.network.checkAssignment(ctx, to); err != nil {
+		return nil, err
+	}
+	return w.change(ctx, string(id), func(sb *caisson.Sandbox) (undo func(*caisson.Sandbox), err error) {
+		old := sb.Assigned
+		if err := checkAssignable(sb, to); err != nil {
+			return nil, err
+		}
+		sb.Assigned = to
+		return func(sb *caisson.Sandbox) { sb.Assigned = old }, nil
+	})
+}
+
+// setWire sets fields of a sandbox, and returns a function that restores them.
+type setWire = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
+
+// change stores the fields of a sandbox that set sets, and applies them to its wire. If that fails, it restores the fields with
+// the function that set has returned.
+func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*caisson.Sandbox, error) {
+	sb, err := w.finder.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	release, err := w.locks.acquireSoon(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	var undo func(*caisson.Sandbox)
+	// The change is stored first: if the daemon stops here, the next one configures the wire from the store.
+	changed, err := w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) (err error) {
+		undo, err = set(s)
+		return err
+	})
+	if err != nil || !wired(changed) {
+		return changed, err // A sandbox without a wire gets the change with its next wire.
+	}
+	err = w.network.configure(ctx, changed)
+	if err == nil || caisson.KindOf(err) == caisson.NotFound { // A sandbox that has lost its wire has no network access.
+		return changed, nil
+	}
+	// The wire may be configured either way now. The old fields are restored, so that nothing remains of a change that was
+	// reported as failed: no run is charged for it, and no policy is in force.
+	clean := context.WithoutCancel(ctx)
+	back, uerr := w.sandboxes.Update(clean, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+		undo(s)
+		return nil
+	})
+	if uerr == nil {
+		uerr = w.network.configure(clean, back)
+	}
+	if uerr != nil {
+		w.log.ErrorContext(ctx, "a change of a wire that failed could not be taken back", "sandbox", sb.ID, "err", uerr)
+	}
+	return nil, err
+}
+
+// checkAssignable returns a Conflict error if the sandbox cannot get the assignment a. Clearing the assignment (nil) is always
+// allowed.
+func checkAssignable(sb *caisson.Sandbox, a *caisson.Assignment) error {
+	switch has := sb.Assigned; {
+	case a == nil:
+		return nil
+	case sb.Pooled:
+		return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
+	case sb.State == caisson.Failed || sb.State == caisson.Removing:
+		return caisson.Errorf(caisson.Conflict, "a %s sandbox cannot serve a run; it can only be removed", sb.State)
+	case has != nil && (has.Run != a.Run || has.Attempt != a.Attempt):
+		return caisson.Errorf(caisson.Conflict, "the sandbox serves attempt %d of run %s, which must end first", has.Attempt, has.Run)
+	}
+	return nil
+}
+
+// checkAssignment validates an assignment; nil is valid.
+func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) error {
+	if a == nil {
+		return nil
+	}
+	if a.Run == "" {
+		return caisson.Invalidf("assigned.run", "a run id is required")
+	}
+	for _, id := range a.Lineage {
+		if id == "" || strings.ContainsAny(string(id), " \t\r\n") {
+			return caisson.Invalidf("assigned.lineage", "%.70q is not the id of a run", id)
+		}
+	}
+	return n.check(ctx, "assigned.", nil, a.Models)
+}
+
+// guestOf returns the wire's guest record of a sandbox that serves a run.
+func guestOf(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
+	lineage := make([]string, len(a.Lineage))
+	for i, id := range a.Lineage {
+		lineage[i] = string(id)
+	}
+	return caisson.Guest{
+		Sandbox: sb.ID, Account: sb.Account, Run: string(a.Run), Attempt: a.Attempt, Session: string(a.Session), Agent: a.Agent,
+		User: a.User, Lineage: strings.Join(lineage, " "), Trace: a.Trace,
+	}
+}
