@@ -63,16 +63,6 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
-// A Dialer is a Runtime that can connect to servers in a sandbox.
-type Dialer interface {
-	// Dial connects to a server in the sandbox and returns the host's end of the connection: a stream socket in non-blocking
-	// mode. Half-close passes in both directions; a reset by the server is an end of file. network "tcp" has a port as its
-	// address, which is tried on 127.0.0.1, ::1 and the wire's address; "unix" has the absolute path of a socket in the
-	// guest's root. ctx applies to connecting only. A checkpoint ends all connections; freezing does not. Errors: Conflict while
-	// frozen, Unavailable if nobody listens, Exhausted at the limit of connections, Invalid for a bad address.
-	Dial(ctx context.Context, id ID, network, address string) (*os.File, error)
-}
-
 // HostMeter is a Runtime that can tell what sandboxes have on the host.
 type HostMeter interface {
 	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
@@ -81,6 +71,16 @@ type HostMeter interface {
 	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
 	// List.
 	Remains() ([]ID, error)
+}
+
+// A Dialer is a Runtime that can connect to servers in a sandbox.
+type Dialer interface {
+	// Dial connects to a server in the sandbox and returns the host's end of the connection: a stream socket in non-blocking
+	// mode. Half-close passes in both directions; a reset by the server is an end of file. network "tcp" has a port as its
+	// address, which is tried on 127.0.0.1, ::1 and the wire's address; "unix" has the absolute path of a socket in the
+	// guest's root. ctx applies to connecting only. A checkpoint ends all connections; freezing does not. Errors: Conflict while
+	// frozen, Unavailable if nobody listens, Exhausted at the limit of connections, Invalid for a bad address.
+	Dial(ctx context.Context, id ID, network, address string) (*os.File, error)
 }
 
 // RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork

@@ -58,6 +58,8 @@ var benchmarks = []struct {
 	{"wire.out", trafficBenchmark(traffic.wireOut)},
 	{"wire.in", trafficBenchmark(traffic.wireIn)},
 	{"wire.connect", trafficBenchmark(traffic.wireConnect)},
+	{"dial.connect", trafficBenchmark(traffic.dialConnect)},
+	{"dial.throughput", trafficBenchmark(traffic.dialThroughput)},
 	{"gate.diff", (*suite).gateDiff},
 	{"gate.mount", (*suite).gateMount},
 	{"relay.clone", (*suite).relayClone},

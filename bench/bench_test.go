@@ -58,6 +58,8 @@ func TestTargets(t *testing.T) {
 		{row.atMostTimes(1.4), "≤ 1.4 × baseline", false},
 		{row.atMostOver(1), "≤ 1 ms over baseline", true},
 		{row.over(2.9), "> 2.9 ms", true},
+		{row.atLeastTimes(1.5), "≥ 1.5 × baseline", true},
+		{row.atLeastTimes(1.6), "≥ 1.6 × baseline", false},
 		{row.over(3), "> 3 ms", false},
 		{row.atMostOver(1).under(2), "≤ 1 ms over baseline, < 2 ms", false},
 		{row.under(2).atMostOver(1), "< 2 ms, ≤ 1 ms over baseline", false},

@@ -18,11 +18,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A separate runtime opens the daemon's sandboxes. It does not change them.
-	rt, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
-		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
-	})
+	rt, err := s.openRuntime()
 	if err != nil {
 		return err
 	}
@@ -53,6 +49,14 @@ func (s *suite) execAPI(ctx context.Context) error {
 	s.add(newRow("exec.api.stream", "ms", all[1], "runsc exec", all[3]).atMostTimes(0.6))
 	s.add(newRow("exec.api.stream.overhead", "ms", all[1], "runtime/gvisor in-process", all[2]).atMostOver(1))
 	return nil
+}
+
+// openRuntime returns a separate runtime that has the daemon's sandboxes. It does not change them.
+func (s *suite) openRuntime() (*gvisor.Runtime, error) {
+	return gvisor.New(gvisor.Config{
+		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
+		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
+	})
 }
 
 // finish reads the output of a process to its end.

@@ -60,6 +60,11 @@ func (r Row) atMostTimes(factor float64) Row {
 	return r.want(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
 }
 
+// atLeastTimes adds the target that the median is at least factor times the median of the baseline.
+func (r Row) atLeastTimes(factor float64) Row {
+	return r.want(fmt.Sprintf("≥ %g × baseline", factor), r.P50 >= factor*r.BaselineP50)
+}
+
 // atMostOver adds the target that the median is at most limit above the median of the baseline.
 func (r Row) atMostOver(limit float64) Row {
 	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)

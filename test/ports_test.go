@@ -112,6 +112,17 @@ func serving(t testing.TB, url, want string) {
 	})
 }
 
+// freePort returns a port of 127.0.0.1 that was free a moment ago.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}
+
 // broken connects and checks that the connection breaks: at once, or at its first use.
 func broken(t testing.TB, address string) {
 	t.Helper()
@@ -133,7 +144,8 @@ func broken(t testing.TB, address string) {
 func TestPortForward(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	d := h.serve("--listen", "127.0.0.1:0")
+	listen := "127.0.0.1:" + freePort(t)
+	d := h.serve("--listen", listen)
 	h.ok("sandbox", "create", "--name", "web")
 	h.sh("web", "echo hello > /srv/page")
 	f := h.forward(2, nil, "web", "0:3000", "0:3001")
@@ -144,12 +156,8 @@ func TestPortForward(t *testing.T) {
 	h.server("web")
 	serving(t, page, "hello\n")
 
-	url, err := os.ReadFile(filepath.Join(h.data, "url"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	remote := func(account string) []string {
-		return []string{"CAISSON_HOST=" + strings.TrimSpace(string(url)), "CAISSON_TOKEN=" + h.ok("token", "create", "t", "--account", account)}
+		return []string{"CAISSON_HOST=http://" + listen, "CAISSON_TOKEN=" + h.ok("token", "create", "t", "--account", account)}
 	}
 	far := h.forward(1, remote("local"), "web", "0:3000")
 	serving(t, "http://"+far.locals[0]+"/page", "hello\n")
@@ -159,7 +167,7 @@ func TestPortForward(t *testing.T) {
 	other := *h
 	other.env = append(slices.Clone(h.env), remote("team-b")...)
 	other.fails(3, "web", "port-forward", "web", "0:3000")
-	other.env = append(slices.Clone(h.env), "CAISSON_HOST="+strings.TrimSpace(string(url)), "CAISSON_TOKEN=wrong")
+	other.env = append(slices.Clone(h.env), "CAISSON_HOST=http://"+listen, "CAISSON_TOKEN=wrong")
 	other.fails(5, "token", "port-forward", "web", "0:3000")
 	h.fails(3, "nobody", "port-forward", "nobody", "0:3000")
 	h.fails(2, "x:3000", "port-forward", "web", "x:3000")
@@ -275,7 +283,7 @@ func TestPromise7KilledWithConnectionsOpen(t *testing.T) {
 	h.ok("sandbox", "create", "--name", "web")
 	h.server("web")
 	f := h.forward(1, nil, "web", "0:3000")
-	serving(t, "http://"+f.locals[0]+"/", mustGet(t, "http://"+f.locals[0]+"/"))
+	mustGet(t, "http://"+f.locals[0]+"/")
 	var conns []net.Conn
 	for range 50 {
 		status, c := h.connect("web", `{"port": 3000}`)
@@ -316,12 +324,7 @@ func TestGuidePorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := fmt.Sprint(free.Addr().(*net.TCPAddr).Port)
-	free.Close()
+	local := freePort(t)
 	var f *portForward
 	ran := 0
 	for _, m := range regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(string(page), -1) {

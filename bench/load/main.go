@@ -2,7 +2,7 @@
 // clients. It uses only the standard library, because it also runs inside sandboxes.
 //
 // A client starts when its standard input ends, and prints its measurements as one JSON array of numbers. A server has
-// its listener as descriptor 3 and serves until it is killed.
+// its listener as descriptor 3, unless it is given an address, and serves until it is killed.
 package main
 
 import (
@@ -47,7 +47,7 @@ func run() error {
 	flag.DurationVar(&o.duration, "for", time.Second, "rate, send, receive: how long")
 	flag.Parse()
 	if serve := servers[flag.Arg(0)]; serve != nil {
-		return listen(serve)
+		return listen(serve, flag.Arg(1))
 	}
 	measure := clients[flag.Arg(0)]
 	if measure == nil || flag.NArg() != 2 {
@@ -63,9 +63,14 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(got)
 }
 
-// listen serves each connection until its client closes it.
-func listen(serve func(net.Conn) error) error {
-	l, err := net.FileListener(os.NewFile(3, "listener"))
+// listen serves each connection until its client closes it. Without an address, the listener is descriptor 3.
+func listen(serve func(net.Conn) error, address string) (err error) {
+	var l net.Listener
+	if address == "" {
+		l, err = net.FileListener(os.NewFile(3, "listener"))
+	} else {
+		l, err = net.Listen("tcp", address)
+	}
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ var _ caisson.Connections = (*Connections)(nil)
 
 // NewConnections returns the service that connects, with d, to servers in the sandboxes of c.
 func NewConnections(c *Core, d caisson.Dialer) *Connections {
-	return &Connections{find: c.findFor, dial: d.Dial, sandbox: map[caisson.ID]int{}, accounts: map[string]int{}}
+	return &Connections{find: c.api.lifecycle.finder.findFor, dial: d.Dial, sandbox: map[caisson.ID]int{}, accounts: map[string]int{}}
 }
 
 // Connect implements [caisson.Connections].

@@ -19,9 +19,7 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	out, said, status, err := runGuestd(ctx, func(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
-		return execIn(ctx, p.runtime, id, e)
-	}, id, e)
+	out, said, status, err := runGuestd(ctx, p.runtime, id, e)
 	if err != nil {
 		return nil, err
 	}
@@ -35,15 +33,12 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	return detachedProcess{pid}, nil
 }
 
-// execFunc starts a process in a sandbox.
-type execFunc func(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error)
-
 // maxReply is the maximum size in bytes of what guestd prints for [runGuestd].
 const maxReply = 1 << 20
 
 // runGuestd runs a guestd command to its end, and returns what it has printed, and the beginning of its messages. Both are untrusted.
-func runGuestd(ctx context.Context, exec execFunc, id caisson.ID, e caisson.RuntimeExec) (out []byte, said string, _ caisson.ExitStatus, err error) {
-	proc, err := exec(ctx, id, e)
+func runGuestd(ctx context.Context, runtime execer, id caisson.ID, e caisson.RuntimeExec) (out []byte, said string, _ caisson.ExitStatus, err error) {
+	proc, err := execIn(ctx, runtime, id, e)
 	if err != nil {
 		return nil, "", caisson.ExitStatus{}, err
 	}

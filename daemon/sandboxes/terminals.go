@@ -23,23 +23,21 @@ const attachTimeout = 10 * time.Second
 // Terminals implements [caisson.Terminals]. The terminals and all that is known of them are in the sandboxes; what comes from there is
 // untrusted.
 type Terminals struct {
-	// find returns a sandbox of the caller's account if its state allows the verb.
-	find func(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error)
-	exec execFunc
+	finder  finder
+	runtime execer
+	states  states
 	// dial connects to a unix socket in a sandbox.
-	dial func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
-	// explain returns a session whose exit status says why the sandbox has ended.
-	explain func(p caisson.Process, id caisson.ID) caisson.Process
-	making  *keylock.Locks // held while a terminal is made, by sandbox
+	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
+	making keylock.Locks // held while a terminal is made, by sandbox
 }
 
 var _ caisson.Terminals = (*Terminals)(nil)
 
 // NewTerminals returns the service that manages the terminals in the sandboxes of c.
 func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
+	p := c.api.processes
 	return &Terminals{
-		find: c.findFor, exec: c.processes.exec, making: &keylock.Locks{},
-		explain: func(p caisson.Process, id caisson.ID) caisson.Process { return reasonedProcess{p, c, id} },
+		finder: p.finder, runtime: p.runtime, states: p.states,
 		dial: func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error) {
 			return d.Dial(ctx, id, "unix", path)
 		},
@@ -61,7 +59,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	if req.Rows == 0 || req.Cols == 0 {
 		req.Rows, req.Cols = 24, 80
 	}
-	sb, err := t.find(ctx, ref, caisson.VerbExec)
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +90,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 
 // ListTerminals implements [caisson.Terminals].
 func (t *Terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Terminal, error) {
-	sb, err := t.find(ctx, ref, caisson.VerbExec)
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +107,7 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
 		return nil, err
 	}
-	sb, err := t.find(ctx, ref, caisson.VerbExec)
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +124,7 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 	if err != nil {
 		return nil, err
 	}
-	return t.explain(p, sb.ID), nil
+	return reasonedProcess{p, t.states, sb.ID}, nil
 }
 
 // RemoveTerminal implements [caisson.Terminals].
@@ -134,7 +132,7 @@ func (t *Terminals) RemoveTerminal(ctx context.Context, ref string, id caisson.I
 	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
 		return err
 	}
-	sb, err := t.find(ctx, ref, caisson.VerbExec)
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return err
 	}
@@ -151,7 +149,7 @@ func noTerminal(id caisson.ID) error {
 
 // run runs a command of guestd for terminals, as the sandbox's root, and returns its output.
 func (t *Terminals) run(ctx context.Context, id caisson.ID, env []string, args ...string) ([]byte, error) {
-	out, said, status, err := runGuestd(ctx, t.exec, id, caisson.RuntimeExec{Command: append([]string{guestdPath, "terminal"}, args...), Env: env})
+	out, said, status, err := runGuestd(ctx, t.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath, "terminal"}, args...), Env: env})
 	switch {
 	case err != nil:
 		return nil, err

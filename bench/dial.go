@@ -1,0 +1,145 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor"
+)
+
+// sinkPort is the port of the load program in a sandbox, on 127.0.0.1.
+const sinkPort = "7000"
+
+// The directions of the load program; see the command in bench/load.
+const (
+	toSink   = 's'
+	fromSink = 'r'
+)
+
+// dialConnect compares the time for connecting to a server on the loopback device of a sandbox with that of starting a program there.
+func (s traffic) dialConnect(ctx context.Context) error {
+	return s.withSink(ctx, func(rt *gvisor.Runtime, box *loadSandbox) error {
+		all, err := compare(ctx, 10*s.N,
+			side{do: func(ctx context.Context) error {
+				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", sinkPort)
+				if err != nil {
+					return err
+				}
+				return f.Close()
+			}},
+			side{do: func(ctx context.Context) error {
+				p, err := rt.Exec(ctx, caisson.ID(box.id), caisson.RuntimeExec{Command: []string{program}})
+				return finish(ctx, p, err)
+			}},
+		)
+		if err != nil {
+			return err
+		}
+		s.add(newRow("dial.connect", "ms", all[0], "exec in the same sandbox", all[1]).atMostTimes(0.2))
+		return nil
+	})
+}
+
+// dialThroughput compares the speed of one connection into a sandbox with that of one over its wire.
+func (s traffic) dialThroughput(ctx context.Context) error {
+	return s.withSink(ctx, func(rt *gvisor.Runtime, box *loadSandbox) error {
+		sink, err := s.startLoad(ctx, "sink")
+		if err != nil {
+			return err
+		}
+		overWire := func(client string) measure { return box.inside("-for=1s", client, sink.addressOn(hostAddress)) }
+		dialled := func(way byte) measure {
+			return func(ctx context.Context) (samples, error) {
+				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", sinkPort)
+				if err != nil {
+					return nil, err
+				}
+				return stream(f, way, time.Second)
+			}
+		}
+		all, err := interleave(ctx, throughputSamples, dialled(toSink), overWire("receive"), dialled(fromSink), overWire("send"))
+		if err := errors.Join(err, sink.end()); err != nil {
+			return err
+		}
+		s.add(newSpeed("dial.throughput.in", "Gbit/s", all[0], "the wire", all[1]).atLeastTimes(0.8))
+		s.add(newSpeed("dial.throughput.out", "Gbit/s", all[2], "the wire", all[3]).atLeastTimes(0.8))
+		return nil
+	})
+}
+
+// withSink calls f with a sandbox in which a sink of the load program listens, and with a runtime that has it.
+func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSandbox) error) error {
+	box, err := s.createLoaded(ctx, s.daemon, nil)
+	if err != nil {
+		return err
+	}
+	rt, err := s.openRuntime()
+	if err != nil {
+		return errors.Join(err, box.remove(ctx))
+	}
+	_, err = s.api.Exec(ctx, box.id, caisson.ExecRequest{Command: []string{loadPath, "sink", "127.0.0.1:" + sinkPort}, Detach: true})
+	if err == nil {
+		err = listening(ctx, rt, caisson.ID(box.id))
+	}
+	if err == nil {
+		err = f(rt, box)
+	}
+	return errors.Join(err, rt.Close(), box.remove(ctx))
+}
+
+// listening waits until the sink listens.
+func listening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		f, err := rt.Dial(ctx, id, "tcp", sinkPort)
+		if caisson.KindOf(err) != caisson.Unavailable {
+			return errors.Join(err, f.Close())
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the sink does not listen: %w", err)
+		}
+	}
+}
+
+// stream returns the rate in Gbit/s of one transfer over a connection to a sink, and closes the connection. The time ends when the
+// receiver has everything.
+func stream(f *os.File, way byte, duration time.Duration) (_ samples, err error) {
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte{way}); err != nil {
+		return nil, err
+	}
+	block, sum, start := make([]byte, 128<<10), 0, time.Now()
+	for sum == 0 || time.Since(start) < duration {
+		n := 0
+		if way == toSink {
+			n, err = conn.Write(block)
+		} else {
+			n, err = conn.Read(block)
+		}
+		if err != nil {
+			return nil, err
+		}
+		sum += n
+	}
+	if way == toSink {
+		err = conn.(*net.UnixConn).CloseWrite()
+		if err == nil {
+			_, err = io.ReadFull(conn, block[:1])
+		}
+	}
+	return samples{float64(sum) * 8 / 1e9 / time.Since(start).Seconds()}, err
+}
