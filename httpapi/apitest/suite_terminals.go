@@ -37,9 +37,6 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	}
 	io.WriteString(p.Stdin(), "one\n")
 	sees(p, "one\r\none\r\n")
-	if err := p.Resize(22, 72); err != nil {
-		t.Error(err)
-	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
@@ -63,7 +60,10 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	io.WriteString(p.Stdin(), "ignored\n")
 	io.WriteString(second.Stdin(), "two\n")
 	sees(viewer, "two\r\ntwo\r\n")
-	poll.Until(t, Timeout, func() bool { return len(list()) == 1 && list()[0].Viewers == 3 })
+	if err := second.Resize(22, 72); err != nil {
+		t.Error(err)
+	}
+	poll.Until(t, Timeout, func() bool { return len(list()) == 1 && list()[0].Viewers == 3 && list()[0].Rows == 22 })
 	if got := list()[0]; got.ID != made.ID || got.Rows != 22 || got.Cols != 72 || got.Exit != nil || got.Command[0] != "cat" {
 		t.Errorf("%+v", got)
 	}
@@ -101,8 +101,11 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 
 	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "openclaw", Interactive: true})
 	Fails(t, err, caisson.Invalid, "interactive")
-	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "shell", Interactive: true, Prompt: "true"})
+	must(c.Agents.PutAgent(ctx, caisson.Agent{
+		ID: "typist", Name: "Typist", Image: "host", Driver: caisson.DriverExec, Command: []string{"cat"}, Interactive: []string{"cat"}, Models: []string{"-"},
+	}))(t)
+	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "typist", Interactive: true, Prompt: "true"})
 	Fails(t, err, caisson.Invalid, "prompt")
-	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "shell", Interactive: true, Session: "s"})
+	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "typist", Interactive: true, Session: "s"})
 	Fails(t, err, caisson.Invalid, "session")
 }
