@@ -22,17 +22,19 @@ type detachKeys string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (k *detachKeys) UnmarshalText(b []byte) error {
+	keys := ""
 	for key := range strings.SplitSeq(string(b), ",") {
 		name, ctrl := strings.CutPrefix(strings.ToLower(key), "ctrl-")
 		switch {
 		case len(name) == 1 && ctrl && name[0] >= 'a' && name[0] <= 'z', len(name) == 1 && ctrl && strings.Contains(`@[\]^_`, name):
-			*k += detachKeys(name[0] & 0x1f)
+			keys += string(rune(name[0] & 0x1f))
 		case len(key) == 1 && key[0] > ' ' && key[0] < 0x7f:
-			*k += detachKeys(key)
+			keys += key
 		default:
 			return caisson.Errorf(caisson.Invalid, "%.40q is not a key; write for example ctrl-p,ctrl-q", key)
 		}
 	}
+	*k = detachKeys(keys)
 	return nil
 }
 
