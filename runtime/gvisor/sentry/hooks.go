@@ -28,6 +28,8 @@ const (
 	sysWaitid      = 247
 	sysPreadv      = 295
 	sysPwritev     = 296
+	sysPreadv2     = 327
+	sysPwritev2    = 328
 	sysClone3      = 435
 )
 
@@ -43,7 +45,7 @@ func installHooks(args []string) {
 			return ret, ctrl, err
 		}
 	})
-	for _, sysno := range []uintptr{sysPread64, sysPwrite64, sysPreadv, sysPwritev} {
+	for _, sysno := range []uintptr{sysPread64, sysPwrite64, sysPreadv, sysPwritev, sysPreadv2, sysPwritev2} {
 		wrap(sysno, refuseSeeks)
 	}
 	if hasCommand(args, "boot") {
