@@ -46,6 +46,8 @@ type Agent struct {
 	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
+	// Interactive is its own interface for people, started at a terminal for interactive runs.
+	Interactive []string `json:"interactive,omitempty" yaml:"interactive" doc:"What is started at a terminal for an interactive run; placeholders as in command, without {prompt}"`
 	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
 	// "final", "error" and "usage"; empty means the first built-in dialect that accepts a line.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`

@@ -11,6 +11,7 @@ type API struct {
 	Sandboxes
 	Processes
 	Services
+	Terminals
 	Snapshots
 	Templates
 	Images

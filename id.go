@@ -25,6 +25,7 @@ const (
 	JournalPrefix  = "jr"
 	RunPrefix      = "rn"
 	SessionPrefix  = "se"
+	TerminalPrefix = "tm"
 )
 
 const idLen = 2 + 1 + 16

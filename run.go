@@ -54,7 +54,7 @@ type Message struct {
 type RunRequest struct {
 	Agent   string            `json:"agent" doc:"Id in the catalog"`
 	Persona string            `json:"persona,omitempty"`
-	Prompt  string            `json:"prompt" minLength:"1" maxLength:"1048576"`
+	Prompt  string            `json:"prompt,omitempty" maxLength:"1048576" doc:"Required unless the run is interactive"`
 	History []Message         `json:"history,omitempty" doc:"Messages before the prompt, if there is no session"`
 	Model   string            `json:"model,omitempty" doc:"Alias; must be one that the agent may use"`
 	Image   string            `json:"image,omitempty" doc:"Image instead of the agent's; the run then starts cold"`
@@ -64,6 +64,9 @@ type RunRequest struct {
 	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; wider limits only over the unix socket"`
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
+	// Interactive opens the agent's own interface at a terminal in the sandbox instead of giving it a prompt. The run ends when that
+	// program does.
+	Interactive bool `json:"interactive,omitempty" doc:"Instead of giving it a prompt, start the agent's own interface at a terminal, to which clients attach; the run ends with that program, and has no time limit unless one is given"`
 	Labels  map[string]string `json:"labels,omitempty"`
 	// Source is the caller's path of the directory that becomes the workspace; Directory is its descriptor, opened by
 	// the client, and only over the unix socket. The callee owns and closes it.
@@ -90,6 +93,8 @@ type Run struct {
 	Attempt int        `json:"attempt" doc:"From 1"`
 	Session ID         `json:"session,omitempty"`
 	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
+	// Terminal is the terminal of an interactive run, once it is there.
+	Terminal ID `json:"terminal,omitempty" doc:"Of an interactive run: the terminal in its sandbox"`
 	// Workspace is the id of the workspace with this attempt's changes to the directory that the run was given.
 	Workspace ID     `json:"workspace,omitempty"`
 	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
@@ -203,7 +208,7 @@ type RunEvent struct {
 	Type    string    `json:"type" enum:"status,text_delta,tool_call_start,tool_call_result,usage_report,assistant_final,error,done"`
 	Attempt int       `json:"attempt,omitempty"`
 
-	Phase  string `json:"phase,omitempty" doc:"Of status: queued, starting, running, thinking, tool_use, compacting, warning, ending"`
+	Phase  string `json:"phase,omitempty" doc:"Of status: queued, starting, running, thinking, tool_use, compacting, warning, ending, interactive (the terminal can be used)"`
 	Label  string `json:"label,omitempty" doc:"Of status: at most the name of a tool or a sentence of Caisson's own"`
 	Delta  string `json:"delta,omitempty"`
 	CallID string `json:"toolCallId,omitempty"`

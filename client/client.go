@@ -57,7 +57,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{caisson.API{
-		Sandboxes: sandboxes{c}, Processes: processes{c}, Services: services{c}, Snapshots: snapshots{c}, Templates: templates{c}, Images: images{c}, Files: files{c},
+		Sandboxes: sandboxes{c}, Processes: processes{c}, Services: services{c}, Terminals: terminals{c}, Snapshots: snapshots{c},
+		Templates: templates{c}, Images: images{c}, Files: files{c},
 		Events: events{c}, Tokens: tokens{c}, Policies: policies{c}, Credentials: credentials{c}, Audit: audit{c}, Ledger: ledger{c},
 		Models: models{c}, GatewayRuns: gatewayRuns{c}, Daemon: daemon{c}, Agents: agents{c}, Runs: runs{c}, Workspaces: workspaces{c},
 		Repos: repos{c}, Volumes: volumes{c}, Routes: routes{c}, SSH: ssh{c}, Connections: connections{c},

@@ -17,28 +17,35 @@ import (
 // Exec implements [caisson.Processes]. ctx applies to the start, not to the process; Close kills the process. If the connection
 // is lost, the daemon kills the process and Wait returns an Unavailable error.
 func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
-	target, err := p.c.requestURL([]string{"sandboxes", ref, "exec", "stream"}, nil)
+	s := newExecSession(req.TTY, req.Stdin)
+	s.lost = "the connection to the daemon was lost, and the process was killed"
+	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
+}
+
+// openSession connects s to the server at path, and sends req, the first message.
+func (c *requester) openSession(ctx context.Context, path []string, s *execSession, req any) (caisson.Process, error) {
+	target, err := c.requestURL(path, nil)
 	if err != nil {
 		return nil, err
 	}
 	header := http.Header{}
-	p.c.authorize(header)
-	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: p.c.http, HTTPHeader: header})
+	c.authorize(header)
+	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
 			return nil, responseError(resp) // websocket.Dial keeps the first bytes of the body readable
 		}
-		return nil, p.c.unreachable(ctx, err)
+		return nil, c.unreachable(ctx, err)
 	}
 	ws.SetReadLimit(protocol.MaxFrame)
-	s := newExecSession(ws, req)
+	s.ws = ws
 	if err := s.start(ctx, req); err != nil {
 		ws.CloseNow()
 		s.cancel()
 		if _, ours := errors.AsType[*caisson.Error](err); ours {
 			return nil, err
 		}
-		return nil, p.c.unreachable(ctx, err)
+		return nil, c.unreachable(ctx, err)
 	}
 	s.receiver.Go(s.receive)
 	return s, nil
@@ -51,6 +58,7 @@ type execSession struct {
 	cancel  context.CancelFunc
 	pid     int
 	tty     bool
+	lost    string             // what the user is told if the connection is lost
 	stdin   *stdinWriter       // nil if the request has no standard input
 	outputs [2]*protocol.Queue // received data of stdout and stderr that was not read yet
 
@@ -62,22 +70,22 @@ type execSession struct {
 
 var _ caisson.Process = (*execSession)(nil)
 
-func newExecSession(ws *websocket.Conn, req caisson.ExecRequest) *execSession {
-	s := &execSession{ws: ws, tty: req.TTY, done: make(chan struct{})}
+func newExecSession(tty, stdin bool) *execSession {
+	s := &execSession{tty: tty, done: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range s.outputs {
 		s.outputs[i] = protocol.NewQueue(func(n int) {
 			s.sendControl(protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdout + protocol.Channel(i), Bytes: n})
 		})
 	}
-	if req.Stdin {
+	if stdin {
 		s.stdin = &stdinWriter{s: s, credit: protocol.NewCredit(), closed: make(chan struct{})}
 	}
 	return s
 }
 
 // start sends the request and waits until the process has started.
-func (s *execSession) start(ctx context.Context, req caisson.ExecRequest) error {
+func (s *execSession) start(ctx context.Context, req any) error {
 	b, err := json.Marshal(req)
 	if err != nil {
 		return err
@@ -126,7 +134,7 @@ func (s *execSession) receive() {
 		err = caisson.Errorf(caisson.Conflict, "the session was closed")
 	} else if err != nil {
 		if _, ours := errors.AsType[*caisson.Error](err); !ours {
-			err = caisson.Wrap(err, caisson.Unavailable, "the connection to the daemon was lost, and the process was killed")
+			err = caisson.Wrap(err, caisson.Unavailable, "%s", s.lost)
 		}
 	}
 	if s.err = err; err != nil {

@@ -43,6 +43,19 @@ func (h execRoutes) register(rt *router) {
 
 // serve upgrades the connection to a WebSocket, starts the process and serves its session.
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
+	return serveSession(w, r, in.Ref, h.log, func(ctx context.Context, first []byte) (caisson.Process, error) {
+		req, err := parseExecRequest(first)
+		if err != nil {
+			return nil, err
+		}
+		return h.core.Exec(ctx, in.Ref, req)
+	})
+}
+
+// serveSession upgrades the connection to a WebSocket, and serves the session that open returns for the client's first message.
+func serveSession(w http.ResponseWriter, r *http.Request, sandbox string, log *slog.Logger,
+	open func(ctx context.Context, first []byte) (caisson.Process, error),
+) error {
 	if r.Header.Get("Upgrade") == "" {
 		return caisson.Invalidf("Upgrade", "this route requires WebSocket; use exec for a single response")
 	}
@@ -53,18 +66,18 @@ func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) 
 	defer conn.CloseNow()
 	conn.SetReadLimit(bodyLimit)
 	ctx := r.Context()
-	req, err := readRequest(ctx, conn)
+	first, err := readRequest(ctx, conn)
 	if err == nil {
 		var p caisson.Process
-		if p, err = h.core.Exec(ctx, in.Ref, req); err == nil {
-			s := newExecSession(conn, p, h.log)
+		if p, err = open(ctx, first); err == nil {
+			s := newExecSession(conn, p, log)
 			err = s.run(ctx)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
 		problem := protocol.ProblemOf(err)
 		if problem.Status >= http.StatusInternalServerError {
-			h.log.ErrorContext(ctx, "exec failed", "sandbox", in.Ref, "err", err)
+			log.ErrorContext(ctx, "exec failed", "sandbox", sandbox, "err", err)
 		}
 		writeFrame(ctx, conn, protocol.Message{Type: protocol.MsgError, Problem: problem}.Frame())
 	}
@@ -73,17 +86,17 @@ func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) 
 }
 
 // readRequest reads the first message of a session.
-func readRequest(ctx context.Context, conn *websocket.Conn) (req caisson.ExecRequest, err error) {
+func readRequest(ctx context.Context, conn *websocket.Conn) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	kind, b, err := conn.Read(ctx)
 	if err != nil {
-		return req, caisson.Wrap(err, caisson.Invalid, "no request was received")
+		return nil, caisson.Wrap(err, caisson.Invalid, "no request was received")
 	}
 	if kind != websocket.MessageText {
-		return req, caisson.Errorf(caisson.Invalid, "the first message must be a request")
+		return nil, caisson.Errorf(caisson.Invalid, "the first message must be a request")
 	}
-	return parseExecRequest(b)
+	return b, nil
 }
 
 // writeFrame sends one frame. The connection is unusable after an error.
@@ -141,7 +154,10 @@ func (s *execSession) run(request context.Context) error {
 	}
 	close(exited)
 	pumps.Wait()
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // there is nobody to tell
+	case err != nil:
 		return err
 	}
 	writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
@@ -262,20 +278,28 @@ func (s *execSession) handleControl(ctx context.Context, m protocol.Message) err
 	return nil
 }
 
-// parseExecRequest decodes a request as strictly as the JSON bodies of the API: unknown fields are errors.
+// parseExecRequest decodes a request.
 func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return req, execDecodeError(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return req, caisson.Errorf(caisson.Invalid, "the first message must be one request")
+	if err := parseFirst(b, &req); err != nil {
+		return req, err
 	}
 	if len(req.Command) == 0 {
 		return req, caisson.Invalidf("command", "is required")
 	}
 	return req, nil
+}
+
+// parseFirst decodes the first message of a session as strictly as the JSON bodies of the API: unknown fields are errors.
+func parseFirst(b []byte, req any) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(req); err != nil {
+		return execDecodeError(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return caisson.Errorf(caisson.Invalid, "the first message must be one request")
+	}
+	return nil
 }
 
 // execDecodeError converts an error of encoding/json to an Invalid error without the names of Go types.

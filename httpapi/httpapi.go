@@ -64,6 +64,7 @@ func New(cfg Config) (*API, error) {
 	processRoutes{cfg.Processes}.register(a.router)
 	execRoutes{cfg.Processes, cfg.Log}.register(a.router)
 	serviceRoutes{cfg.Services}.register(a.router)
+	terminalRoutes{cfg.Terminals, cfg.Log}.register(a.router)
 	connectionRoutes{cfg.Connections, a.router}.register(a.router)
 	fileRoutes{cfg.Files}.register(a.router)
 	treeRoutes{cfg.Files}.register(a.router)

@@ -63,7 +63,7 @@ func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 func (rt *router) finish() {
 	registry := rt.api.OpenAPI().Components.Schemas
 	for _, t := range []reflect.Type{ // types that only streams contain, so that no operation refers to them
-		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
+		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[caisson.AttachRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
 		reflect.TypeFor[caisson.Event](), reflect.TypeFor[caisson.FileEvent](), reflect.TypeFor[protocol.Handles](),
 		reflect.TypeFor[caisson.RunEvent](), reflect.TypeFor[protocol.ChatRequest](), reflect.TypeFor[protocol.ChatProblem](),
 	} {

@@ -186,18 +186,6 @@ func TestSSH(t *testing.T) {
 	})
 }
 
-// freePort returns a port that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // echoes sends data to a server that sends it back until the end of its input.
 func echoes(dial func() (net.Conn, error)) error {
 	c, err := dial()

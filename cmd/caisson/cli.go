@@ -33,7 +33,7 @@ type cli struct {
 
 	Sandbox    sandboxCmd    `cmd:"" help:"Make, use and remove sandboxes."`
 	Run        runCmd        `cmd:"" help:"Run an agent on a task and show its answer."`
-	Attach     attachCmd     `cmd:"" help:"Show a run from its beginning, to its end."`
+	Attach     attachCmd     `cmd:"" help:"Show a run from its beginning to its end, or use a terminal in a sandbox."`
 	Logs       anyLogsCmd    `cmd:"" help:"Show the log of a run or sandbox."`
 	Cancel     cancelCmd     `cmd:"" help:"Cancel runs."`
 	Retry      retryCmd      `cmd:"" help:"Start another attempt of a run that has failed."`
@@ -41,6 +41,7 @@ type cli struct {
 	Session    sessionCmd    `cmd:"" help:"List and end conversations with agents."`
 	Agent      agentCmd      `cmd:"" help:"Manage agents."`
 	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
+	Terminal   terminalCmd   `cmd:"" help:"List and remove terminals in sandboxes."`
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Service    serviceCmd    `cmd:"" help:"Manage the programs that sandboxes keep running."`
 	SSH        sshCmd        `cmd:"" name:"ssh" help:"Connect to a sandbox with ssh."`
@@ -103,11 +104,12 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.Description("Caisson runs AI agents in sealed sandboxes."),
 		kong.Writers(a.out, a.err),
 		kong.Exit(func(int) { helped = true }),
-		kong.Vars{"configFile": defaultConfigFile},
+		kong.Vars{"configFile": defaultConfigFile, "defaultDetachKeys": defaultDetachKeys},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}, {Key: "repo", Title: "Flags for a repository:"}}),
 		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
+		kong.TypeMapper(reflect.TypeFor[detachKeys](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),

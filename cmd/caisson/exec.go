@@ -58,6 +58,8 @@ type execCmd struct {
 	Interactive bool     `help:"Pass standard input to the program." short:"i"`
 	TTY         bool     `name:"tty" help:"Allocate a terminal." short:"t"`
 	Detach      bool     `help:"Run it in the background and print its process id; its output is discarded." short:"d"`
+	// DetachKeys is not a default of attachFlags, because without it the program ends with this command.
+	DetachKeys detachKeys `help:"With -it: keys that leave the program, such as ctrl-p,ctrl-q. It runs on, also if this command is killed; caisson attach goes on." placeholder:"KEYS"`
 	startFlags
 }
 
@@ -65,7 +67,7 @@ func (c *execCmd) Help() string {
 	return `The exit code is the program's: 128 plus the signal's number if a signal ended it, 124 after --timeout.
 Without a terminal, Ctrl-C is passed on as SIGINT; a second one kills the program.
 
-` + examples("caisson exec --rm host -- sh -c 'id; uname -a'", "caisson exec -it web -- bash",
+` + examples("caisson exec --rm host -- sh -c 'id; uname -a'", "caisson exec -it web -- bash", "caisson exec -it --detach-keys ctrl-p,ctrl-q web -- bash",
 		"tar c src | caisson exec -i web -- tar x -C /work", "caisson exec --rm --timeout 1m debian:12 -- apt-get --version",
 		"caisson exec -d web -- python3 -m http.server")
 }
@@ -80,6 +82,10 @@ func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 		return req, usagef("exec", "-d leaves nobody to use -i or -t")
 	case c.Detach && c.Rm:
 		return req, usagef("exec", "-d and --rm exclude each other: the sandbox would be removed at once")
+	case c.DetachKeys != "" && (!c.TTY || !c.Interactive):
+		return req, usagef("exec", "--detach-keys needs -it")
+	case c.DetachKeys != "" && (c.Rm || c.Timeout != 0):
+		return req, usagef("exec", "--detach-keys excludes --rm and --timeout: the program is to run on")
 	case c.TTY && c.Interactive && !isTerminal(a.in):
 		return req, usagef("exec", "standard input is not a terminal; leave out -t")
 	}
@@ -87,6 +93,9 @@ func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 }
 
 func (c *execCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api api) error {
+	if c.DetachKeys != "" {
+		return execAtTerminal(ctx, a, api, c.Target, req, c.DetachKeys)
+	}
 	return c.exec(ctx, a, api, c.Target, req)
 }
 

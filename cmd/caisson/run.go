@@ -32,6 +32,8 @@ type runCmd struct {
 	Allow     []string         `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
 	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
 	Keep      bool             `help:"Keep the sandbox when the run has ended."`
+	Interact  bool             `name:"interactive" help:"Use the agent's own interface at this terminal, instead of giving it a prompt; needs -t. Ctrl-P Ctrl-Q leaves, and the run goes on." short:"i"`
+	TTY       bool             `name:"tty" help:"With -i." short:"t"`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
 	workspaceFlags
 	repoFlags
@@ -45,7 +47,7 @@ Ctrl-C cancels the run and keeps its record; a second one leaves at once.
 
 With -o json the record is printed when the run has ended, with -o jsonl each event as it comes.
 
-` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
+` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`, "caisson run -it claude-code -C .",
 		"caisson run caisson -C . --sync yolo 'fix the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
 		"caisson run caisson --repo web --pr 'fix the tests'", "caisson run caisson --volume notes 'add what you have learned to notes.md'",
 		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
@@ -67,6 +69,9 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 	if c.Volume != "" {
 		a.infof("caisson: working in the volume %s", req.Source)
 	}
+	if c.Interact {
+		return interactiveRun{a, api}.start(ctx, req, c.Detach)
+	}
 	return runConsole{a, api}.startAndFollow(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
 
@@ -76,8 +81,19 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 		Agent: c.Agent, Persona: c.Persona, Model: c.Model, Image: c.Image, Session: c.Session, User: c.User, Keep: c.Keep,
 		Limits: caisson.AgentLimits{Time: c.Timeout, Memory: c.Memory},
 	}
-	if req.Prompt, err = c.prompt(a); err != nil {
-		return req, err
+	switch {
+	case c.Interact != c.TTY:
+		return req, usagef("run", "-i and -t go together: -it uses the agent's own interface at this terminal")
+	case c.Interact && (len(c.Prompt) > 0 || c.File != ""):
+		return req, usagef("run", "with -it there is no prompt; type it at the agent's terminal")
+	case c.Interact && !c.Detach && !isTerminal(a.in):
+		return req, usagef("run", "standard input is not a terminal; leave out -it, or use -d and caisson attach")
+	case c.Interact:
+		req.Interactive = true
+	default:
+		if req.Prompt, err = c.prompt(a); err != nil {
+			return req, err
+		}
 	}
 	limits, err := parseLimits(c.MaxCost, c.MaxTokens, c.MaxCalls)
 	if err != nil {

@@ -215,22 +215,6 @@ func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {
 	return forEachRef(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
 }
 
-// attachCmd shows a run that is active or has ended.
-type attachCmd struct{ runArg }
-
-func (c *attachCmd) Help() string {
-	return "What is shown, and the exit code, are those of caisson run. Ctrl-C leaves; the run goes on.\n\n" +
-		examples("caisson attach rn-abcdefghijklmnop", "caisson attach rn-abcdefghijklmnop -o jsonl")
-}
-
-func (c *attachCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
-	run, err := api.GetRun(ctx, id)
-	if err != nil {
-		return err
-	}
-	return runConsole{a, api}.follow(ctx, run, time.Time{})
-}
-
 // retryCmd starts another attempt of a run.
 type retryCmd struct {
 	RunID  string `arg:"" name:"run" help:"Id of the run, which must have failed." complete:"run"`

@@ -22,7 +22,13 @@ func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Tim
 	if err != nil {
 		return err
 	}
-	if run, err = a.runs.GetRun(ctx, run.ID); err != nil {
+	return a.conclude(ctx, run, asked)
+}
+
+// conclude shows the outcome of a run that has ended, and returns its error if it has failed.
+func (a runConsole) conclude(ctx context.Context, run *caisson.Run, asked time.Time) error {
+	run, err := a.runs.GetRun(ctx, run.ID)
+	if err != nil {
 		return err
 	}
 	if !run.State.Ended() || run.Result == nil {

@@ -63,8 +63,9 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 		Addresses: engine.AddressConfig{
 			Listen: []string{cfg.Listen, cfg.Gateway.Listen, cfg.Ingress.Listen, cfg.SSH.Listen}, Public: cfg.publicPrefixes(),
 		},
-		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
-		Ingress: cfg.Ingress, SSH: cfg.SSH, Settings: st, Version: buildVersion().Version, Log: log,
+		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs},
+		Work:   engine.WorkConfig{Workspaces: cfg.Workspaces, Relay: cfg.Relay},
+		Access: engine.AccessConfig{Ingress: cfg.Ingress, SSH: cfg.SSH}, Settings: st, Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {
 		return err

@@ -41,8 +41,10 @@ type Settings struct {
 	Policy  caisson.Policy
 	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
-	Command []string         // with all placeholders filled in except {prompt}
-	Persona *caisson.Persona // the persona of the run; nil means the agent itself
+	Command []string // with all placeholders filled in except {prompt}
+	// Interactive is the command of an interactive run, with all placeholders filled in.
+	Interactive []string
+	Persona     *caisson.Persona // the persona of the run; nil means the agent itself
 }
 
 // Resolve returns the settings of a run. A value of the request takes precedence over the agent's, and that over the default.
@@ -81,6 +83,9 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	facts := map[string]string{"model": s.Model, "session": req.Session, "workspace": s.Workdir, "persona": persona}
 	if s.Command, err = Fill(a.Command, facts); err != nil {
+		return nil, err
+	}
+	if s.Interactive, err = Fill(a.Interactive, facts); err != nil {
 		return nil, err
 	}
 	s.Env = maps.Clone(a.Env)

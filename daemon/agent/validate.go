@@ -124,6 +124,12 @@ func (c *checker) driver(a *caisson.Agent) {
 	} else if len(words) > 0 {
 		c.addf("service", "{%s} is not known when the service starts; only command may have placeholders", words[0])
 	}
+	c.command("interactive", a.Interactive)
+	if words, err := placeholders("interactive", a.Interactive); err != nil {
+		c.add(err)
+	} else if slices.Contains(words, "prompt") {
+		c.addf("interactive", "has no prompt; leave {prompt} out")
+	}
 	c.path("serviceDir", a.ServiceDir)
 	if a.ServiceDir != "" && len(a.Service) == 0 && a.Driver != caisson.DriverOpenClaw {
 		c.addf("serviceDir", "there is no service that could run there")

@@ -32,12 +32,12 @@ func newRuns(e *Engine) *runs.Core {
 	return runs.New(runs.Config{
 		Dir: e.data.root, Store: e.data.store,
 		Sandboxes: runs.Sandboxes{
-			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(),
-			Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
+			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.access.terminals,
+			Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
 		},
 		Agents: runs.AgentConfig{Catalog: catalog, Models: e.gateway.catalog, Recipes: recipes(), Budget: e.cfg.Limits.Budget},
 		Work: runs.WorkConfig{
-			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
+			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Work.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		},
 		Ledger: runs.LedgerConfig{Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget},
 		Events: e.events, Limits: e.cfg.Agents.Limits, Build: e.process.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),

@@ -38,20 +38,30 @@ const workUID = worker.DefaultUID
 
 // Config configures an Engine. Data.Dir is required.
 type Config struct {
-	Data       DataConfig
-	Platform   string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
-	Limits     sandboxes.Limits
-	Images     ImageConfig
-	Models     ModelConfig
-	Addresses  AddressConfig
-	Agents     AgentConfig
+	Data      DataConfig
+	Platform  string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
+	Limits    sandboxes.Limits
+	Images    ImageConfig
+	Models    ModelConfig
+	Addresses AddressConfig
+	Agents    AgentConfig
+	Work      WorkConfig
+	Access    AccessConfig
+	Settings  Settings // nil for none
+	Version   string
+	Log       *slog.Logger
+}
+
+// WorkConfig configures the directories and repositories that agents work on.
+type WorkConfig struct {
 	Workspaces workspaces.Settings
 	Relay      repos.Settings
-	Settings   Settings // nil for none
-	Ingress    routes.Settings
-	SSH        sshserver.Settings
-	Version    string
-	Log        *slog.Logger
+}
+
+// AccessConfig configures how other machines reach sandboxes.
+type AccessConfig struct {
+	Ingress routes.Settings
+	SSH     sshserver.Settings
 }
 
 // Settings is the configuration of the process in which an engine runs.
@@ -203,7 +213,8 @@ func (e *Engine) Store() caisson.Store { return e.data.store }
 // API returns the services of the engine.
 func (e *Engine) API() caisson.API {
 	return caisson.API{
-		Sandboxes: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(),
+		Sandboxes: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.access.terminals,
+		Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(),
 		Images: e.sandboxes.ImageService(), Files: e.sandboxes.Files(), Policies: e.sandboxes.Policies(), Events: e.events, Tokens: e.Tokens(),
 		Credentials: e.gateway.vault, Audit: e, Ledger: e.gateway.ledger, Models: e.gateway.catalog, GatewayRuns: e.gateway.runs, Daemon: e,
 		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.workspaces.Workspaces(), Repos: e.repos.Repos(),

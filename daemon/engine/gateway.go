@@ -50,7 +50,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	for _, l := range []struct {
 		addr string
 		to   **os.File
-	}{{cfg.Models.Gateway.Listen, &g.listener}, {cfg.Ingress.Listen, &g.ingress}} {
+	}{{cfg.Models.Gateway.Listen, &g.listener}, {cfg.Access.Ingress.Listen, &g.ingress}} {
 		if l.addr == "" {
 			continue
 		}

@@ -25,7 +25,7 @@ func newRoutes(e *Engine) (*routes.Core, error) {
 	}
 	owners := models.NewOwners(e.data.store)
 	return routes.New(routes.Config{
-		Settings: e.cfg.Ingress, Address: address, Key: ed25519.NewKeyFromSeed([]byte(seed.Reveal())), Store: e.data.store.Routes(),
+		Settings: e.cfg.Access.Ingress, Address: address, Key: ed25519.NewKeyFromSeed([]byte(seed.Reveal())), Store: e.data.store.Routes(),
 		Sandboxes: func() routes.Sandboxes { return e.sandboxes.Sandboxes() },
 		Owner: func(_ context.Context, sandbox caisson.ID) (string, error) {
 			return owners.AccountOf(caisson.Guest{Sandbox: sandbox})

@@ -14,6 +14,7 @@ import (
 // access is what leads into sandboxes.
 type access struct {
 	connections *sandboxes.Connections
+	terminals   *sandboxes.Terminals
 	ssh         *sshserver.Server
 }
 
@@ -23,9 +24,11 @@ func newAccess(e *Engine) (*access, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &access{connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer)}
+	a := &access{
+		connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer), terminals: sandboxes.NewTerminals(e.sandboxes, e.on.Dialer),
+	}
 	a.ssh, err = sshserver.New(sshserver.Config{
-		Settings: e.cfg.SSH, FindKey: e.Tokens().FindSSHKey, Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
+		Settings: e.cfg.Access.SSH, FindKey: e.Tokens().FindSSHKey, Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
 		Jobs: e.on.Worker, HostKey: key, Log: e.cfg.Log,
 	})
 	return a, err

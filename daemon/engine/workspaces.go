@@ -30,7 +30,7 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Data.Dir, Store: e.data.store, Events: e.events, Jobs: e.on.Worker,
 		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.data.store, id) },
-		Settings:   e.cfg.Workspaces, Log: e.cfg.Log.With("component", "workspaces"),
+		Settings:   e.cfg.Work.Workspaces, Log: e.cfg.Log.With("component", "workspaces"),
 	})
 }
 

@@ -19,6 +19,7 @@ type executor struct {
 	budgets     *budgets
 	provisioner *provisioner
 	turns       *turns
+	interactive *interactive
 	finisher    *finisher
 	events      caisson.Publisher
 	version     string // of Caisson
@@ -58,6 +59,9 @@ func (e *executor) do(ctx context.Context, x *attempt) error {
 	if err != nil {
 		return err
 	}
+	if survives(x.r) {
+		return e.interactive.rejoin(ctx, x)
+	}
 	// The template is built once for all runs, so building it does not count against this run's time.
 	deadline := time.Now().Add(time.Duration(x.r.Limits.Time))
 	if !x.r.Deadline.IsZero() && x.r.Deadline.Before(deadline) {
@@ -68,10 +72,14 @@ func (e *executor) do(ctx context.Context, x *attempt) error {
 	if err := e.provisioner.provision(ctx, x, template, deadline); err != nil {
 		return err
 	}
+	if x.r.Request.Interactive {
+		return e.interactive.execute(ctx, x, deadline)
+	}
 	return e.turns.execute(ctx, x, deadline)
 }
 
-// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist.
+// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist. A run that survived
+// the previous daemon has both, and no template is returned for it.
 func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
 	x.clock.phase("queue")
 	if err := ctx.Err(); err != nil {
@@ -93,6 +101,9 @@ func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
 		return nil, err
 	}
 	x.plan = now
+	if survives(x.r) {
+		return nil, nil
+	}
 	if _, err := x.update(ctx, func(r *caisson.Run) { r.State, r.Plan = caisson.RunStarting, plan }); err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (w *world) boot() {
 		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), core: life,
 		steps: &w.steps,
 	}
-	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
+	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, nil, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
 	w.Core = runs.New(w.config)
 	must(w.t, w.Reconcile(w.t.Context()))
 }

@@ -41,12 +41,15 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if err != nil {
 		return nil, err
 	}
-	plan, err := planOf(a, set)
+	plan, err := planOf(a, set, req.Interactive)
 	if err != nil {
 		return nil, err
 	}
-	if req.Prompt == "" {
-		return nil, caisson.Invalidf("prompt", "is empty; say what the agent is to do")
+	if err := checkPrompt(&req, a); err != nil {
+		return nil, err
+	}
+	if req.Interactive && req.Limits.Time == 0 && caller.MayUseHost() {
+		set.Limits.Time = interactiveTime
 	}
 	if err := p.planWorkspace(&req, a); err != nil {
 		return nil, err
@@ -68,15 +71,19 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 // planVersion is the version of the plans that this build makes and executes.
 const planVersion = 1
 
-// planOf returns the plan for settings of an agent.
-func planOf(a *caisson.Agent, s *agent.Settings) (*caisson.RunPlan, error) {
+// planOf returns the plan for settings of an agent, whose own interface is used if interactive is set.
+func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.RunPlan, error) {
 	key, err := planKey(a)
-	return &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Policy: s.Policy, Env: s.Env, Command: s.Command}, err
+	p := &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Policy: s.Policy, Env: s.Env, Command: s.Command}
+	if interactive {
+		p.Command = s.Interactive
+	}
+	return p, err
 }
 
 // planKey returns a hash of the parts of an agent that plans are made of.
 func planKey(a *caisson.Agent) (string, error) {
-	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Tools, a.Personas)
+	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Tools, a.Personas)
 }
 
 // check returns the plan that an attempt of a run executes, with what the run may do now: its limits, and models that have
@@ -99,7 +106,7 @@ func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (
 		if err != nil {
 			return nil, nil, err
 		}
-		plan, err := planOf(a, set)
+		plan, err := planOf(a, set, r.Request.Interactive)
 		return plan, plan, err
 	}
 	plan := *r.Plan

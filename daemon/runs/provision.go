@@ -46,7 +46,7 @@ func (p *provisioner) provision(ctx context.Context, x *attempt, template *prepa
 	}
 	if _, err := x.update(ctx, func(r *caisson.Run) {
 		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.sandbox.ID, now(), deadline.UTC()
-		r.Workspace = x.box.sandbox.Spec.Workspace
+		r.Workspace, r.Terminal = x.box.sandbox.Spec.Workspace, ""
 	}); err != nil {
 		return err
 	}

@@ -27,8 +27,9 @@ type recovery struct {
 	log       *slog.Logger
 }
 
-// reconcile implements [Core.Reconcile]. Runs that were queued are queued again. Runs that were in progress have
-// failed, because the output of their agents was not read in the meantime; their sandboxes are stopped or removed,
+// reconcile implements [Core.Reconcile]. Runs that were queued, and interactive runs, whose agents continue in their
+// sandboxes, are queued again. Other runs that were in progress have failed, because the output of their agents was not
+// read in the meantime; their sandboxes are stopped or removed,
 // after which their last calls are in the ledger.
 func (v *recovery) reconcile(ctx context.Context) error {
 	if err := v.dirs.makeAll(); err != nil {
@@ -44,7 +45,7 @@ func (v *recovery) reconcile(ctx context.Context) error {
 		for _, r := range list {
 			f.Before = r.ID
 			// A sub-run ends with its parent, which no longer waits for it.
-			if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
+			if r.State == caisson.RunQueued && len(r.Lineage) == 0 || survives(r) {
 				queued = append(queued, r)
 				continue
 			}
@@ -228,6 +229,9 @@ func (v *recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) er
 		return nil
 	}
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "put sandboxes of runs in order"))
+	if r, err := v.runs.Get(ctx, caisson.In(sb.Account), caisson.ID(run)); ours && err == nil && survives(r) && r.Sandbox == sb.ID {
+		return nil // its agent is at work
+	}
 	if ours {
 		keep, err := v.belongs(ctx, sb, caisson.ID(run))
 		if err != nil {

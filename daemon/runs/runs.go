@@ -37,6 +37,7 @@ type Policies interface {
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
 	Processes caisson.Processes
+	Terminals caisson.Terminals
 	Files     caisson.Files
 	Snapshots caisson.Snapshots
 	Templates caisson.Templates
@@ -233,9 +234,10 @@ func New(cfg Config) *Core {
 	}
 	bills := &bills{calls: cfg.Ledger.Calls, underWay: cfg.Ledger.UnderWay, done: background.Context().Done()}
 	deliverer := &deliverer{relay: cfg.Work.Relay, most: time.Duration(limits.Deliver)}
+	turns := &turns{recipes: recipes, services: services, sessions: sessions, guestExec: guestExec, dirs: dirs, grace: limits.Grace}
 	executor := &executor{
 		runs: runs, streams: streams, builder: builder, planner: planner, budgets: budgets, provisioner: provisioner,
-		turns: &turns{recipes: recipes, services: services, sessions: sessions, guestExec: guestExec, dirs: dirs, grace: limits.Grace},
+		turns: turns,
 		finisher: &finisher{
 			subRuns: subRuns, deliverer: deliverer, workspaces: cfg.Work.Workspaces, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
 			guestExec: guestExec, sessions: sessions, bills: bills, settle: limits.Settle, done: background.Context().Done(),
@@ -244,7 +246,8 @@ func New(cfg Config) *Core {
 				background: background,
 			},
 		},
-		events: cfg.Events, version: cfg.Version, log: cfg.Log,
+		interactive: &interactive{turns: turns, lifecycle: boxes.Lifecycle, terminals: boxes.Terminals, files: boxes.Files},
+		events:      cfg.Events, version: cfg.Version, log: cfg.Log,
 	}
 	admission := &admission{
 		runs: runs, sessions: sessions, dirs: dirs, queue: queue, live: live, subRuns: subRuns, executor: executor, background: background,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
@@ -33,14 +32,8 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 		}
 		files = append(append([]caisson.SeedFile{}, files...), more...)
 	}
-	for _, f := range files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		if _, err := s.files.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
-			return err
-		}
+	if err := seed(ctx, s.files, box, files); err != nil {
+		return err
 	}
 	dir := a.ServiceDir
 	if dir == "" {

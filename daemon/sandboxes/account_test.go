@@ -58,6 +58,21 @@ func TestAccountsAreApart(t *testing.T) {
 			_, err := sandboxes.NewConnections(w.Core, w.runtime).Connect(ctx, box, caisson.ConnectRequest{Port: 80})
 			return err
 		},
+		"CreateTerminal": func(ctx context.Context, box, _ string) error {
+			_, err := sandboxes.NewTerminals(w.Core, w.runtime).CreateTerminal(ctx, box, caisson.TerminalRequest{Command: []string{"x"}})
+			return err
+		},
+		"ListTerminals": func(ctx context.Context, box, _ string) error {
+			_, err := sandboxes.NewTerminals(w.Core, w.runtime).ListTerminals(ctx, box)
+			return err
+		},
+		"AttachTerminal": func(ctx context.Context, box, _ string) error {
+			_, err := sandboxes.NewTerminals(w.Core, w.runtime).AttachTerminal(ctx, box, "tm-aaaaaaaaaaaaaaaa", caisson.AttachRequest{})
+			return err
+		},
+		"RemoveTerminal": func(ctx context.Context, box, _ string) error {
+			return sandboxes.NewTerminals(w.Core, w.runtime).RemoveTerminal(ctx, box, "tm-aaaaaaaaaaaaaaaa")
+		},
 		"Processes": func(ctx context.Context, box, _ string) error { _, err := p.ListProcesses(ctx, box); return err },
 		"Kill":      func(ctx context.Context, box, _ string) error { return p.Kill(ctx, box, -1, 9) },
 		"Stats":     func(ctx context.Context, box, _ string) error { _, err := p.Stats(ctx, box); return err },

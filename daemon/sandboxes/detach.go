@@ -19,27 +19,42 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	proc, err := execIn(ctx, p.runtime, id, e)
-	if err != nil {
-		return nil, err
-	}
-	defer proc.Close()
-	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing unblocks the reads below.
-	said := make(chan string, 1)
-	go func() { said <- readShort(proc.Stderr()) }()
-	out := readShort(proc.Stdout())
-	status, err := proc.Wait(ctx)
+	out, said, status, err := runGuestd(ctx, p.runtime, id, e)
 	if err != nil {
 		return nil, err
 	}
 	if !status.Success() {
-		return nil, caisson.Errorf(caisson.Invalid, "cannot start %.100q in the sandbox: %.200q", command, strings.TrimSpace(<-said))
+		return nil, caisson.Errorf(caisson.Invalid, "cannot start %.100q in the sandbox: %.200q", command, said)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(out))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox does not say which process it started")
 	}
 	return detachedProcess{pid}, nil
+}
+
+// maxReply is the maximum size in bytes of what guestd prints for [runGuestd].
+const maxReply = 1 << 20
+
+// runGuestd runs a guestd command to its end, and returns what it has printed, and the beginning of its messages. Both are untrusted.
+func runGuestd(ctx context.Context, runtime execer, id caisson.ID, e caisson.RuntimeExec) (out []byte, said string, _ caisson.ExitStatus, err error) {
+	proc, err := execIn(ctx, runtime, id, e)
+	if err != nil {
+		return nil, "", caisson.ExitStatus{}, err
+	}
+	defer proc.Close()
+	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing unblocks the reads below.
+	messages := make(chan string, 1)
+	go func() { messages <- readShort(proc.Stderr()) }()
+	out, err = io.ReadAll(io.LimitReader(proc.Stdout(), maxReply))
+	if err != nil {
+		out = nil
+	}
+	status, err := proc.Wait(ctx)
+	if err != nil {
+		return nil, "", status, err
+	}
+	return out, strings.TrimSpace(<-messages), status, nil
 }
 
 // readShort returns the first 4096 bytes of the output of the guestd command, or "" if reading fails.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
 // A conn is the host's end of a running "guestd files" process. Two goroutines do all reading and writing, so that a call never
@@ -230,7 +231,7 @@ func (c *conn) request(v request) error {
 	if early != nil {
 		return c.closeWithError(errProtocol)
 	}
-	return c.send(appendFrame(b, frameRequest, payload))
+	return c.send(framing.Append(b, frameRequest, payload))
 }
 
 // sendContent sends the data of r, then an end frame. If the process refuses the rest, it sends an abort frame and reads no more
@@ -259,13 +260,13 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 		n, err := readFull(r, b[frameHeaderSize:frameHeaderSize+chunkSize])
 		if n > 0 {
 			b = b[:frameHeaderSize+n]
-			putHeader(b, frameData, n)
+			framing.PutHeader(b, frameData, n)
 		}
 		switch {
 		case err == io.EOF:
-			b, done = appendFrame(b, frameEnd, nil), true
+			b, done = framing.Append(b, frameEnd, nil), true
 		case err != nil:
-			b, done, failed = appendFrame(b, frameAbort, nil), true, err
+			b, done, failed = framing.Append(b, frameAbort, nil), true, err
 		}
 		if err := c.send(b); err != nil {
 			return nil, err
@@ -304,7 +305,7 @@ func (c *conn) handleRefusal(f *frame) (*result, error) {
 		case <-c.stop:
 			return nil, c.closeErr
 		}
-		err = c.send(appendFrame(b, frameAbort, nil))
+		err = c.send(framing.Append(b, frameAbort, nil))
 	}
 	return res, err
 }

@@ -30,6 +30,9 @@ const usage = `usage: caisson-guestd files
        caisson-guestd session [COMMAND]
        caisson-guestd sftp
        caisson-guestd connect tcp HOST:PORT
+       caisson-guestd terminal new ID ROWS COLS [--user USER[:GROUP]] [--cwd DIR] -- COMMAND [ARG...]
+       caisson-guestd terminal list
+       caisson-guestd terminal remove ID
        caisson-guestd test PROGRAM [ARG...]
 `
 
@@ -71,6 +74,9 @@ func Main(args []string) int {
 			return report(supervise())
 		}
 	}
+	if len(args) > 1 && args[0] == "terminal" && (args[1] == "new" || args[1] == "serve") {
+		return runTerminal(args[1], args[2:])
+	}
 	root, err := os.OpenRoot("/")
 	if err != nil {
 		printError(os.Stderr, err)
@@ -97,8 +103,9 @@ func report(err error) int {
 	return exitUsage
 }
 
-// Run runs the program as a function, with the roles "files" and "test". It returns the exit code when the program has ended, at
-// the latest soon after ctx has ended and p.In was closed. The other roles need a process; see [ParseLaunch] for "run".
+// Run runs the program as a function, with the roles "files", "test", "terminal list" and "terminal remove". It returns the exit
+// code when the program has ended, at the latest soon after ctx has ended and p.In was closed. The other roles need processes; see
+// [ParseLaunch] and [ParseTerminal].
 func Run(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		sub := *p
@@ -106,6 +113,8 @@ func Run(ctx context.Context, p *Proc) int {
 		switch p.Args[0] {
 		case "files":
 			return serve(ctx, &sub)
+		case "terminal":
+			return manageTerminals(&sub)
 		case "test":
 			return test(ctx, &sub)
 		}

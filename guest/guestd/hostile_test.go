@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
 // liar returns a client whose processes answer every request with the output of say; not before the request, because an early
@@ -36,7 +37,7 @@ func jsonFrame(kind byte, v any) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return appendFrame(nil, kind, b)
+	return framing.Append(nil, kind, b)
 }
 
 // calls makes every call of a client and returns the errors by name.
@@ -78,12 +79,12 @@ func TestLiesAreErrors(t *testing.T) {
 		"huge frame":           {frameResult, 0xff, 0xff, 0xff, 0xff},
 		"huge data":            append(bytes.Clone(ok), frameData, 0x7f, 0, 0, 0),
 		"frame cut short":      {frameResult, 0, 0, 1, 0, 'x'},
-		"unknown frame":        appendFrame(nil, 'Z', nil),
+		"unknown frame":        framing.Append(nil, 'Z', nil),
 		"request":              jsonFrame(frameRequest, request{}),
-		"not JSON":             appendFrame(nil, frameResult, []byte("{")),
-		"two values":           appendFrame(nil, frameResult, []byte("{}{}")),
-		"unknown field":        appendFrame(nil, frameResult, []byte(`{"x":1}`)),
-		"deep":                 appendFrame(nil, frameResult, bytes.Repeat([]byte("["), jsonSize)),
+		"not JSON":             framing.Append(nil, frameResult, []byte("{")),
+		"two values":           framing.Append(nil, frameResult, []byte("{}{}")),
+		"unknown field":        framing.Append(nil, frameResult, []byte(`{"x":1}`)),
+		"deep":                 framing.Append(nil, frameResult, bytes.Repeat([]byte("["), jsonSize)),
 		"text":                 bytes.Repeat([]byte("hello, host\n"), 1000),
 		"wrong order":          jsonFrame(frameEnd, result{}),
 		"end without content":  append(bytes.Clone(ok), jsonFrame(frameResult, result{})...),
@@ -93,8 +94,8 @@ func TestLiesAreErrors(t *testing.T) {
 		"name with NUL":        withName("a\x00"),
 		"name too long":        withName(strings.Repeat("x", 256)),
 		"no items":             append(bytes.Clone(ok), jsonFrame(frameItems, []entry{})...),
-		"too many items":       append(bytes.Clone(ok), appendFrame(nil, frameItems, []byte("["+strings.Repeat("{},", 5000)+"{}]"))...),
-		"null items":           append(bytes.Clone(ok), appendFrame(nil, frameItems, []byte("["+strings.Repeat("null,", 5000)+"null]"))...),
+		"too many items":       append(bytes.Clone(ok), framing.Append(nil, frameItems, []byte("["+strings.Repeat("{},", 5000)+"{}]"))...),
+		"null items":           append(bytes.Clone(ok), framing.Append(nil, frameItems, []byte("["+strings.Repeat("null,", 5000)+"null]"))...),
 		"negative size":        bad(func(e *entry) { e.Size = -1 }),
 		"mode":                 bad(func(e *entry) { e.Mode = 0o10000 }),
 		"type":                 bad(func(e *entry) { e.Type = "door" }),
@@ -218,7 +219,7 @@ func TestEndlessAnswers(t *testing.T) {
 		go io.Copy(io.Discard, in)
 		out.Write(ok)
 		for {
-			if _, err := out.Write(appendFrame(nil, frameData, make([]byte, chunkSize))); err != nil {
+			if _, err := out.Write(framing.Append(nil, frameData, make([]byte, chunkSize))); err != nil {
 				return
 			}
 		}
@@ -278,8 +279,8 @@ func TestServerRefusesGarbage(t *testing.T) {
 		"garbage":       []byte("garbage"),
 		"result":        ok,
 		"huge":          {frameRequest, 0xff, 0, 0, 0},
-		"not JSON":      appendFrame(nil, frameRequest, []byte("[]")),
-		"unknown field": appendFrame(nil, frameRequest, []byte(`{"op":"stat","path":"","y":1}`)),
+		"not JSON":      framing.Append(nil, frameRequest, []byte("[]")),
+		"unknown field": framing.Append(nil, frameRequest, []byte(`{"op":"stat","path":"","y":1}`)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := must[caisson.Process](t)(inProcess(t, t.TempDir())(t.Context(), []string{"files"}, true))
@@ -300,7 +301,7 @@ func TestServerRefusesGarbage(t *testing.T) {
 func FuzzClient(f *testing.F) {
 	f.Add(ok)
 	f.Add(append(bytes.Clone(ok), jsonFrame(frameItems, []entry{{Name: []byte("x"), Type: "file"}})...))
-	f.Add(append(append(bytes.Clone(ok), appendFrame(nil, frameData, []byte("x"))...), jsonFrame(frameEnd, result{})...))
+	f.Add(append(append(bytes.Clone(ok), framing.Append(nil, frameData, []byte("x"))...), jsonFrame(frameEnd, result{})...))
 	f.Add(jsonFrame(frameResult, result{Kind: caisson.NotFound, Message: "no"}))
 	f.Add(jsonFrame(frameResult, result{Entry: &entry{Type: "symlink", Target: []byte("x")}}))
 	f.Fuzz(func(t *testing.T, said []byte) {
@@ -330,7 +331,7 @@ func FuzzServer(f *testing.F) {
 	} {
 		f.Add(jsonFrame(frameRequest, r))
 	}
-	f.Add(append(append(jsonFrame(frameRequest, request{Op: opWrite, Path: []byte("/a/b")}), appendFrame(nil, frameData, []byte("x"))...), appendFrame(nil, frameEnd, nil)...))
+	f.Add(append(append(jsonFrame(frameRequest, request{Op: opWrite, Path: []byte("/a/b")}), framing.Append(nil, frameData, []byte("x"))...), framing.Append(nil, frameEnd, nil)...))
 	f.Fuzz(func(t *testing.T, asked []byte) {
 		p := must[caisson.Process](t)(inProcess(t, t.TempDir())(t.Context(), []string{"files"}, true))
 		go io.Copy(io.Discard, p.Stderr())

@@ -3,7 +3,6 @@ package guestd
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
 // The protocol, on one pair of streams. Both directions consist of frames: a byte for the kind, four bytes for the length (big
@@ -39,7 +39,7 @@ const (
 )
 
 const (
-	frameHeaderSize = 1 + 4
+	frameHeaderSize = framing.HeaderSize
 	chunkSize       = 64 << 10 // maximum of one data frame, in bytes
 	itemsSize       = 64 << 10 // maximum of one items frame, in bytes
 	jsonSize        = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
@@ -49,7 +49,7 @@ const (
 	maxName         = 255      // bytes
 )
 
-// maxPayload returns the maximum payload of a frame of that kind, in bytes.
+// maxPayload returns the maximum payload of a frame of that kind, in bytes; negative for no kind.
 func maxPayload(kind byte) int {
 	switch kind {
 	case frameData:
@@ -58,8 +58,10 @@ func maxPayload(kind byte) int {
 		return itemsSize
 	case frameRequest, frameResult, frameEnd:
 		return jsonSize
+	case frameAbort:
+		return 0
 	}
-	return 0
+	return -1
 }
 
 // frame is one frame of the protocol. kind is one of the constants above.
@@ -69,24 +71,12 @@ type frame struct {
 }
 
 // errProtocol is the error for data that violates the protocol.
-var errProtocol = errors.New("protocol error")
+var errProtocol = framing.ErrProtocol
 
 // readFrame reads one frame. io.EOF means that the stream ended between frames.
 func readFrame(r io.Reader) (frame, error) {
-	var head [frameHeaderSize]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return frame{}, err
-	}
-	f := frame{kind: head[0]}
-	n := binary.BigEndian.Uint32(head[1:])
-	if n > uint32(maxPayload(f.kind)) || (maxPayload(f.kind) == 0 && f.kind != frameAbort) {
-		return frame{}, errProtocol
-	}
-	f.payload = make([]byte, n)
-	if _, err := io.ReadFull(r, f.payload); err != nil {
-		return frame{}, unexpectedEOF(err)
-	}
-	return f, nil
+	kind, payload, err := framing.Read(r, maxPayload)
+	return frame{kind, payload}, err
 }
 
 // unexpectedEOF replaces io.EOF within a frame by an error that is not taken for a regular end.
@@ -97,26 +87,13 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// appendFrame appends a frame to b.
-func appendFrame(b []byte, kind byte, payload []byte) []byte {
-	b = append(b, kind)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
-	return append(b, payload...)
-}
-
-// putHeader writes the header of a frame with a payload of n bytes to the beginning of b.
-func putHeader(b []byte, kind byte, n int) {
-	b[0] = kind
-	binary.BigEndian.PutUint32(b[1:], uint32(n))
-}
-
 // writeFrame writes a frame with v as JSON and flushes w.
 func writeFrame(w *bufio.Writer, kind byte, v any) error {
 	payload, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(appendFrame(nil, kind, payload)); err != nil {
+	if _, err := w.Write(framing.Append(nil, kind, payload)); err != nil {
 		return err
 	}
 	return w.Flush()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/errno"
+	framing "github.com/caisson-dev/caisson/internal/frame"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
@@ -143,7 +144,7 @@ func (s *server) Write(b []byte) (int, error) {
 // send sends a frame without flushing, because an end frame follows the content.
 func (s *server) send(kind byte, payload []byte) error {
 	var head [frameHeaderSize]byte
-	putHeader(head[:], kind, len(payload))
+	framing.PutHeader(head[:], kind, len(payload))
 	if _, err := s.out.Write(head[:]); err != nil {
 		return err
 	}

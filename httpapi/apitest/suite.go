@@ -76,6 +76,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"volume holds", testVolumeAttach},
 		{"routes", testRoutes},
 		{"processes", testProcesses},
+		{"terminals", testTerminals},
 		{"exec", testExec},
 		{"exec floods", testFlood},
 		{"exec ends", testExecEnds},

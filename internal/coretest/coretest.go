@@ -104,7 +104,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 			Offer: models.Offer{Providers: providers(), Models: catalog()}, Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
 		},
 		Agents: engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
-		Relay:  repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
+		Work:   engine.WorkConfig{Relay: repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)}},
 	}, &engine.Drivers{
 		Runtime: sandboxes.RuntimeOf(runtime{w.Runtime}), Dialer: w.Runtime, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return engine.WiresOf(w.wires), nil },

@@ -272,9 +272,10 @@ var directions = map[string][]string{
 	"job/forge":                          {"job/worker", "job/relay/remoteurl"},
 	"job/forge/forgetest":                {},
 	"job/relay/remoteurl":                {},
-	"guest/guestd":                       {"guest/service"},
+	"guest/guestd":                       {"guest/service", "guest/terminal"},
 	"guest/service":                      {},
 	"job/sshproxy":                       {"job/worker"},
+	"guest/terminal":                     {},
 	"daemon/agent":                       {},
 	"guest/task":                         {},
 	"daemon/agent/openclaw":              {},
@@ -314,12 +315,12 @@ var directions = map[string][]string{
 	"runtime/gvisor/lastwrite":           {},
 	"runtime/gvisor/sentry":              {"runtime/gvisor/lastwrite"},
 	"runtime/fake":                       {},
-	"runtime/fake/guest":                 {"runtime/fake", "guest/guestd", "guest/service"},
+	"runtime/fake/guest":                 {"runtime/fake", "guest/guestd", "guest/service", "guest/terminal"},
 	"runtime/runtimetest":                {"guest/guestd"},
 	"internal/workertest":                {"job/worker"},
 	"internal/coretest":                  {"guest/task", "daemon/engine", "job/forge", "guest/guestd", "httpapi", "job/image/imagetest", "daemon/models", "job/relay/front", "job/relay/transport", "job/relay/remote", "job/relay/remoteurl", "daemon/repos", "daemon/sandboxes", "daemon/runs", "runtime/fake", "runtime/fake/guest", "daemon/sqlite/sqlitetest", "wire", "job/worker"},
-	"daemon/sandboxes":                   {"guest/guestd", "guest/service"}, // The host's side of file access; drivers are passed as interfaces.
-	"daemon/runs":                        {"daemon/agent", "guest/task"},    // Drivers and the other core are passed as interfaces.
+	"daemon/sandboxes":                   {"guest/guestd", "guest/service", "guest/terminal"}, // The host's side of file access; drivers are passed as interfaces.
+	"daemon/runs":                        {"daemon/agent", "guest/task"},                      // Drivers and the other core are passed as interfaces.
 	"daemon/workspaces":                  {"job/gate", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/worker"},
 	"daemon/volumes":                     {},
 	"daemon/routes":                      {"wire/ingress/signedurl"},

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -216,6 +217,26 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// SpawnTerminal starts a child of p in a new Linux session with a terminal of its own, and returns the terminal's other end.
+func SpawnTerminal(p *Proc, child Child, rows, cols uint16) (caisson.Process, error) {
+	if err := p.Step(func() {}); err != nil {
+		return nil, err
+	}
+	e := caisson.RuntimeExec{
+		Command: child.Args, Env: p.env, Workdir: cmp.Or(child.Dir, p.dir), User: child.User, TTY: true, Rows: rows, Cols: cols, Stdin: true,
+	}
+	c, err := p.sandbox.prepare(e)
+	if err != nil {
+		return nil, err
+	}
+	c.ppid, c.origin = p.pid, p.origin
+	s := newSession(c, e)
+	if err := p.sandbox.start(c); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Kill terminates the process as SIGKILL does.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/guestd"
+	"github.com/caisson-dev/caisson/guest/terminal"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
@@ -27,9 +28,15 @@ const (
 	exitNotExecutable = 126
 )
 
-// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services and test.
+// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services, terminal and test.
 func Programs() map[string]func(args []string) fake.Program {
-	return map[string]func([]string) fake.Program{Path: program}
+	t := &terminals{served: map[string]*terminal.Server{}, opened: map[string]chan struct{}{}}
+	return map[string]func([]string) fake.Program{Path: func(args []string) fake.Program {
+		if arg(args, 1) == "terminal" {
+			return t.program(args)
+		}
+		return program(args)
+	}}
 }
 
 // program returns the program of one process with the arguments args.

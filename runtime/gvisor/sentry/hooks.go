@@ -13,6 +13,8 @@ import (
 const (
 	sysRtSigaction = 13
 	sysIoctl       = 16
+	sysPread64     = 17
+	sysPwrite64    = 18
 	sysGetpid      = 39
 	sysClone       = 56
 	sysFork        = 57
@@ -24,6 +26,10 @@ const (
 	sysSetsid      = 112
 	sysGettid      = 186
 	sysWaitid      = 247
+	sysPreadv      = 295
+	sysPwritev     = 296
+	sysPreadv2     = 327
+	sysPwritev2    = 328
 	sysClone3      = 435
 )
 
@@ -39,6 +45,9 @@ func installHooks(args []string) {
 			return ret, ctrl, err
 		}
 	})
+	for _, sysno := range []uintptr{sysPread64, sysPwrite64, sysPreadv, sysPwritev, sysPreadv2, sysPwritev2} {
+		wrap(sysno, refuseSeeks)
+	}
 	if hasCommand(args, "boot") {
 		want, err := readRestoreConfig(args)
 		if err != nil {

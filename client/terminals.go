@@ -1,0 +1,33 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// terminals implements [caisson.Terminals] by requests to a daemon.
+type terminals struct{ c *requester }
+
+// CreateTerminal implements [caisson.Terminals].
+func (t terminals) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
+	return call[*caisson.Terminal](ctx, t.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "terminals"}, jsonBody: req})
+}
+
+// ListTerminals implements [caisson.Terminals].
+func (t terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Terminal, error) {
+	return callList[caisson.Terminal](ctx, t.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "terminals"}})
+}
+
+// AttachTerminal implements [caisson.Terminals]. ctx applies to the start of the session.
+func (t terminals) AttachTerminal(ctx context.Context, ref string, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
+	s := newExecSession(!req.ReadOnly, !req.ReadOnly)
+	s.lost = "the connection to the daemon was lost; the terminal runs on"
+	return t.c.openSession(ctx, []string{"sandboxes", ref, "terminals", string(id), "stream"}, s, req)
+}
+
+// RemoveTerminal implements [caisson.Terminals].
+func (t terminals) RemoveTerminal(ctx context.Context, ref string, id caisson.ID) error {
+	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref, "terminals", string(id)}})
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// An interactiveRun connects the user's terminal with the agent's of a run.
+type interactiveRun struct {
+	*app
+	api api
+}
+
+// start starts a run and, unless detach is set, attaches to its terminal. If that is interrupted, the run goes on.
+func (i interactiveRun) start(ctx context.Context, req caisson.RunRequest, detach bool) error {
+	run, err := i.api.StartRun(ctx, req)
+	if err != nil {
+		return err
+	}
+	if run.HiddenCount > 0 {
+		i.infof("caisson: hidden from the agent: %s; use --show-hidden NAME to show a file", hiddenFiles(run.Hidden, run.HiddenCount))
+	}
+	if detach {
+		return printDone(i.app, run, string(run.ID))
+	}
+	return i.attach(ctx, run, attachFlags{DetachKeys: keysOf(defaultDetachKeys)})
+}
+
+// keysOf returns the keys of a valid text.
+func keysOf(text string) (k detachKeys) {
+	_ = k.UnmarshalText([]byte(text)) // it is valid
+	return k
+}
+
+// attach waits until the run has its terminal, and attaches to that until the run ends or the user leaves.
+func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags attachFlags) error {
+	run, err := i.opened(ctx, run)
+	if err != nil {
+		return err
+	}
+	if !run.State.Ended() {
+		_, left, err := seat{i.app, i.api}.attachTo(ctx, string(run.Sandbox), run.Terminal, flags)
+		if left {
+			i.infof("caisson: the run goes on; attach again with: caisson attach %s", run.ID)
+			return nil
+		}
+		if err != nil && caisson.KindOf(err) != caisson.NotFound { // it has just ended
+			return err
+		}
+	}
+	events, err := i.api.WatchRun(ctx, run.ID, 0)
+	if err != nil {
+		return err
+	}
+	for range events { // until its end
+	}
+	return runConsole{i.app, i.api}.conclude(ctx, run, time.Time{})
+}
+
+// opened shows the progress of a run until its terminal is open or the run has ended.
+func (i interactiveRun) opened(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := i.api.WatchRun(ctx, run.ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	v := newRunView(i.app)
+	shown := make(chan caisson.RunEvent)
+	go func() {
+		defer close(shown)
+		for e := range events {
+			if e.Attempt == run.Attempt && e.Phase == "interactive" {
+				return
+			}
+			select {
+			case shown <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	err = v.follow(shown, run.Attempt)
+	if endErr := v.end(); err == nil {
+		err = endErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return i.api.GetRun(ctx, run.ID)
+}

@@ -1,0 +1,166 @@
+package runs
+
+import (
+	"context"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// interactiveTime is the time limit of an interactive run for which none is requested: people leave terminals and come back.
+const interactiveTime = caisson.Duration(30 * 24 * time.Hour)
+
+// checkPrompt checks that a request has a prompt, or is for an interactive run of an agent that can be used at a terminal.
+func checkPrompt(req *caisson.RunRequest, a *caisson.Agent) error {
+	switch {
+	case !req.Interactive && req.Prompt == "":
+		return caisson.Invalidf("prompt", "is empty; say what the agent is to do")
+	case !req.Interactive:
+		return nil
+	case len(a.Interactive) == 0:
+		return caisson.Invalidf("interactive", "agent %s has no interface for a terminal; give it a prompt", a.ID)
+	case req.Prompt != "" || len(req.History) > 0:
+		return caisson.Invalidf("prompt", "an interactive run has none; type it at the terminal")
+	case req.Session != "":
+		return caisson.Invalidf("session", "an interactive run is no part of a conversation")
+	}
+	return nil
+}
+
+// interactive lets people use the agent's own interface at a terminal in the sandbox, instead of a turn with a prompt.
+type interactive struct {
+	turns     *turns
+	lifecycle caisson.Sandboxes
+	terminals caisson.Terminals
+	files     caisson.Files
+}
+
+// execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of its program.
+func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Time) error {
+	x.box.prompted = true
+	x.clock.start()
+	defer x.clock.phase("agent")
+	x.version(map[string]string{"driver": "interactive", "agent": x.agent.Version})
+	box, terminal := x.box.sandbox.ID, x.r.Terminal
+	if terminal == "" {
+		t, err := i.turns.task(ctx, x, deadline)
+		if err != nil {
+			return err
+		}
+		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env}); err != nil {
+			return err
+		}
+		if _, err := x.update(ctx, func(r *caisson.Run) { r.Terminal = terminal }); err != nil {
+			return err
+		}
+	}
+	x.status("interactive", string(terminal))
+	exit, err := i.wait(ctx, box, terminal)
+	if err != nil {
+		return err
+	}
+	x.result.Exit = &exit
+	if exit.Code == 126 || exit.Code == 127 {
+		return &failure{code: caisson.RunAgentError, msg: "the agent's interactive command cannot be started; it " + exit.String(), fromAgent: true}
+	}
+	return nil
+}
+
+// rejoin continues an attempt that survived the previous daemon.
+func (i *interactive) rejoin(ctx context.Context, x *attempt) (err error) {
+	if x.box.sandbox, err = i.lifecycle.Get(ctx, string(x.r.Sandbox)); err != nil {
+		return err
+	}
+	x.box.removable = !x.r.Request.Keep
+	ctx, cancel := context.WithDeadlineCause(ctx, x.r.Deadline, errDeadline)
+	defer cancel()
+	return i.execute(ctx, x, x.r.Deadline)
+}
+
+// open writes the files that the agent needs, and starts its command at a terminal.
+func (i *interactive) open(ctx context.Context, box caisson.ID, a *caisson.Agent, files []caisson.SeedFile, req caisson.TerminalRequest) (caisson.ID, error) {
+	if err := seed(ctx, i.files, box, files); err != nil {
+		return "", err
+	}
+	if err := i.files.MakeDir(ctx, string(box), path.Clean(a.Workdir), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
+		return "", err
+	}
+	req.Workdir = a.Workdir
+	t, err := i.terminals.CreateTerminal(ctx, string(box), req)
+	if err != nil {
+		return "", err
+	}
+	return t.ID, nil
+}
+
+// waitInterval is how often it is checked whether a sandbox that does not run does so again.
+const waitInterval = time.Second
+
+// wait waits for the end of the terminal's program. The sandbox may be suspended or paused in the meantime. If ctx ends, the program
+// is killed, unless the daemon stops: then the next one waits for it.
+func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
+	for {
+		exit, err := i.view(ctx, box, terminal)
+		if err == nil && !exit.Unknown {
+			return exit, nil
+		}
+		if ctx.Err() == nil {
+			sb, gerr := i.lifecycle.Get(ctx, string(box))
+			switch {
+			case gerr != nil:
+				return exit, gerr
+			case sb.State == caisson.Stopped || sb.State == caisson.Failed || sb.State == caisson.Removing:
+				return exit, failf(caisson.RunAgentError, "the agent's sandbox ended before the agent did: it is %s", sb.State)
+			case sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound:
+				return exit, failf(caisson.RunAgentError, "the agent's terminal is gone")
+			}
+		}
+		select {
+		case <-time.After(waitInterval):
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); cause == errClosing {
+				return exit, cause
+			}
+			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
+			defer cancel()
+			if err := i.terminals.RemoveTerminal(clean, string(box), terminal); err != nil && caisson.KindOf(err) != caisson.NotFound {
+				return exit, err
+			}
+			return exit, context.Cause(ctx)
+		}
+	}
+}
+
+// view views the terminal until its program ends or the connection is lost.
+func (i *interactive) view(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
+	p, err := i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
+	if err != nil {
+		return caisson.ExitStatus{Unknown: true}, err
+	}
+	defer p.Close()
+	defer context.AfterFunc(ctx, func() { p.Close() })()
+	if _, err := io.Copy(io.Discard, p.Stdout()); err != nil {
+		return caisson.ExitStatus{Unknown: true}, err
+	}
+	return p.Wait(ctx)
+}
+
+// seed writes files in a sandbox.
+func seed(ctx context.Context, to caisson.Files, box caisson.ID, files []caisson.SeedFile) error {
+	for _, f := range files {
+		mode := f.Mode
+		if mode == 0 {
+			mode = 0o644
+		}
+		if _, err := to.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// survives reports whether a run continues under another daemon: the agent is at its terminal in the sandbox.
+func survives(r *caisson.Run) bool { return r.State == caisson.RunRunning && r.Terminal != "" }

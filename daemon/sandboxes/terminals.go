@@ -1,0 +1,164 @@
+package sandboxes
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/guestd"
+	"github.com/caisson-dev/caisson/guest/terminal"
+	"github.com/caisson-dev/caisson/internal/keylock"
+)
+
+// guestdPath is the path of guestd in every sandbox.
+const guestdPath = "/.caisson/inside"
+
+// attachTimeout is the time in which a terminal must answer.
+const attachTimeout = 10 * time.Second
+
+// Terminals implements [caisson.Terminals]. The terminals and all that is known of them are in the sandboxes; what comes from there is
+// untrusted.
+type Terminals struct {
+	finder  finder
+	runtime execer
+	states  states
+	// dial connects to a unix socket in a sandbox.
+	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
+	making keylock.Locks // held while a terminal is made, by sandbox
+}
+
+var _ caisson.Terminals = (*Terminals)(nil)
+
+// NewTerminals returns the service that manages the terminals in the sandboxes of c.
+func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
+	p := c.api.processes
+	return &Terminals{
+		finder: p.finder, runtime: p.runtime, states: p.states,
+		dial: func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error) {
+			return d.Dial(ctx, id, "unix", path)
+		},
+	}
+}
+
+// CreateTerminal implements [caisson.Terminals].
+func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
+	for _, err := range []error{
+		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(req.Command) == 0 {
+		return nil, caisson.Invalidf("command", "say what to run")
+	}
+	if req.Rows == 0 || req.Cols == 0 {
+		req.Rows, req.Cols = 24, 80
+	}
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	command := guestd.TerminalCommand{
+		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols,
+		Launch: &guestd.Launch{
+			User: firstNonEmpty(req.User, sb.Spec.User), Command: req.Command,
+			Dir: workdir(sb, &caisson.ExecRequest{Workdir: req.Workdir, User: req.User}),
+		},
+	}
+	release, err := t.making.Acquire(ctx, string(sb.ID))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	out, err := t.run(ctx, sb.ID, env(sb.Spec.Env, req.Env), append([]string{"new"}, command.Args()...)...)
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 31)
+	if err != nil || pid == 0 {
+		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox does not say which process it started")
+	}
+	return &caisson.Terminal{
+		ID: command.ID, Command: req.Command, PID: int(pid), Rows: req.Rows, Cols: req.Cols, StartedAt: now(),
+	}, nil
+}
+
+// ListTerminals implements [caisson.Terminals].
+func (t *Terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Terminal, error) {
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	out, err := t.run(ctx, sb.ID, nil, "list")
+	if err != nil {
+		return nil, err
+	}
+	list, err := terminal.ParseList(bytes.NewReader(out))
+	return list, caisson.Wrap(err, caisson.Unavailable, "the sandbox's list of its terminals makes no sense")
+}
+
+// AttachTerminal implements [caisson.Terminals].
+func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
+	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
+		return nil, err
+	}
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	conn, err := t.dial(ctx, sb.ID, terminal.Socket(id))
+	if kind := caisson.KindOf(err); kind == caisson.NotFound || kind == caisson.Unavailable {
+		return nil, noTerminal(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := terminal.Attach(ctx, conn, req)
+	if err != nil {
+		return nil, err
+	}
+	return reasonedProcess{p, t.states, sb.ID}, nil
+}
+
+// RemoveTerminal implements [caisson.Terminals].
+func (t *Terminals) RemoveTerminal(ctx context.Context, ref string, id caisson.ID) error {
+	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
+		return err
+	}
+	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return err
+	}
+	_, err = t.run(ctx, sb.ID, nil, "remove", string(id))
+	if caisson.KindOf(err) == caisson.NotFound {
+		return noTerminal(id)
+	}
+	return err
+}
+
+func noTerminal(id caisson.ID) error {
+	return caisson.Errorf(caisson.NotFound, "the sandbox has no terminal %s; list them with: caisson terminal ls", id)
+}
+
+// run runs a command of guestd for terminals, as the sandbox's root, and returns its output.
+func (t *Terminals) run(ctx context.Context, id caisson.ID, env []string, args ...string) ([]byte, error) {
+	out, said, status, err := runGuestd(ctx, t.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath, "terminal"}, args...), Env: env})
+	switch {
+	case err != nil:
+		return nil, err
+	case status.Success():
+		return out, nil
+	case status.Code == guestd.ExitNoTerminal:
+		return nil, caisson.Errorf(caisson.NotFound, "%.200q", said)
+	case status.Code == guestd.ExitFull:
+		return nil, caisson.Errorf(caisson.Exhausted, "the sandbox has %d terminals already; remove one with: caisson terminal rm", caisson.MaxTerminals)
+	}
+	return nil, caisson.Errorf(caisson.Unavailable, "terminals of the sandbox cannot be used: %.200q", said)
+}

@@ -1,0 +1,217 @@
+package terminal
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"math"
+	"strings"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/frame"
+)
+
+// Attach returns a session at the terminal whose socket conn is connected to, see [caisson.Terminals]. It takes conn over. What
+// arrives there is untrusted. When ctx ends before the terminal has answered, conn is closed.
+func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequest) (caisson.Process, error) {
+	s := &session{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
+	s.outReader, s.out = io.Pipe()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err := s.start(req)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		if caisson.KindOf(err) == caisson.Exhausted {
+			return nil, err
+		}
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the terminal does not answer; list them with: caisson terminal ls")
+	}
+	go s.receive()
+	return s, nil
+}
+
+// A session is the host's end of a connection to a terminal. It implements [caisson.Process].
+type session struct {
+	conn      io.ReadWriteCloser
+	pid       int
+	readOnly  bool
+	out       *io.PipeWriter
+	outReader *io.PipeReader
+	notices   chan notice // closed when the session has ended
+
+	writing sync.Mutex // held while a frame is written
+
+	done   chan struct{}      // closed when status is set
+	status caisson.ExitStatus // Unknown if the connection ended before the program
+}
+
+// start sends the request and waits for the answer.
+func (s *session) start(req caisson.AttachRequest) error {
+	flags := byte(0)
+	if req.ReadOnly {
+		flags = flagReadOnly
+	}
+	if err := s.send(kindAttach, append(appendSize(nil, req.Rows, req.Cols), flags)); err != nil {
+		return err
+	}
+	kind, payload, err := frame.Read(s.conn, serverLimits)
+	switch {
+	case err != nil:
+		return err
+	case kind == kindNotice && len(payload) == 1 && notice(payload[0]) == noticeFull:
+		return caisson.Errorf(caisson.Exhausted, "the terminal has %d viewers already; one has to detach first", caisson.MaxTerminalViewers)
+	case kind != kindStarted || len(payload) != 4:
+		return frame.ErrProtocol
+	}
+	pid := binary.BigEndian.Uint32(payload)
+	if pid == 0 || pid > math.MaxInt32 {
+		return frame.ErrProtocol
+	}
+	s.pid = int(pid)
+	return nil
+}
+
+// send sends a frame.
+func (s *session) send(kind byte, payload []byte) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	_, err := s.conn.Write(frame.Append(nil, kind, payload))
+	return err
+}
+
+// receive handles the terminal's frames until the connection ends or the terminal violates the protocol.
+func (s *session) receive() {
+	s.status = caisson.ExitStatus{Code: -1, Unknown: true, Reason: "the connection to the terminal was lost"}
+	for {
+		kind, payload, err := frame.Read(s.conn, serverLimits)
+		if err != nil || !s.handle(kind, payload) {
+			break
+		}
+	}
+	s.conn.Close()
+	close(s.done)
+	s.out.Close()
+	close(s.notices)
+}
+
+// handle handles a frame, and returns false after the last one and for a malformed one.
+func (s *session) handle(kind byte, payload []byte) bool {
+	switch kind {
+	case kindOutput:
+		_, err := s.out.Write(payload)
+		return err == nil
+	case kindNotice:
+		if len(payload) != 1 || notice(payload[0]).String() == "" {
+			return false
+		}
+		select {
+		case s.notices <- notice(payload[0]):
+		default: // nobody reads them
+		}
+		return true
+	case kindExit:
+		if status, err := parseExit(payload); err == nil {
+			s.status = status
+		}
+	}
+	return false
+}
+
+// PID implements [caisson.Process].
+func (s *session) PID() int { return s.pid }
+
+// Stdin implements [caisson.Process].
+func (s *session) Stdin() io.WriteCloser {
+	if s.readOnly {
+		return nil
+	}
+	return input{s}
+}
+
+// Stdout implements [caisson.Process].
+func (s *session) Stdout() io.Reader { return s.outReader }
+
+// Stderr implements [caisson.Process].
+func (s *session) Stderr() io.Reader { return &noticeReader{notices: s.notices} }
+
+// Resize implements [caisson.Process].
+func (s *session) Resize(rows, cols uint16) error {
+	return s.control(kindResize, appendSize(nil, rows, cols))
+}
+
+// Signal implements [caisson.Process].
+func (s *session) Signal(_ context.Context, signal int) error {
+	if signal < 1 || signal > maxSignal {
+		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
+	}
+	return s.control(kindSignal, []byte{byte(signal)})
+}
+
+// control sends a frame that only a writer sends.
+func (s *session) control(kind byte, payload []byte) error {
+	if s.readOnly {
+		return caisson.Errorf(caisson.Conflict, "the session only views the terminal")
+	}
+	if err := s.send(kind, payload); err != nil {
+		return caisson.Wrap(err, caisson.NotFound, "the session has ended")
+	}
+	return nil
+}
+
+// Wait implements [caisson.Process].
+func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	select {
+	case <-s.done:
+		return s.status, nil
+	case <-ctx.Done():
+		return caisson.ExitStatus{}, ctx.Err()
+	}
+}
+
+// Close implements [caisson.Process]: it detaches.
+func (s *session) Close() error {
+	err := s.conn.Close()
+	s.outReader.Close()
+	<-s.done
+	return err
+}
+
+// An input is the input of a session.
+type input struct{ s *session }
+
+func (in input) Write(b []byte) (int, error) {
+	done := 0
+	for done < len(b) {
+		part := b[done:min(len(b), done+maxData)]
+		if err := in.s.send(kindInput, part); err != nil {
+			return done, io.ErrClosedPipe
+		}
+		done += len(part)
+	}
+	return done, nil
+}
+
+// Close does nothing: the end of a client's input is not the end of the program's, which other clients may go on with.
+func (in input) Close() error { return nil }
+
+// A noticeReader reads the notices as lines.
+type noticeReader struct {
+	notices chan notice
+	rest    string
+}
+
+func (r *noticeReader) Read(b []byte) (int, error) {
+	for r.rest == "" {
+		n, open := <-r.notices
+		if !open {
+			return 0, io.EOF
+		}
+		r.rest = n.String() + "\n"
+	}
+	n, err := strings.NewReader(r.rest).Read(b)
+	r.rest = r.rest[n:]
+	return n, err
+}

@@ -1,0 +1,192 @@
+package terminal
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// killGrace is the time between SIGHUP and SIGKILL for a program that is killed.
+const killGrace = 2 * time.Second
+
+// maxRest is how many bytes are read after the program's end: other processes may go on writing.
+const maxRest = 1 << 20
+
+// A ptyProgram is a Program at a pseudoterminal.
+type ptyProgram struct {
+	cmd    *exec.Cmd
+	fd     int // of master
+	master *os.File
+	slave  *os.File      // kept open, so that the terminal does not hang up when the program closes it and opens it again
+	ended  chan struct{} // closed when the program has ended
+	rest   int           // bytes that may still be read after that
+
+	closing sync.RWMutex // held for writing while master is closed: fd is then another file's
+	closed  bool         // guarded by closing
+}
+
+// Start starts cmd at a new terminal, which belongs to uid, as the leader of a session of its own.
+func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open /dev/ptmx", err)
+	}
+	p := &ptyProgram{cmd: cmd, fd: fd, master: os.NewFile(uintptr(fd), "/dev/ptmx"), ended: make(chan struct{}), rest: maxRest}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, os.NewSyscallError("unlock the terminal", err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		return nil, os.NewSyscallError("find the terminal", err)
+	}
+	name := "/dev/pts/" + strconv.Itoa(n)
+	if p.slave, err = os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		return nil, err
+	}
+	if err := os.Chown(name, uid, -1); err != nil && uid != os.Getuid() {
+		return nil, err
+	}
+	if err := p.Resize(rows, cols); err != nil {
+		return nil, err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.slave, p.slave, p.slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		cmd.Wait() // the status is in cmd.ProcessState
+		close(p.ended)
+		p.master.SetReadDeadline(time.Unix(1, 0)) // ends the read that is waiting
+	}()
+	return p, nil
+}
+
+// PID implements [Program].
+func (p *ptyProgram) PID() int { return p.cmd.Process.Pid }
+
+// Read implements [Program]. A process that has the terminal open does not keep it open after the program's end.
+func (p *ptyProgram) Read(b []byte) (int, error) {
+	select {
+	case <-p.ended:
+	default:
+		n, err := p.master.Read(b)
+		if n > 0 {
+			return n, nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			<-p.ended
+			return 0, err // the terminal has hung up, as it does when a session's leader exits; all output was read before
+		}
+	}
+	for p.rest > 0 {
+		n, err := unix.Read(p.fd, b[:min(len(b), p.rest)])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 { // there is nothing left, or the terminal has hung up
+			break
+		}
+		p.rest -= n
+		return n, nil
+	}
+	return 0, io.EOF
+}
+
+// Write implements [Program].
+func (p *ptyProgram) Write(b []byte) (int, error) { return p.master.Write(b) }
+
+// control calls f with the terminal's descriptor, unless that is closed.
+func (p *ptyProgram) control(f func(fd int) error) error {
+	p.closing.RLock()
+	defer p.closing.RUnlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	return f(p.fd)
+}
+
+// Resize implements [Program].
+func (p *ptyProgram) Resize(rows, cols uint16) error {
+	return p.control(func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+}
+
+// Signal implements [Program].
+func (p *ptyProgram) Signal(signal int) error {
+	return p.control(func(fd int) error {
+		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		if err != nil || group <= 1 {
+			group = p.PID()
+		}
+		select {
+		case <-p.ended:
+			return os.ErrProcessDone
+		default:
+			return unix.Kill(-group, syscall.Signal(signal))
+		}
+	})
+}
+
+// Exit implements [Program].
+func (p *ptyProgram) Exit() caisson.ExitStatus {
+	<-p.ended
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case ok && status.Signaled():
+		return caisson.ExitStatus{Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
+	case ok && status.Exited():
+		return caisson.ExitStatus{Code: status.ExitStatus()}
+	}
+	return caisson.ExitStatus{Code: 255}
+}
+
+// Kill implements [Program].
+func (p *ptyProgram) Kill() {
+	p.killGroup(unix.SIGHUP)
+	go func() {
+		select {
+		case <-p.ended:
+		case <-time.After(killGrace):
+			p.killGroup(unix.SIGKILL)
+		}
+	}()
+}
+
+// killGroup signals the program and the processes in its group.
+func (p *ptyProgram) killGroup(signal syscall.Signal) {
+	select {
+	case <-p.ended: // its pid may be another process's
+	default:
+		unix.Kill(-p.PID(), signal)
+	}
+}
+
+// Close implements [Program].
+func (p *ptyProgram) Close() error {
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.slave != nil {
+		p.slave.Close()
+	}
+	return p.master.Close()
+}

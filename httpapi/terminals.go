@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// terminalRoutes serves the terminals in sandboxes.
+type terminalRoutes struct {
+	core caisson.Terminals
+	log  *slog.Logger
+}
+
+// TerminalRef is the reference of a terminal in a path.
+type TerminalRef struct {
+	RefParam
+	Terminal caisson.ID `path:"terminal" maxLength:"128" doc:"Id of the terminal"`
+}
+
+func (h terminalRoutes) register(rt *router) {
+	const tag = "terminals"
+	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/terminals", "create-terminal", tag, "Start a program at a terminal that clients can leave and come back to")), h.create)
+	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/terminals", "list-terminals", tag, "List the terminals of a sandbox, oldest first"), h.list)
+	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}/terminals/{terminal}", "remove-terminal", tag, "Kill the program of a terminal, and remove it"), h.remove)
+	o := newOperation(http.MethodGet, "/sandboxes/{ref}/terminals/{terminal}/stream", "attach-terminal", tag, "Attach to a terminal (WebSocket)")
+	o.Description = "The first message is text: an AttachRequest. All further ones are as in exec-process. The output begins with what " +
+		"is kept of the earlier output, at most 256 KiB; a slow client misses output. Channel 2 has messages about the session, one " +
+		"line each. If the connection is lost, the program runs on."
+	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.attach)
+}
+
+func (h terminalRoutes) create(ctx context.Context, in *struct {
+	RefParam
+	Body caisson.TerminalRequest
+},
+) (*body[*caisson.Terminal], error) {
+	t, err := h.core.CreateTerminal(ctx, in.Ref, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.Terminal]{t}, nil
+}
+
+func (h terminalRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.Terminal]], error) {
+	list, err := h.core.ListTerminals(ctx, in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return wholeList(list), nil
+}
+
+func (h terminalRoutes) remove(ctx context.Context, in *TerminalRef) (*noContent, error) {
+	return nil, h.core.RemoveTerminal(ctx, in.Ref, in.Terminal)
+}
+
+// attach upgrades the connection to a WebSocket and serves the session.
+func (h terminalRoutes) attach(w http.ResponseWriter, r *http.Request, in *TerminalRef) error {
+	return serveSession(w, r, in.Ref, h.log, func(ctx context.Context, first []byte) (caisson.Process, error) {
+		var req caisson.AttachRequest
+		if err := parseFirst(first, &req); err != nil {
+			return nil, err
+		}
+		return h.core.AttachTerminal(ctx, in.Ref, in.Terminal, req)
+	})
+}
