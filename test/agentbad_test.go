@@ -82,7 +82,7 @@ func TestAgentsThatFail(t *testing.T) {
 			case r.State != caisson.RunSucceeded || !strings.Contains(r.Result.Answer, c.words):
 				t.Errorf("the run is %s: %v: %.100q", r.State, r.Result.Error, r.Result.Answer)
 			}
-			if took := time.Since(begin); took > 45*time.Second {
+			if took := time.Since(begin); took > 5*time.Minute {
 				t.Errorf("it took %v", took)
 			}
 			const bound = 64 << 10

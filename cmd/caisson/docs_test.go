@@ -80,7 +80,7 @@ func commandsIn(line string) (calls [][]string) {
 			args = append(args, "x")
 			end()
 			return calls
-		case w == "&&" || w == "|" || w == ">" || w == "<":
+		case w == "&&" || w == "|" || w == ">" || w == ">>" || w == "<":
 			end()
 		case first && (w == "caisson" || w == "bin/caisson"):
 			started, first = true, false

@@ -25,7 +25,7 @@ type sshCmd struct {
 
 func (c *sshCmd) Help() string {
 	return "Runs this machine's ssh. scp, sftp, rsync and editors reach sandboxes with the output of: caisson ssh-config\n\n" +
-		examples("caisson ssh web", "caisson ssh web make test", "caisson ssh -O -L8080:localhost:80 web")
+		examples("caisson ssh web", "caisson ssh web make test", "caisson ssh --option=-L8080:localhost:80 web")
 }
 
 func (c *sshCmd) Run(ctx context.Context, a *app, api api) error {

@@ -103,9 +103,9 @@ func run(ctx context.Context, all bool, count int) error {
 			race = append(race, p)
 		}
 	}
-	timeout := 20 * time.Minute
+	timeout := 40 * time.Minute // package test takes a fourth of that on two idle cores
 	if all {
-		timeout = 40 * time.Minute
+		timeout = time.Hour
 	}
 	slices.Reverse(beside) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
 	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
