@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,9 +96,6 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 		x.box.repo = &caisson.RepoGrant{} // it was granted before the terminal was opened
 	}
 	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
-	if err := x.rec.flush(); err != nil {
-		return err // The agent's events could not be recorded.
-	}
 	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)
 	defer cancel()
 	return i.execute(ctx, x, r.Deadline)
@@ -148,7 +146,7 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			switch sb, gone := i.sandbox(ctx, box); {
 			case gone != nil && ctx.Err() == nil:
 				return exit, gone
-			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound:
+			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound && i.lost(ctx, box, terminal):
 				return exit, failf(caisson.RunAgentError, "the agent's terminal is gone")
 			}
 		}
@@ -166,6 +164,12 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			return exit, context.Cause(ctx)
 		}
 	}
+}
+
+// lost reports whether the sandbox knows that it has no such terminal: that nobody answers may have other reasons.
+func (i *interactive) lost(ctx context.Context, box, terminal caisson.ID) bool {
+	list, err := i.terminals.ListTerminals(ctx, string(box))
+	return err == nil && !slices.ContainsFunc(list, func(t caisson.Terminal) bool { return t.ID == terminal })
 }
 
 // view views the terminal until its program ends or the connection is lost.
