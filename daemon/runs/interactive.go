@@ -49,6 +49,7 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	defer x.clock.phase("agent")
 	x.version(map[string]string{"driver": "interactive", "agent": x.agent.Version})
 	box, terminal := x.box.sandbox.ID, x.r.Terminal
+	var p caisson.Process
 	if terminal == "" {
 		t, err := i.turns.task(ctx, x, deadline)
 		if err != nil {
@@ -57,13 +58,18 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env}); err != nil {
 			return err
 		}
+		// A terminal is over when a viewer has seen its end, so this one has to be there before others.
+		p, _ = i.attach(ctx, box, terminal) // wait tries again
 		// From now on the run survives this daemon.
 		if _, err := x.update(context.WithoutCancel(ctx), func(r *caisson.Run) { r.Terminal = terminal }); err != nil {
+			if p != nil {
+				p.Close()
+			}
 			return err
 		}
 	}
 	x.status("interactive", string(terminal))
-	exit, err := i.wait(ctx, box, terminal)
+	exit, err := i.wait(ctx, box, terminal, p)
 	if err != nil {
 		return err
 	}
@@ -134,11 +140,19 @@ func (i *interactive) open(ctx context.Context, box caisson.ID, a *caisson.Agent
 // waitInterval is how often it is checked whether a sandbox that does not run does so again.
 const waitInterval = time.Second
 
-// wait waits for the end of the terminal's program. The sandbox may be suspended or paused in the meantime. If ctx ends, the program
+// wait waits for the end of the terminal's program, at first at p unless it is nil. The sandbox may be suspended or paused in the meantime. If ctx ends, the program
 // is killed, unless the daemon stops: then the next one waits for it.
-func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
+func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID, p caisson.Process) (caisson.ExitStatus, error) {
 	for {
-		exit, err := i.view(ctx, box, terminal)
+		var err error
+		if p == nil {
+			p, err = i.attach(ctx, box, terminal)
+		}
+		exit := caisson.ExitStatus{Unknown: true}
+		if err == nil {
+			exit, err = view(ctx, p)
+		}
+		p = nil
 		if err == nil && !exit.Unknown {
 			return exit, nil
 		}
@@ -172,12 +186,13 @@ func (i *interactive) lost(ctx context.Context, box, terminal caisson.ID) bool {
 	return err == nil && !slices.ContainsFunc(list, func(t caisson.Terminal) bool { return t.ID == terminal })
 }
 
-// view views the terminal until its program ends or the connection is lost.
-func (i *interactive) view(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
-	p, err := i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
-	if err != nil {
-		return caisson.ExitStatus{Unknown: true}, err
-	}
+// attach attaches to a terminal to see its end.
+func (i *interactive) attach(ctx context.Context, box, terminal caisson.ID) (caisson.Process, error) {
+	return i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
+}
+
+// view views a terminal until its program ends or the connection is lost.
+func view(ctx context.Context, p caisson.Process) (caisson.ExitStatus, error) {
 	defer p.Close()
 	defer context.AfterFunc(ctx, func() { p.Close() })()
 	if _, err := io.Copy(io.Discard, p.Stdout()); err != nil {

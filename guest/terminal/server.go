@@ -24,7 +24,6 @@ const (
 	flushTimeout = 10 * time.Second // in which a viewer must take the rest of the output after the program's end
 	lingerSteps  = 60               // see Server.linger
 	lingerStep   = 10 * time.Second
-	othersTime   = 2 * time.Second // in which others can attach after a viewer has got the end
 	maxPending   = 64 << 10 // bytes of input that the program has not read
 )
 
@@ -59,8 +58,7 @@ type Server struct {
 	viewers map[*viewer]bool
 	writer  *viewer       // the viewer whose input counts; nil for none
 	pending []byte        // input that was not given to the program yet
-	read    bool          // a viewer that is not read-only has got exit, or the terminal was removed
-	killed  bool          // the terminal was removed
+	read    bool          // a viewer that is not read-only has got exit
 	over    chan struct{} // closed when read is set
 }
 
@@ -148,18 +146,12 @@ func (s *Server) readOutput() {
 	}
 }
 
-// linger waits until a viewer has got the exit status, and others that attach at the same time could, for lingerSteps at most. It counts
-// steps instead of looking at the clock, which jumps when a paused sandbox is resumed.
+// linger waits until a viewer has got the exit status, for lingerSteps at most. It counts steps instead of looking at the clock, which
+// jumps when a paused sandbox is resumed.
 func (s *Server) linger() {
 	for range lingerSteps {
 		select {
 		case <-s.over:
-			s.mu.Lock()
-			killed := s.killed
-			s.mu.Unlock()
-			if !killed {
-				time.Sleep(othersTime)
-			}
 			return
 		case <-time.After(s.step):
 		}
@@ -239,7 +231,6 @@ func (s *Server) Kill() {
 	s.program.Kill()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.killed = true
 	s.markRead()
 }
 
