@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"path"
@@ -32,6 +33,8 @@ func checkPrompt(req *caisson.RunRequest, a *caisson.Agent) error {
 
 // interactive lets people use the agent's own interface at a terminal in the sandbox, instead of a turn with a prompt.
 type interactive struct {
+	runs      caisson.RunStore
+	builder   *builder
 	turns     *turns
 	lifecycle caisson.Sandboxes
 	terminals caisson.Terminals
@@ -53,7 +56,8 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env}); err != nil {
 			return err
 		}
-		if _, err := x.update(ctx, func(r *caisson.Run) { r.Terminal = terminal }); err != nil {
+		// From now on the run survives this daemon.
+		if _, err := x.update(context.WithoutCancel(ctx), func(r *caisson.Run) { r.Terminal = terminal }); err != nil {
 			return err
 		}
 	}
@@ -69,15 +73,48 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	return nil
 }
 
-// rejoin continues an attempt that survived the previous daemon.
-func (i *interactive) rejoin(ctx context.Context, x *attempt) (err error) {
-	if x.box.sandbox, err = i.lifecycle.Get(ctx, string(x.r.Sandbox)); err != nil {
+// rejoin continues an attempt that survived the previous daemon, whatever has become of its agent's entry and its models: the agent
+// is at work, and the gateway checks its calls. The attempt has its sandbox even if it was cancelled in the meantime, so that its end
+// is that of the sandbox and of the program.
+func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
+	x.clock.phase("queue")
+	clean := context.WithoutCancel(ctx)
+	r, err := i.runs.Get(clean, caisson.In(x.r.Account), x.r.ID)
+	if err != nil {
+		return err // x.r is kept, because the result is stored under its id.
+	}
+	x.r, x.plan = r, cmp.Or(r.Plan, &caisson.RunPlan{})
+	x.box.removable = !r.Request.Keep
+	if x.agent, err = i.builder.complete(clean, r.Agent); err != nil {
+		x.agent = &caisson.Agent{ID: r.Agent, Workdir: x.plan.Env["CAISSON_WORKSPACE"]}
+	}
+	if x.box.sandbox, err = i.sandbox(clean, r.Sandbox); err != nil {
 		return err
 	}
-	x.box.removable = !x.r.Request.Keep
-	ctx, cancel := context.WithDeadlineCause(ctx, x.r.Deadline, errDeadline)
+	if r.Request.Repo != nil {
+		x.box.repo = &caisson.RepoGrant{} // it was granted before the terminal was opened
+	}
+	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+	if err := x.rec.flush(); err != nil {
+		return err // The agent's events could not be recorded.
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)
 	defer cancel()
-	return i.execute(ctx, x, x.r.Deadline)
+	return i.execute(ctx, x, r.Deadline)
+}
+
+// sandbox returns a sandbox in which the agent still is.
+func (i *interactive) sandbox(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
+	sb, err := i.lifecycle.Get(ctx, string(id))
+	switch {
+	case caisson.KindOf(err) == caisson.NotFound:
+		return nil, failf(caisson.RunAgentError, "the agent's sandbox was removed before the agent ended")
+	case err != nil:
+		return nil, err
+	case sb.State == caisson.Stopped || sb.State == caisson.Failed || sb.State == caisson.Removing:
+		return sb, failf(caisson.RunAgentError, "the agent's sandbox ended before the agent did: it is %s", sb.State)
+	}
+	return sb, nil
 }
 
 // open writes the files that the agent needs, and starts its command at a terminal.
@@ -108,13 +145,10 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			return exit, nil
 		}
 		if ctx.Err() == nil {
-			sb, gerr := i.lifecycle.Get(ctx, string(box))
-			switch {
-			case gerr != nil:
-				return exit, gerr
-			case sb.State == caisson.Stopped || sb.State == caisson.Failed || sb.State == caisson.Removing:
-				return exit, failf(caisson.RunAgentError, "the agent's sandbox ended before the agent did: it is %s", sb.State)
-			case sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound:
+			switch sb, gone := i.sandbox(ctx, box); {
+			case gone != nil && ctx.Err() == nil:
+				return exit, gone
+			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound:
 				return exit, failf(caisson.RunAgentError, "the agent's terminal is gone")
 			}
 		}
