@@ -40,7 +40,8 @@ type interactive struct {
 	lifecycle caisson.Sandboxes
 	terminals caisson.Terminals
 	files     caisson.Files
-	guestExec *guestExec
+	pids      func(ctx context.Context, box caisson.ID) (map[int]bool, error) // lists the processes of a sandbox
+	grace     time.Duration                                                   // time that an agent has to exit after a request to stop
 }
 
 // execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of its program.
@@ -84,7 +85,7 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 // recordProcesses records which processes of a sandbox that is kept are not the agent's.
 func (i *interactive) recordProcesses(ctx context.Context, x *attempt) (err error) {
 	if !x.box.removable {
-		x.box.pids, err = i.guestExec.pids(ctx, x.box.sandbox.ID)
+		x.box.pids, err = i.pids(ctx, x.box.sandbox.ID)
 	}
 	return err
 }
@@ -184,7 +185,7 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 
 // kill removes the terminal and waits for the end of its program, for a while: afterwards its changes are read.
 func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, i.guestExec.grace)
+	ctx, cancel := context.WithTimeout(ctx, i.grace)
 	defer cancel()
 	p, err := i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
 	if err != nil {
