@@ -22,7 +22,7 @@ const (
 	maxStrangers = 100              // connections, and jobs
 	loginTime    = 40 * time.Second // the job's own limit is shorter
 	sourceRate   = 10               // connections of a source per second
-	sourceBurst  = maxAccount       // connections of a source at once
+	sourceBurst  = 64               // connections of a source at once
 	maxRates     = 4096             // sources whose rate is known
 )
 

@@ -22,8 +22,8 @@ import (
 // Limits on connections.
 const (
 	maxConnections = 512 // of all accounts
-	maxAccount     = 64  // of one account
-	maxStreams     = 512 // processes and connections of one account, over all its SSH connections
+	maxAccount     = 32  // of one account
+	maxStreams     = 256 // processes and connections of one account, over all its SSH connections
 	keyType        = "ssh-ed25519"
 	guestProgram   = "/.caisson/inside"
 )
