@@ -309,7 +309,8 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	return nil
 }
 
-// claimLarge reports whether a stream may have large pipes, which are memory of the host: one of a connection, as file transfers need.
+// claimLarge reports whether a stream may have large pipes, which are memory of the host: one of a connection, as file transfers
+// need.
 func (c *connection) claimLarge(s *stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,7 +62,8 @@ func newServer(t *testing.T, jobs worker.Starter, processes caisson.Processes) (
 	t.Helper()
 	tokens := &fakeTokens{token: caisson.Token{ID: "t", Account: "a"}}
 	s, err := New(Config{
-		Processes: processes, HostKey: caisson.NewSecret(strings.Repeat("k", 32)), Log: slog.New(slog.DiscardHandler), Jobs: jobs, Tokens: tokens,
+		Processes: processes, HostKey: caisson.NewSecret(strings.Repeat("k", 32)), Log: slog.New(slog.DiscardHandler), Jobs: jobs,
+		Tokens: tokens,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -113,8 +114,8 @@ func closed(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestPromise9StrangersStartFewJobs tests that strangers of many sources have no more jobs than the limit, whether these run or are being
-// killed, and that one source cannot have jobs started without end.
+// TestPromise9StrangersStartFewJobs tests that strangers of many sources have no more jobs than the limit, whether these run or are
+// being killed, and that one source cannot have jobs started without end.
 func TestPromise9StrangersStartFewJobs(t *testing.T) {
 	var started atomic.Int32
 	killed := make(chan struct{}) // lets jobs that are killed end
@@ -317,8 +318,8 @@ func null(t *testing.T) *os.File {
 	return f
 }
 
-// TestTokensEnd tests that the connections of a token end with it, whether it was used over the API or is a key, and that what is left
-// of a connection does not wait for the end of its token.
+// TestTokensEnd tests that the connections of a token end with it, whether it was used over the API or is a key, and that what is
+// left of a connection does not wait for the end of its token.
 func TestTokensEnd(t *testing.T) {
 	withKey := jobFunc(func(c *sshproxy.Conn) {
 		var a sshproxy.Reply

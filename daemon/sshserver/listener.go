@@ -158,7 +158,8 @@ func (f *front) allow(source netip.Prefix, now time.Time) bool {
 	return l.AllowN(now, 1)
 }
 
-// claimJob waits until there are few enough jobs of strangers for another one. It returns false if the connection has ended before.
+// claimJob waits until there are few enough jobs of strangers for another one. It returns false if the connection has ended
+// before.
 func (f *front) claimJob(ctx context.Context, v *visitor) bool {
 	select {
 	case f.jobs <- struct{}{}:

@@ -88,8 +88,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("sshserver: the seed of the host key has the wrong size")
 	}
 	s := &Server{
-		inside: inside{cfg.Processes, cfg.Connect}, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), log: cfg.Log.With("component", "ssh"),
-		tokens: cfg.Tokens, front: newFront(cfg.Listen), count: &counter{accounts: map[string]tally{}},
+		inside: inside{cfg.Processes, cfg.Connect}, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), tokens: cfg.Tokens,
+		log: cfg.Log.With("component", "ssh"), front: newFront(cfg.Listen), count: &counter{accounts: map[string]tally{}},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
@@ -129,6 +129,7 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, erro
 	served, end := context.WithCancel(s.ctx)
 	v.end = end
 	if err := s.admit(ctx, v, u); err != nil {
+		end()
 		return nil, err
 	}
 	near, far, err := socketpair.New()
@@ -177,8 +178,8 @@ func (s *Server) leave(v *visitor) {
 	}
 }
 
-// serve runs the job for a connection until one of its ends is closed or ctx ends, kills what was started over it, and closes client. The
-// user is nil if the client must log in.
+// serve runs the job for a connection until one of its ends is closed or ctx ends, kills what was started over it, and closes
+// client. The user is nil if the client must log in.
 func (s *Server) serve(ctx context.Context, client *os.File, who *user, login loginFunc) {
 	defer client.Close()
 	near, far, err := sshproxy.Pair()

@@ -240,7 +240,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestPromise4TerminalsAreFiltered tests that what a sandbox sends to a terminal passes a filter, unless the client does not want it.
+// TestPromise4TerminalsAreFiltered tests that what a sandbox sends to a terminal passes a filter, unless the client does not want
+// it.
 func TestPromise4TerminalsAreFiltered(t *testing.T) {
 	const hostile = "a\x1b]52;c;aWQK\ab\x1b[6n\x1b[2J\xff\x1b[?1049h"
 	for _, tt := range []struct {
@@ -355,7 +356,8 @@ func TestDaemonGone(t *testing.T) {
 	}
 }
 
-// TestMemory tests that the job's limit of memory is enough for a connection at its limits: no process reads what its channel was sent.
+// TestMemory tests that the job's limit of memory is enough for a connection at its limits: no process reads what its channel was
+// sent.
 func TestMemory(t *testing.T) {
 	runner := workertest.Runner(t)
 	d, server, client := pair(t)
