@@ -174,6 +174,7 @@ type call struct {
 	until  time.Time // when the token of the call expires; zero: never
 	cancel context.CancelCauseFunc
 	idle   *time.Timer
+	ended  atomic.Bool
 }
 
 // callKey is the key of the *call in the context of a request.
@@ -182,12 +183,18 @@ type callKey struct{}
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
 // touch defers the end of a call that has no traffic.
-func (c *call) touch() { c.idle.Reset(time.Duration(c.route.spec.IdleTimeout)) }
+func (c *call) touch() {
+	c.idle.Reset(time.Duration(c.route.spec.IdleTimeout))
+	if c.ended.Load() {
+		c.idle.Stop() // the transport may read and write after the call
+	}
+}
 
 // ServeHTTP implements [http.Handler].
 func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := g.cfg.Now()
-	out := &responder{ResponseWriter: w, rc: http.NewResponseController(w), timeout: g.cfg.Times.Write}
+	out := &responder{ResponseWriter: w, deadlines: newDeadlines(w, r, g.cfg.Times)}
+	defer out.finish()
 	client, _ := netip.ParseAddrPort(r.RemoteAddr)
 	c := &call{client: client.Addr().Unmap().WithZone(""), secure: r.TLS != nil, query: r.URL.RawQuery}
 	defer func() {
@@ -259,7 +266,10 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	defer cancel(nil)
 	c.cancel = cancel
 	c.idle = time.AfterFunc(time.Duration(c.route.spec.IdleTimeout), func() { cancel(errIdle) })
-	defer c.idle.Stop()
+	defer func() {
+		c.ended.Store(true)
+		c.idle.Stop()
+	}()
 	if !c.until.IsZero() {
 		defer time.AfterFunc(c.until.Sub(g.cfg.Now()), func() { cancel(errExpired) }).Stop()
 	}
@@ -270,7 +280,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, rc: out.rc, timeout: g.cfg.Times.Body}
+		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, deadlines: out.deadlines}
 	}
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }

@@ -106,3 +106,26 @@ func TestTLS(t *testing.T) {
 		plain()
 	}
 }
+
+// tls serves the routes of w with TLS too. It returns the address, and a client that trusts the certificate there.
+func (w *world) tls() (addr string, c *http.Client) {
+	w.t.Helper()
+	cert, key, pool := newCertificate(w.t)
+	g := New(w.cfg)
+	if err := g.Configure(&caisson.IngressConfig{
+		Domain: domain, Key: w.private.Public().(ed25519.PublicKey), Routes: w.routes, Certificate: cert, CertificateKey: key,
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	go g.Serve(l)
+	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: pool}}
+	w.t.Cleanup(func() {
+		t.CloseIdleConnections()
+		g.Close()
+	})
+	return l.Addr().String(), &http.Client{Transport: t, Timeout: limit}
+}
