@@ -51,14 +51,25 @@ type Times struct {
 
 // Limits of clients.
 const (
-	headerTime     = 10 * time.Second
-	idleTime       = 2 * time.Minute
-	bodyTime       = 30 * time.Second
-	writeTime      = time.Minute
-	maxConns       = 16384
-	maxClientConns = 1024
-	maxHeader      = 64 << 10
-	maxStreams     = 128 // requests at once of a connection of HTTP/2
+	headerTime = 10 * time.Second
+	idleTime   = 2 * time.Minute
+	bodyTime   = 30 * time.Second
+	writeTime  = time.Minute
+	maxHeader  = 64 << 10
+	maxStreams = 128 // requests at once of a connection of HTTP/2
+)
+
+// Limits of what clients can make the process keep in memory, which has to fit into its limit of 4 GiB: a connection takes at most
+// about 350 KiB (what HTTP/2 receives and has not passed on, a frame, a header, a record of TLS), and a request 150 KiB (its header,
+// buffers and goroutines), together 2.6 GiB.
+const (
+	maxConns         = 4096
+	maxClientConns   = 512
+	maxAllRequests   = 8192 // including those that are refused
+	maxOwnRequests   = 2048 // of them, those of one client
+	maxFrame         = 16 << 10
+	maxStreamReceive = 64 << 10
+	maxConnReceive   = 256 << 10
 )
 
 // An Ingress serves routes. It is safe for concurrent use.
@@ -94,7 +105,10 @@ func New(cfg Config) *Ingress {
 	g.server = &http.Server{
 		Handler: g, ReadHeaderTimeout: cfg.Times.Header, IdleTimeout: cfg.Times.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: g.certificate},
-		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
+			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: cfg.Times.Write,
+		},
 	}
 	return g
 }
@@ -193,9 +207,14 @@ func (c *call) touch() {
 // ServeHTTP implements [http.Handler].
 func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := g.cfg.Now()
+	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	leave, ok := g.limits.arrive(client)
+	if !ok {
+		panic(http.ErrAbortHandler) // an answer would take memory until the client has read it
+	}
+	defer leave()
 	out := &responder{ResponseWriter: w, deadlines: newDeadlines(w, r, g.cfg.Times)}
 	defer out.finish()
-	client, _ := netip.ParseAddrPort(r.RemoteAddr)
 	c := &call{client: client.Addr().Unmap().WithZone(""), secure: r.TLS != nil, query: r.URL.RawQuery}
 	defer func() {
 		if g.cfg.Logged != nil && c.route != nil && c.route.id != "" {
@@ -246,6 +265,9 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	}
 	if err := g.authenticate(t, c, out, r); err != nil || out.status != 0 {
 		return leave, err
+	}
+	if err := g.limits.proceed(c, g.cfg.Now()); err != nil {
+		return nil, err
 	}
 	if r.ContentLength > int64(spec.MaxBody) {
 		return nil, errTooLarge

@@ -8,10 +8,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,4 +130,23 @@ func (w *world) tls() (addr string, c *http.Client) {
 		g.Close()
 	})
 	return l.Addr().String(), &http.Client{Transport: t, Timeout: limit}
+}
+
+// TestFrames tests that a client of HTTP/2 cannot make the server allocate memory for a large frame.
+func TestFrames(t *testing.T) {
+	w := newWorld(t, mirror, nil)
+	addr, client := w.tls()
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = []string{"h2"}
+	c, err := tls.Dial("tcp", addr, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"+"\x00\x40\x01\xfa\x00\x00\x00\x00\x00") // the header of a frame of 16385 bytes
+	b, err := io.ReadAll(c)
+	if err != nil || !strings.Contains(string(b), "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x06") {
+		t.Errorf("%q, %v; want GOAWAY with FRAME_SIZE_ERROR", b, err)
+	}
 }
