@@ -125,6 +125,6 @@ func entry(c *call, r *http.Request, out *responder, start, end time.Time) caiss
 	path := r.URL.EscapedPath()
 	return caisson.RouteRequest{
 		At: start.UTC(), Client: c.client.String(), Method: r.Method[:min(len(r.Method), 16)], Path: path[:min(len(path), most)], Status: status,
-		Duration: caisson.Duration(end.Sub(start)), Bytes: caisson.Size(out.bytes),
+		Duration: caisson.Duration(end.Sub(start)), Bytes: caisson.Size(out.bytes.Load()),
 	}
 }

@@ -1,10 +1,13 @@
 package ingress
 
 import (
+	"bufio"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -103,7 +106,8 @@ type responder struct {
 	http.ResponseWriter
 	*deadlines
 	status int // 0 until it was written
-	bytes  int64
+	bytes  atomic.Int64
+	atEnd  func(f func()) // arranges that f is called when the request ends; nil until it is passed on
 }
 
 // Unwrap lets an http.ResponseController find the underlying writer.
@@ -123,7 +127,7 @@ func (w *responder) Write(p []byte) (n int, err error) {
 		w.WriteHeader(http.StatusOK)
 	}
 	w.write(func() { n, err = w.ResponseWriter.Write(p) })
-	w.bytes += int64(n)
+	w.bytes.Add(int64(n))
 	return n, err
 }
 
@@ -131,6 +135,32 @@ func (w *responder) Write(p []byte) (n int, err error) {
 func (w *responder) FlushError() (err error) {
 	w.write(func() { err = w.rc.Flush() })
 	return err
+}
+
+// Hijack implements [http.Hijacker], for WebSockets. The connection is closed when the request ends, also if the client does not read.
+func (w *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := w.rc.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	w.status = http.StatusSwitchingProtocols
+	w.atEnd(func() { c.Close() })
+	stream := &clientStream{c, w}
+	return stream, bufio.NewReadWriter(rw.Reader, bufio.NewWriter(stream)), nil
+}
+
+// A clientStream is the connection to a client that has changed to another protocol.
+type clientStream struct {
+	net.Conn
+	answer *responder
+}
+
+// Write implements [net.Conn].
+func (s *clientStream) Write(p []byte) (int, error) {
+	s.Conn.SetWriteDeadline(time.Now().Add(s.answer.times.Write))
+	n, err := s.Conn.Write(p)
+	s.answer.bytes.Add(int64(n))
+	return n, err
 }
 
 // errBodyTimeout reports that a client did not send its body.

@@ -129,3 +129,57 @@ func TestRefusedBody(t *testing.T) {
 		}
 	}
 }
+
+// TestStalledStream tests that a WebSocket whose client does not read ends, and its entry in the log.
+func TestStalledStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		write, idle time.Duration
+		remove      bool
+	}{
+		"by the time of a write": {write: 500 * time.Millisecond, idle: time.Hour},
+		"idle":                   {write: time.Hour, idle: 500 * time.Millisecond},
+		"without its route":      {write: time.Hour, idle: time.Hour, remove: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			entries := make(chan caisson.RouteRequest, 1)
+			w := newWorld(t, nil, func(cfg *Config) {
+				cfg.Times.Write = c.write
+				cfg.Logged = func(_ caisson.ID, e caisson.RouteRequest) { entries <- e }
+			})
+			w.configure(caisson.RouteSpec{Host: "a.example", IdleTimeout: caisson.Duration(c.idle)})
+			go func() {
+				conn, err := w.guest.Accept()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				http.ReadRequest(bufio.NewReader(conn))
+				io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				for b := make([]byte, 1<<20); err == nil; {
+					_, err = conn.Write(b)
+				}
+			}()
+			conn, err := net.Dial("tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			if _, err := io.ReadFull(conn, make([]byte, 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+			if c.remove {
+				w.configure()
+			}
+			select {
+			case e := <-entries:
+				if e.Status != http.StatusSwitchingProtocols || e.Bytes < 1<<20 {
+					t.Errorf("%+v", e)
+				}
+			case <-time.After(limit):
+				t.Error("the request does not end")
+			}
+		})
+	}
+}

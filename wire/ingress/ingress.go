@@ -304,6 +304,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, deadlines: out.deadlines}
 	}
+	out.atEnd = func(f func()) { context.AfterFunc(ctx, f) }
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
