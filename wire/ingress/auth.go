@@ -86,7 +86,7 @@ func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.
 	}
 	switch {
 	case check(query):
-		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && !isWebSocket(r) {
 			g.redirect(c, out, r)
 		}
 		return nil

@@ -183,3 +183,37 @@ func TestStalledStream(t *testing.T) {
 		})
 	}
 }
+
+// TestUpgrades tests that no protocol but that of WebSockets comes to a sandbox: in others a client could send requests that nobody
+// checks.
+func TestUpgrades(t *testing.T) {
+	w := newWorld(t, mirror, nil)
+	w.configure(caisson.RouteSpec{Host: "a.example"})
+	for _, c := range []struct {
+		method, upgrade string
+		passes          bool
+	}{
+		{"GET", "websocket", true}, {"GET", "WebSocket", true}, {"GET", "h2c", false}, {"GET", "websocket, h2c", false}, {"GET", "TLS/1.0", false},
+		{"GET", "h2c\r\nUpgrade: websocket", false}, {"POST", "websocket", false},
+	} {
+		conn, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(limit))
+		fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABk\r\n"+
+			"http2_settings: AAMAAABk\r\nContent-Length: 0\r\n\r\n", c.method, c.upgrade)
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		b, _ := io.ReadAll(res.Body)
+		h := parseSeen(t, string(b)).Header
+		if passes := len(h["Upgrade"]) == 1 && len(h["Connection"]) == 1; passes != c.passes || !c.passes && len(h["Upgrade"])+len(h["Connection"]) > 0 ||
+			strings.Contains(strings.ToLower(fmt.Sprint(h)), "settings") {
+			t.Errorf("%+v: the sandbox sees %v", c, h)
+		}
+	}
+}
