@@ -26,6 +26,7 @@ func (r *refusal) Error() string { return r.msg }
 
 var (
 	errTooLarge = &refusal{status: http.StatusRequestEntityTooLarge, msg: "the request is larger than the route allows"}
+	errPath     = &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
 	errForeign  = &refusal{status: http.StatusForbidden, msg: "pages of other origins may not use this address with your credentials"}
 	errExpired  = &refusal{status: http.StatusUnauthorized, msg: "the signed URL has expired; ask for a new one"}
 	errRevoked  = &refusal{status: http.StatusNotFound, msg: "the route is gone"}

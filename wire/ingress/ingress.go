@@ -241,9 +241,12 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	case t == nil:
 		return nil, &refusal{status: http.StatusServiceUnavailable, msg: "routes are not there yet; try again"}
 	case r.Method == http.MethodConnect || !checkPath(r.URL):
-		return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+		return nil, errPath
 	}
-	c.route = t.find(r)
+	var ok bool
+	if c.route, ok = t.find(r); !ok {
+		return nil, errPath
+	}
 	if c.route == nil {
 		return nil, &refusal{status: http.StatusNotFound, msg: "no route leads from here"}
 	}
@@ -275,7 +278,7 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	if spec.StripPrefix && spec.Path != "" {
 		u := *r.URL
 		if !strip(&u, spec.Path) {
-			return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+			return nil, errPath
 		}
 		r.URL = &u
 	}
