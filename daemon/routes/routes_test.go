@@ -21,7 +21,8 @@ type world struct {
 	t         *testing.T
 	key       ed25519.PrivateKey
 	refreshes atomic.Int64
-	refuse    atomic.Pointer[error] // error of Refresh and Resume
+	refuse    atomic.Pointer[error] // error of Refresh, which takes the table nevertheless, and of Resume
+	inForce   atomic.Pointer[caisson.IngressConfig]
 
 	mu      sync.Mutex
 	list    map[caisson.ID]*caisson.Sandbox // guarded by mu
@@ -121,8 +122,13 @@ func (w *world) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) 
 	return w.Resume(ctx, ref)
 }
 
-func (w *world) Refresh(context.Context) error {
+func (w *world) Refresh(ctx context.Context) error {
 	w.refreshes.Add(1)
+	cfg, err := w.Table.Compile(ctx)
+	if err != nil {
+		return err
+	}
+	w.inForce.Store(cfg)
 	if err := w.refuse.Load(); err != nil {
 		return *err
 	}
@@ -213,6 +219,11 @@ func TestRoutes(t *testing.T) {
 	fails(t, err, caisson.Unavailable, "no")
 	if r, err = w.Service.GetRoute(w.as("a"), "web"); err != nil || r.Spec.Port != 3001 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	for _, x := range w.inForce.Load().Routes {
+		if x.Spec.Host == "new.apps.example" || x.Spec.Port == 4000 {
+			t.Errorf("in force, although it was reported as failed: %+v", x)
+		}
 	}
 	w.refuse.Store(nil)
 	w.Requests.Add(r.ID, caisson.RouteRequest{Path: "/\x1b[31m" + strings.Repeat("x", 1000)})
