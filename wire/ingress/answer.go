@@ -28,6 +28,7 @@ var (
 	errTooLarge = &refusal{status: http.StatusRequestEntityTooLarge, msg: "the request is larger than the route allows"}
 	errPath     = &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
 	errForeign  = &refusal{status: http.StatusForbidden, msg: "pages of other origins may not use this address with your credentials"}
+	errWorker   = &refusal{status: http.StatusForbidden, msg: "hosts with signed URLs have no service workers, which could read their tokens"}
 	errExpired  = &refusal{status: http.StatusUnauthorized, msg: "the signed URL has expired; ask for a new one"}
 	errRevoked  = &refusal{status: http.StatusNotFound, msg: "the route is gone"}
 	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}

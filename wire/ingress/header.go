@@ -96,9 +96,10 @@ func cutCookies(h http.Header) {
 	h.Set("Cookie", strings.Join(kept, "; "))
 }
 
+// ownCookie reports whether a cookie has the token of a signed URL, of whatever route.
 func ownCookie(name string) bool {
-	name = strings.TrimSpace(name)
-	return strings.EqualFold(name, cookieName(false)) || strings.EqualFold(name, cookieName(true))
+	name = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(name)), strings.ToLower(hostPrefix))
+	return strings.HasPrefix(name, signedurl.Parameter)
 }
 
 // cutReferer removes tokens of signed URLs from the header field Referer.
@@ -154,13 +155,13 @@ func modifyResponse(res *http.Response) error {
 	return nil
 }
 
-// mayset reports whether a sandbox may set a cookie: not Caisson's own, and none for other hosts of the domain.
+// mayset reports whether a sandbox may set a cookie: not Caisson's own, and none for other hosts of the ingress's domain.
 func mayset(c *call, line string) bool {
-	name, _, _ := strings.Cut(line, "=")
+	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send a cookie without a name as if its value were a name
 	if name, _, _ = strings.Cut(name, ";"); ownCookie(name) {
 		return false
 	}
-	if c.route.id != "" {
+	if !c.route.shared {
 		return true
 	}
 	_, attributes, _ := strings.Cut(line, ";")

@@ -26,6 +26,8 @@ type route struct {
 	id      caisson.ID // "" for a host of the form PORT-SANDBOX.DOMAIN
 	spec    caisson.RouteSpec
 	sandbox caisson.ID
+	shared  bool // the host is the ingress's domain or below it, where sandboxes of others are
+	signed  bool // this route, or another one of its host, is used with signed URLs
 }
 
 // newTable compiles routes. The daemon has checked them; what is wrong nevertheless is an error.
@@ -46,12 +48,16 @@ func newTable(c caisson.IngressConfig) (*table, error) {
 		if r.Spec.Host != "" {
 			host = r.Spec.Host
 		}
-		x := &route{id: r.ID, spec: withDefaults(r.Spec), sandbox: sandbox}
+		x := &route{id: r.ID, spec: withDefaults(r.Spec), sandbox: sandbox, shared: underDomain(host, t.domain)}
 		t.routes[r.ID] = x
 		t.hosts[host] = append(t.hosts[host], x)
 	}
 	for _, list := range t.hosts {
 		slices.SortStableFunc(list, func(a, b *route) int { return len(b.spec.Path) - len(a.spec.Path) })
+		signed := slices.ContainsFunc(list, func(x *route) bool { return x.spec.Auth.Kind == caisson.RouteAuthSigned })
+		for _, x := range list {
+			x.signed = signed
+		}
 	}
 	return t, nil
 }
@@ -94,9 +100,13 @@ func (t *table) direct(host string) *route {
 	if !ok {
 		return nil
 	}
-	return &route{sandbox: sandbox, spec: withDefaults(caisson.RouteSpec{
+	return &route{sandbox: sandbox, shared: true, signed: true, spec: withDefaults(caisson.RouteSpec{
 		Sandbox: string(sandbox), Port: port, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthSigned},
 	})}
+}
+
+func underDomain(host, domain string) bool {
+	return host == domain || strings.HasSuffix(host, "."+domain)
 }
 
 // parseLabel parses PORT-SANDBOX, the first label of a host that is not that of a route.

@@ -102,7 +102,7 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := res.Cookies(); res.ProtoMajor != 2 || res.StatusCode != http.StatusFound || len(c) != 1 || c[0].Name != "__Host-caisson-token" || !c[0].Secure {
+		if c := res.Cookies(); res.ProtoMajor != 2 || res.StatusCode != http.StatusFound || len(c) != 1 || c[0].Name != "__Host-caisson-token-3000-"+string(sandboxID) || !c[0].Secure {
 			t.Errorf("%s, %d, %+v", res.Proto, res.StatusCode, c)
 		}
 		plain()
