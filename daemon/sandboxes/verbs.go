@@ -78,6 +78,9 @@ func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
 
 // wake thaws a suspended sandbox.
 func (v *verbs) wake(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.IdleSince != nil {
+		sb.Reason = "" // that nobody used it
+	}
 	return v.freezer.thaw(ctx, sb.ID)
 }
 
