@@ -9,7 +9,7 @@ import (
 
 // restFlags are the flags for what happens to a new sandbox at rest and at its end.
 type restFlags struct {
-	AutoPause     *autoPause `help:"Suspend, pause and stop it after these times without use; never means not at all." group:"new" placeholder:"suspend=5m,pause=30m,stop=24h"`
+	AutoPause     *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." group:"new" placeholder:"STEPS"`
 	FinalSnapshot *bool      `negatable:"" help:"Take a snapshot before --hard-ttl removes it." group:"new"`
 }
 
@@ -47,7 +47,7 @@ next:
 			}
 			continue next
 		}
-		return caisson.Invalidf("autoPause", "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
+		return caisson.Invalidf("--auto-pause", "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (w *wakeAt) UnmarshalText(text []byte) error {
 	}
 	t, err := time.Parse(time.RFC3339, string(text))
 	if err != nil {
-		return caisson.Invalidf("wakeAt", "write a time like 2026-01-31T07:00:00Z, a duration like 8h, or never; not %.70q", text)
+		return caisson.Invalidf("--wake-at", "write a time like 2026-01-31T07:00:00Z, a duration like 8h, or never; not %.70q", text)
 	}
 	*w = wakeAt(t)
 	return nil

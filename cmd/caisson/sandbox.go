@@ -239,8 +239,8 @@ type extendCmd struct {
 	TTL     *caisson.Duration `name:"ttl" help:"Pause after this time, counted from now; 0s means never." placeholder:"DURATION"`
 	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this time, counted from now; 0s means never." placeholder:"DURATION"`
 
-	AutoPause *autoPause `help:"Suspend, pause and stop after these times without use; never means not at all." placeholder:"suspend=5m,pause=30m,stop=24h"`
-	WakeAt    *wakeAt    `help:"Wake or resume at a time (2026-01-31T07:00:00Z) or after a duration; never takes that back." placeholder:"TIME|DURATION|never"`
+	AutoPause *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." placeholder:"STEPS"`
+	WakeAt    *wakeAt    `help:"Wake or resume it then: 2026-01-31T07:00:00Z, or 8h from now; never takes that back." placeholder:"TIME"`
 }
 
 func (c *extendCmd) Help() string {

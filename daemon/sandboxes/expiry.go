@@ -17,6 +17,9 @@ const deadlineRetry = time.Minute
 // idleGrace is the time between SIGTERM and SIGKILL for sandboxes that are stopped because nobody uses them.
 const idleGrace = 10 * time.Second
 
+// idleReason begins the reason of sandboxes that are suspended, paused or stopped because nobody uses them.
+const idleReason = "not used for "
+
 // errUsed reports that a sandbox is used again.
 var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
@@ -159,7 +162,7 @@ func (e *expiry) announce(ctx context.Context, sb *caisson.Sandbox, s step) (*ca
 	if sb.RemoveAt != nil && s.until.Equal(*sb.RemoveAt) {
 		limit, at = "hardTtl", sb.RemoveAt
 	}
-	sb, err := e.states.sandboxes.Update(ctx, caisson.AllAccounts(), string(sb.ID), func(b *caisson.Sandbox) error {
+	sb, err := e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
 		b.Announced = append(slices.DeleteFunc(b.Announced, func(t time.Time) bool { return !stands(b, t) }), s.until)
 		return nil
 	})
@@ -186,7 +189,7 @@ func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	return e.states.sandboxes.Update(ctx, caisson.AllAccounts(), string(sb.ID), func(b *caisson.Sandbox) error {
+	return e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
 		if b.WakeAt != nil && b.WakeAt.Equal(*sb.WakeAt) { // It may have been set again meanwhile.
 			b.WakeAt = nil
 		}
@@ -204,7 +207,7 @@ func (e *expiry) rest(ctx context.Context, sb *caisson.Sandbox, s step, v caisso
 		if err := act(ctx, b); err != nil {
 			return err
 		}
-		b.Reason = "not used for " + s.limit.String()
+		b.Reason = idleReason + s.limit.String()
 		return nil
 	})
 }

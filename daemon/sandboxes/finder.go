@@ -95,6 +95,11 @@ func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change
 	})
 }
 
+// update stores the fields that change sets.
+func (s states) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
+}
+
 // setIdleSince sets the last use of a sandbox that is or becomes suspended or paused, unless it is known already. It clears that of one
 // that runs or has ended.
 func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {

@@ -305,10 +305,10 @@ func TestAutoPauseCounts(t *testing.T) {
 	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: soon}})
 	got(w.Sandboxes().Wake(w.ctx(), id))(t)
 	w.waitState(sb.ID, caisson.Suspended)
+	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{}})
 	if woken := got(w.Sandboxes().Wake(w.ctx(), id))(t); woken.Reason != "" || woken.IdleSince != nil {
 		t.Errorf("woken: reason %q, idle since %v", woken.Reason, woken.IdleSince)
 	}
-	w.waitState(sb.ID, caisson.Suspended)
 
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{
 		Name: "tpl", Image: "host", Pool: 1, AutoPause: caisson.AutoPause{Suspend: soon},

@@ -13,11 +13,12 @@ import (
 
 // keeper takes snapshots of sandboxes and stores them.
 type keeper struct {
-	snapshots caisson.Table[caisson.Snapshot]
-	events    caisson.Publisher
-	dirs      dirs
-	hidden    *idSet
-	captures  *captures
+	snapshots  caisson.Table[caisson.Snapshot]
+	events     caisson.Publisher
+	dirs       dirs
+	hidden     *idSet
+	captures   *captures
+	workspaces *workspaces
 
 	start   time.Time     // of the daemon
 	keepFor time.Duration // finalRetry, or less in tests
@@ -36,7 +37,7 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
 		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
-	if err := k.captures.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
+	if err := k.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
 	defer k.hidden.hold(snap.ID)() // until it is in the store

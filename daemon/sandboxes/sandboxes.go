@@ -240,7 +240,8 @@ func New(cfg Config) (*Core, error) {
 	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, activity: activity, log: log}
 	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
 	keeper := &keeper{
-		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, start: activity.start, keepFor: finalRetry,
+		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
+		start: activity.start, keepFor: finalRetry,
 	}
 	garbage := &garbage{
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
