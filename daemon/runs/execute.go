@@ -55,12 +55,12 @@ func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError
 
 // do executes all steps that can fail.
 func (e *executor) do(ctx context.Context, x *attempt) error {
+	if survives(x.r) {
+		return e.interactive.rejoin(ctx, x)
+	}
 	template, err := e.prepare(ctx, x)
 	if err != nil {
 		return err
-	}
-	if survives(x.r) {
-		return e.interactive.rejoin(ctx, x)
 	}
 	// The template is built once for all runs, so building it does not count against this run's time.
 	deadline := time.Now().Add(time.Duration(x.r.Limits.Time))
@@ -78,8 +78,7 @@ func (e *executor) do(ctx context.Context, x *attempt) error {
 	return e.turns.execute(ctx, x, deadline)
 }
 
-// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist. A run that survived
-// the previous daemon has both, and no template is returned for it.
+// prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist.
 func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
 	x.clock.phase("queue")
 	if err := ctx.Err(); err != nil {
@@ -101,9 +100,6 @@ func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
 		return nil, err
 	}
 	x.plan = now
-	if survives(x.r) {
-		return nil, nil
-	}
 	if _, err := x.update(ctx, func(r *caisson.Run) { r.State, r.Plan = caisson.RunStarting, plan }); err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (v *recovery) reconcile(ctx context.Context) error {
 	if err := v.dirs.makeAll(); err != nil {
 		return err
 	}
-	var queued []*caisson.Run
+	var queued, surviving []*caisson.Run
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: 1000}
 	for {
 		list, more, err := v.runs.List(ctx, caisson.AllAccounts(), f)
@@ -44,8 +44,12 @@ func (v *recovery) reconcile(ctx context.Context) error {
 		}
 		for _, r := range list {
 			f.Before = r.ID
+			if survives(r) {
+				surviving = append(surviving, r)
+				continue
+			}
 			// A sub-run ends with its parent, which no longer waits for it.
-			if r.State == caisson.RunQueued && len(r.Lineage) == 0 || survives(r) {
+			if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
 				queued = append(queued, r)
 				continue
 			}
@@ -69,9 +73,11 @@ func (v *recovery) reconcile(ctx context.Context) error {
 			v.log.ErrorContext(ctx, "what an earlier daemon left of runs could not all be put in order", "err", err)
 		}
 	}
-	for i := len(queued) - 1; i >= 0; i-- { // oldest first
-		if err := v.admission.queueAttempt(queued[i]); err != nil {
-			return err
+	for _, list := range [][]*caisson.Run{surviving, queued} { // those that had a place keep it
+		for _, r := range slices.Backward(list) { // oldest first
+			if err := v.admission.queueAttempt(r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

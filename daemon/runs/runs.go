@@ -246,8 +246,11 @@ func New(cfg Config) *Core {
 				background: background,
 			},
 		},
-		interactive: &interactive{turns: turns, lifecycle: boxes.Lifecycle, terminals: boxes.Terminals, files: boxes.Files},
-		events:      cfg.Events, version: cfg.Version, log: cfg.Log,
+		interactive: &interactive{
+			runs: runs, builder: builder, turns: turns, lifecycle: boxes.Lifecycle, terminals: boxes.Terminals, files: boxes.Files,
+			pids: guestExec.pids, grace: limits.Grace,
+		},
+		events: cfg.Events, version: cfg.Version, log: cfg.Log,
 	}
 	admission := &admission{
 		runs: runs, sessions: sessions, dirs: dirs, queue: queue, live: live, subRuns: subRuns, executor: executor, background: background,
