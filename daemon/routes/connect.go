@@ -65,6 +65,7 @@ func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, 
 		disconnected, done := c.begin(t.sandbox)
 		f, err := c.dial(ctx, t)
 		if err == nil && c.finish(t.sandbox, disconnected) {
+			c.used(t.sandbox, true) // The request follows, which the wire process reports.
 			done()
 			return f, nil
 		}
@@ -153,17 +154,17 @@ func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 		return false
 	}
 	c.connected[id] = struct{}{}
-	c.used(id, true) // The request follows, which the wire process reports.
 	return true
 }
 
 // Used receives from the wire process which sandboxes it passes requests to. It is believed about sandboxes that it may have
 // connections to.
 func (c *Connector) Used(list []caisson.IngressUse) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, u := range list {
-		if _, ok := c.connected[u.Sandbox]; ok {
+		c.mu.Lock()
+		_, ok := c.connected[u.Sandbox]
+		c.mu.Unlock()
+		if ok {
 			c.used(u.Sandbox, u.Active)
 		}
 	}

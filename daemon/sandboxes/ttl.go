@@ -47,17 +47,17 @@ func (d *deadlines) arm(sb *caisson.Sandbox) { d.armAfter(sb, time.Time{}) }
 
 // armAfter is like arm, but steps that are due already, or whatever else has failed, are tried again at retry.
 func (d *deadlines) armAfter(sb *caisson.Sandbox, retry time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if t := d.timers[sb.ID]; t != nil {
-		t.Stop()
-		delete(d.timers, sb.ID)
-	}
 	next := retry
 	for _, s := range d.activity.steps(sb) {
 		if (retry.IsZero() || !s.isDue()) && (next.IsZero() || s.at.Before(next)) {
 			next = s.at
 		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t := d.timers[sb.ID]; t != nil {
+		t.Stop()
+		delete(d.timers, sb.ID)
 	}
 	if next.IsZero() || d.background.Context().Err() != nil {
 		return
