@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -100,6 +101,9 @@ func TestSSH(t *testing.T) {
 			{"", []string{"web.caisson", "echo $HOME $USER $SHELL; pwd"}, "/root root /bin/sh\n/root\n", 0},
 			{"", []string{"-o", "SetEnv=LC_X=é LD_PRELOAD=x", "web.caisson", "echo $LC_X$LD_PRELOAD"}, "é\n", 0},
 			{"", []string{"-tt", "web.caisson", "test -t 0 && echo $TERM"}, "vt100\r\n", 0},
+			{"", []string{"-tt", "web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "ab", 0},
+			{"", []string{"-tt", "-o", "SetEnv=CAISSON_RAW_TTY=1", "web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "a\x1b]52;c;aWQK\ab", 0},
+			{"", []string{"web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "a\x1b]52;c;aWQK\ab", 0},
 			{"", []string{"web.caisson", "kill -TERM $$"}, "", 255},          // ssh's own for a signal
 			{"", []string{"web.caisson", "sleep 1000 & echo on"}, "on\n", 0}, // the sleep holds the output open
 			{"", []string{"-tt", "web.caisson", "sleep 1000 & echo on"}, "on\r\n", 0},
@@ -113,6 +117,11 @@ func TestSSH(t *testing.T) {
 		}
 		if r := h.run("ssh", "web", "exit 5"); r.code != 5 {
 			t.Errorf("caisson ssh: %v", r)
+		}
+		for _, tt := range []struct{ flag, out string }{{"--quiet", "ab"}, {"--raw-tty", "a\x1b[6nb"}} {
+			if r := h.run(tt.flag, "ssh", "--option=-tt", "web", `printf 'a\033[6nb'`); r.stdout != tt.out {
+				t.Errorf("caisson %s ssh: %v", tt.flag, r)
+			}
 		}
 		h.fails(3, "nothing", "ssh", "nothing", "true")
 	})
@@ -333,8 +342,8 @@ func (h *sshHost) newKey(name string) (file string) {
 // TestSSHListener tests who may log in over TCP, and that a hundred strangers do not keep anybody out.
 func TestSSHListener(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
-	h := newSSHHost(t, "ssh: {listen: 127.0.0.1:"+port+"}")
+	port, apiPort := freePort(t), freePort(t)
+	h := newSSHHost(t, "listen: 127.0.0.1:"+apiPort, "ssh: {listen: 127.0.0.1:"+port+"}")
 	known := h.write("known", h.ok("ssh-config", "--known-host", "[127.0.0.1]:"+port)+"\n")
 	login := func(key, user string, command ...string) []string {
 		return append([]string{
@@ -367,9 +376,10 @@ func TestSSHListener(t *testing.T) {
 		t.Errorf("without a key: %v", r)
 	}
 
-	// Strangers who say nothing, or nonsense.
-	for i := range 150 {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+	// Strangers who say nothing, or nonsense, from many addresses and then from one, which has had enough.
+	for i := range 250 {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(min(i, 150)))}}
+		c, err := from.Dial("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -381,29 +391,35 @@ func TestSSHListener(t *testing.T) {
 	if r := h.tool(nil, "ssh", login(mine, "web", "echo in")...); r.stdout != "in\n" {
 		t.Errorf("among strangers: %v", r)
 	}
-	if n := h.jobs(); n > 110 {
-		t.Errorf("%d jobs for 150 strangers", n)
+	if n := h.jobs(); n > 101 { // with that of the command above, which may be ending
+		t.Errorf("%d jobs for 250 strangers", n)
 	}
 
-	// A token that is revoked ends its connections.
-	ctx, cancel := context.WithTimeout(t.Context(), hang)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "ssh", login(mine, "web", "echo on; sleep 1000")...)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	// A token that is revoked ends its connections, those over the API too.
+	secret := h.ok("token", "create", "api", "-q")
+	tokens := shows[[]caisson.Token](h.host, "token", "ls")
+	api := tokens[slices.IndexFunc(tokens, func(x caisson.Token) bool { return x.Name == "api" })].ID
+	for id, args := range map[string][]string{token: login(mine, "web"), string(api): {"-F", h.config, "web.caisson"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "ssh", append(args, "echo on; sleep 1000")...)
+		cmd.Env = append(slices.Clone(h.env), "CAISSON_HOST=http://127.0.0.1:"+apiPort, "CAISSON_TOKEN="+secret)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+			t.Fatal(err)
+		}
+		h.ok("token", "rm", id)
+		if err := cmd.Wait(); err == nil || ctx.Err() != nil {
+			t.Errorf("the connection of a revoked token: %v, %v", err, ctx.Err())
+		}
+		poll.Until(t, settle, func() bool { return len(h.processNames()) == 0 })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
-	h.ok("token", "rm", token)
-	if err := cmd.Wait(); err == nil || ctx.Err() != nil {
-		t.Errorf("the connection of a revoked token: %v, %v", err, ctx.Err())
-	}
-	poll.Until(t, settle, func() bool { return len(h.processNames()) == 0 })
 	if r := h.tool(nil, "ssh", login(mine, "web", "true")...); r.code != 255 {
 		t.Errorf("with a revoked key: %v", r)
 	}
@@ -453,7 +469,7 @@ func TestSSHFlood(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if opened > 64 || opened == 0 || refused < 2900 {
+	if opened > 40 || opened == 0 || refused < 2900 {
 		t.Errorf("%d channels were opened, %d refused", opened, refused)
 	}
 	if r := h.ssh("", "web.caisson", "echo others"); r.stdout != "others\n" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,13 +22,15 @@ type world struct {
 	t         *testing.T
 	key       ed25519.PrivateKey
 	refreshes atomic.Int64
-	refuse    atomic.Pointer[error] // error of Refresh and Resume
+	refuse    atomic.Pointer[error] // error of Refresh, which takes the table nevertheless, and of Resume
+	inForce   atomic.Pointer[caisson.IngressConfig]
 
 	mu      sync.Mutex
 	list    map[caisson.ID]*caisson.Sandbox // guarded by mu
 	resumes int                             // guarded by mu
 	drops   int                             // guarded by mu
 	dials   []string                        // guarded by mu
+	uses    []caisson.IngressUse            // guarded by mu
 	during  func()                          // called in Dial, without mu; guarded by mu
 }
 
@@ -41,6 +44,11 @@ func newWorld(t *testing.T, s Settings) *world {
 	w := &world{t: t, key: key, list: map[caisson.ID]*caisson.Sandbox{}}
 	w.Core = New(Config{
 		Settings: s, Address: s.Listen, Key: key, Store: store.Routes(), Sandboxes: func() Sandboxes { return w }, Dialer: w, Wire: w, Events: quiet{},
+		Used: func(id caisson.ID, active bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.uses = append(w.uses, caisson.IngressUse{Sandbox: id, Active: active})
+		},
 		Owner: func(_ context.Context, id caisson.ID) (string, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -121,8 +129,13 @@ func (w *world) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) 
 	return w.Resume(ctx, ref)
 }
 
-func (w *world) Refresh(context.Context) error {
+func (w *world) Refresh(ctx context.Context) error {
 	w.refreshes.Add(1)
+	cfg, err := w.Table.Compile(ctx)
+	if err != nil {
+		return err
+	}
+	w.inForce.Store(cfg)
 	if err := w.refuse.Load(); err != nil {
 		return *err
 	}
@@ -136,13 +149,16 @@ func (w *world) DropSandbox(context.Context, caisson.ID) error {
 	return nil
 }
 
-func (w *world) Dial(_ context.Context, id caisson.ID, network, address string) (*os.File, error) {
+func (w *world) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
 	w.mu.Lock()
 	during := w.during
 	w.dials = append(w.dials, string(id)+" "+network+" "+address)
 	w.mu.Unlock()
 	if during != nil {
 		during()
+	}
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > connectTime {
+		w.t.Errorf("a dial may take until %v", end)
 	}
 	if address == "1" {
 		return nil, caisson.Errorf(caisson.Unavailable, "nobody listens")
@@ -213,6 +229,11 @@ func TestRoutes(t *testing.T) {
 	fails(t, err, caisson.Unavailable, "no")
 	if r, err = w.Service.GetRoute(w.as("a"), "web"); err != nil || r.Spec.Port != 3001 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	for _, x := range w.inForce.Load().Routes {
+		if x.Spec.Host == "new.apps.example" || x.Spec.Port == 4000 {
+			t.Errorf("in force, although it was reported as failed: %+v", x)
+		}
 	}
 	w.refuse.Store(nil)
 	w.Requests.Add(r.ID, caisson.RouteRequest{Path: "/\x1b[31m" + strings.Repeat("x", 1000)})
@@ -418,6 +439,80 @@ func TestWake(t *testing.T) {
 	if len(w.Connector.dials) != 0 {
 		t.Errorf("%d dials are recorded", len(w.Connector.dials))
 	}
+}
+
+// TestShare tests that the dials of one account do not keep those of others from being made.
+func TestShare(t *testing.T) {
+	w := newWorld(t, listening)
+	dial := func(id caisson.ID) error {
+		f, err := w.Connector.Dial(t.Context(), caisson.IngressDial{Token: signedurl.Sign(w.key, signedurl.Token{Sandbox: id, Port: 3000, Expires: time.Now().Add(time.Hour)})})
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	ours, theirs := w.sandbox("a", caisson.Running), w.sandbox("b", caisson.Running)
+	begun, hold := make(chan struct{}), make(chan struct{})
+	w.during = func() {
+		begun <- struct{}{}
+		<-hold
+	}
+	var dials sync.WaitGroup
+	for range maxAccountDials {
+		dials.Go(func() {
+			if err := dial(ours); err != nil {
+				t.Error(err)
+			}
+		})
+		<-begun
+	}
+	w.mu.Lock()
+	w.during = nil
+	w.mu.Unlock()
+	fails(t, dial(ours), caisson.Exhausted, "too many")
+	if err := dial(theirs); err != nil {
+		t.Error(err)
+	}
+	close(hold)
+	dials.Wait()
+	if err := dial(ours); err != nil || len(w.Connector.waiting) != 0 {
+		t.Errorf("%v, %v", err, w.Connector.waiting)
+	}
+}
+
+// TestUsed tests that a connection counts as a use, and that the wire process is believed about the use of sandboxes only while it may
+// have connections to them.
+func TestUsed(t *testing.T) {
+	w := newWorld(t, listening)
+	sb, other := w.sandbox("a", caisson.Running), w.sandbox("a", caisson.Running)
+	r, err := w.Service.PutRoute(w.as("a"), "web", caisson.RouteSpec{Host: "web.apps.example", Sandbox: string(sb), Port: 3000, Auth: none()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := []caisson.IngressUse{{Sandbox: sb}, {Sandbox: other, Active: true}, {Sandbox: "nonsense", Active: true}}
+	check := func(want ...caisson.IngressUse) {
+		t.Helper()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !slices.Equal(w.uses, want) {
+			t.Errorf("uses %+v, want %+v", w.uses, want)
+		}
+		w.uses = nil
+	}
+	w.Connector.Used(says)
+	check()
+	f, err := w.Connector.Dial(t.Context(), caisson.IngressDial{Route: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	w.Connector.Used(says)
+	check(caisson.IngressUse{Sandbox: sb, Active: true}, caisson.IngressUse{Sandbox: sb})
+	if err := w.Connector.Disconnect(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	w.Connector.Used(says)
+	check()
 }
 
 func TestSignURL(t *testing.T) {
