@@ -74,9 +74,8 @@ func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 				q.state = queryGround
 			}
 		case queryEnd:
-			if q.state = queryGround; c != '\\' {
-				q.escape(c)
-			}
+			q.state = queryEsc
+			q.escape(c)
 		}
 	}
 	return answers
@@ -92,8 +91,8 @@ func (q *queries) escape(c byte) {
 	case c >= 0x20 && c <= 0x2f:
 		q.state = queryInter
 	case c == 0x1b:
-	default: // 7, = and > do not move the cursor
-		q.state, q.known = queryGround, q.known && bytes.IndexByte([]byte("7=>"), c) >= 0
+	default: // 7, =, > and the end of a string do not move the cursor
+		q.state, q.known = queryGround, q.known && bytes.IndexByte([]byte(`7=>\`), c) >= 0
 	}
 }
 

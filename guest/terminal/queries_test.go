@@ -24,6 +24,7 @@ func TestQueries(t *testing.T) {
 		{"position after margins", "\x1b[7;12H\x1b[2;5r\x1b[6n", ""},
 		{"no number", "\x1b[7;1:2H\x1b[6n", ""},
 		{"query in a string", "\x1b]0;\x1b[c", attributes}, // ESC ends the string
+		{"escapes at the end of a string", "\x1b]0;\x1b\x1b[c\x1b]0;\x1b\x1b\\\x1b[6n", attributes + "\x1b[1;1R"},
 		{"query in the text of a string", "\x1b]0;[6n[c\a", ""},
 		{"other queries", "\x1b[>c\x1b[=c\x1b[?6n\x1b[18t\x1b[>q\x1b[?2026$p", ""},
 		{"no end", "\x1b[" + strings.Repeat("1", 1000) + "c", ""},
