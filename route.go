@@ -144,6 +144,12 @@ type IngressRoute struct {
 	Spec RouteSpec `json:"spec"`
 }
 
+// An IngressUse says that requests were passed to a sandbox by the ingress.
+type IngressUse struct {
+	Sandbox ID   `json:"sandbox"`
+	Active  bool `json:"active,omitempty"` // some are in progress
+}
+
 // An IngressDial asks the daemon for a connection to a port of a sandbox. It names either a route or a signed token, from which
 // the daemon determines the sandbox, the port and whether the sandbox is resumed.
 type IngressDial struct {

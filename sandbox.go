@@ -34,9 +34,17 @@ type Sandbox struct {
 	Assigned *Assignment `json:"assigned,omitempty"`
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
+	WakeAt   *time.Time  `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then"`
+	// IdleSince is only set where the sandbox has an AutoPause.
+	IdleSince *time.Time `json:"idleSince,omitempty" doc:"For a suspended or paused sandbox: its last use, from which autoPause counts"`
+	// Announced are the times of PauseAt and RemoveAt that were announced by an event. Like Rootfs, it is never in answers.
+	Announced Times `json:"announced,omitempty"`
 	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
+
+// Times are points in time that are only in the store, never in answers.
+type Times []time.Time
 
 // PlanVersion is the version of the plans that this build stores.
 const PlanVersion = 1
@@ -53,7 +61,7 @@ type Plan struct {
 }
 
 // A Spec contains everything that defines how a sandbox behaves: its template with the request's changes, resolved.
-// Except for the policy and the services, it is immutable.
+// Except for the policy, the services, the time limits and autoPause, it is immutable.
 type Spec struct {
 	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
 	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
@@ -65,8 +73,11 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
-	Policy    Policy            `json:"policy,omitzero" doc:"Egress policy; can change later"`
-	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
+	AutoPause AutoPause         `json:"autoPause,omitzero" doc:"What happens while nobody uses it; can change later"`
+	// FinalSnapshot is about the hard TTL only: a sandbox that somebody removes is not kept.
+	FinalSnapshot bool        `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
+	Policy        Policy      `json:"policy,omitzero" doc:"Egress policy; can change later"`
+	Models        *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Randomness is for sandboxes of agents, see [Warm]: the reason why forks of a snapshot of it draw different random
 	// numbers.
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
@@ -81,6 +92,17 @@ type Spec struct {
 	Services []Service `json:"services,omitempty"`
 	// ServicesRevision is incremented with each change of Services.
 	ServicesRevision int64 `json:"servicesRevision,omitempty"`
+}
+
+// An AutoPause says what happens to a sandbox that nobody uses: after these times, counted from its last use, it is suspended,
+// paused and stopped. 0 is never.
+//
+// Uses are exec sessions, attached terminals, connections and requests from outside, operations on its files, and runs. What its own
+// programs do is none.
+type AutoPause struct {
+	Suspend Duration `json:"suspend,omitempty" yaml:"suspend" doc:"Suspend it after this long without use: frozen, its memory kept; 0 is never"`
+	Pause   Duration `json:"pause,omitempty" yaml:"pause" doc:"Pause it after this long without use: its memory moves to disk; 0 is never"`
+	Stop    Duration `json:"stop,omitempty" yaml:"stop" doc:"Stop it after this long without use: only its files are kept; 0 is never"`
 }
 
 // Resources are hard limits. Zero means the default of [DefaultResources] in a request or template.
@@ -145,12 +167,15 @@ type CreateRequest struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	TTL       *Duration         `json:"ttl,omitempty"`
 	HardTTL   *Duration         `json:"hardTtl,omitempty"`
-	NoStart   bool              `json:"noStart,omitempty" doc:"Only create; start later"`
-	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
-	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
-	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
-	Services  []Service         `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
-	Assigned  *Assignment       `json:"-"` // the run that it is created for
+	AutoPause *AutoPause        `json:"autoPause,omitempty" doc:"Instead of the template's or snapshot's"`
+	// FinalSnapshot is as in [Spec]; nil is the template's or snapshot's.
+	FinalSnapshot *bool       `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
+	NoStart       bool        `json:"noStart,omitempty" doc:"Only create; start later"`
+	NoPool        bool        `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
+	Policy        *Policy     `json:"policy,omitempty" doc:"Instead of the template's"`
+	Models        *ModelGrant `json:"models,omitempty" doc:"Instead of the template's"`
+	Services      []Service   `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
+	Assigned      *Assignment `json:"-"` // the run that it is created for
 	// KeepRandomness is as in [ForkRequest].
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
 	// Randomness is as in [Spec]; set only by the engine.
@@ -163,6 +188,14 @@ type CreateRequest struct {
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// Placeholder is the path of an empty directory, in place of which forks of a snapshot can have a workspace.
 	Placeholder string `json:"-"`
+}
+
+// An ExtendRequest is the input of [Sandboxes.Extend]. nil leaves a value unchanged.
+type ExtendRequest struct {
+	TTL       *Duration  `json:"ttl,omitempty" doc:"Pause after this time, counted from now; 0s means never"`
+	HardTTL   *Duration  `json:"hardTtl,omitempty" doc:"Remove after this time, counted from now; 0s means never"`
+	AutoPause *AutoPause `json:"autoPause,omitempty" doc:"What happens while nobody uses it; {} means nothing"`
+	WakeAt    *time.Time `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then; 0001-01-01T00:00:00Z means never"`
 }
 
 // A Handle is an open descriptor of a host directory or file that a local client passed.
@@ -206,8 +239,8 @@ type Sandboxes interface {
 	// Suspend freezes every process. The sandbox keeps its memory and uses no CPU time; Wake thaws it.
 	Suspend(ctx context.Context, ref string) (*Sandbox, error)
 	Wake(ctx context.Context, ref string) (*Sandbox, error)
-	// Extend sets TTL and hard TTL, counted from now; nil leaves a value unchanged.
-	Extend(ctx context.Context, ref string, ttl, hardTTL *Duration) (*Sandbox, error)
+	// Extend changes when a sandbox is paused, removed, woken and, while nobody uses it, suspended, paused and stopped.
+	Extend(ctx context.Context, ref string, req ExtendRequest) (*Sandbox, error)
 	// Remove ends a sandbox in any state and deletes all its data. NotFound if it does not exist.
 	Remove(ctx context.Context, ref string) error
 }

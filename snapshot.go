@@ -52,7 +52,9 @@ type ForkRequest struct {
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// KeepRandomness keeps the process ids of restored processes; by default, OpenSSL's random generators see other
 	// ids, and reseed.
-	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With memory: keep the process ids of its programs. By default their getpid() returns new values, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
+	KeepRandomness bool       `json:"keepRandomness,omitempty" doc:"With memory: keep the process ids of its programs. By default their getpid() returns new values, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
+	AutoPause      *AutoPause `json:"autoPause,omitempty" doc:"Instead of the origin's"`
+	FinalSnapshot  *bool      `json:"finalSnapshot,omitempty" doc:"Instead of the origin's"`
 	// Assigned is the run that the fork is created for.
 	Assigned *Assignment `json:"-"`
 	// Resources, where not zero, replace the origin's; the memory limit cannot be less than the snapshot's.

@@ -21,7 +21,10 @@ type Template struct {
 	Resources   Resources         `json:"resources,omitzero" yaml:"resources"`
 	TTL         Duration          `json:"ttl,omitempty" yaml:"ttl"`
 	HardTTL     Duration          `json:"hardTtl,omitempty" yaml:"hardTtl"`
-	Mounts      []Mount           `json:"mounts,omitempty" yaml:"mounts"`
+	AutoPause   AutoPause         `json:"autoPause,omitzero" yaml:"autoPause"`
+	// FinalSnapshot is as in [Spec].
+	FinalSnapshot bool    `json:"finalSnapshot,omitempty" yaml:"finalSnapshot"`
+	Mounts        []Mount `json:"mounts,omitempty" yaml:"mounts"`
 	// Setup steps run one after another in a sandbox, as root; the resulting changes are stored as a layer.
 	Setup []SetupStep `json:"setup,omitempty" yaml:"setup"`
 	// Services are started with each sandbox.

@@ -33,6 +33,8 @@ type TerminalRequest struct {
 	User    string            `json:"user,omitempty" doc:"name, uid or uid:gid; default the sandbox's"`
 	Rows    uint16            `json:"rows,omitempty" doc:"Default 24"`
 	Cols    uint16            `json:"cols,omitempty" doc:"Default 80"`
+	// Keep keeps the terminal after its program's end until it is removed. Only the daemon sets it, for the terminals of runs.
+	Keep bool `json:"-"`
 }
 
 // An AttachRequest is the input of [Terminals.AttachTerminal].

@@ -138,8 +138,8 @@ func (s sandboxes) Wake(ctx context.Context, ref string) (*caisson.Sandbox, erro
 }
 
 // Extend implements [caisson.Sandboxes].
-func (s sandboxes) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
-	return s.changeState(ctx, ref, "extend", protocol.ExtendRequest{TTL: ttl, HardTTL: hardTTL})
+func (s sandboxes) Extend(ctx context.Context, ref string, req caisson.ExtendRequest) (*caisson.Sandbox, error) {
+	return s.changeState(ctx, ref, "extend", req)
 }
 
 // Remove implements [caisson.Sandboxes].

@@ -8,10 +8,10 @@ import (
 // The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
 // snapshot, image and template in a response is such a copy.
 
-// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host, and without Plan.
+// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host, and without Plan and Announced.
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	out := *s
-	out.Rootfs, out.Plan = caisson.Rootfs{}, nil
+	out.Rootfs, out.Plan, out.Announced = caisson.Rootfs{}, nil, nil
 	return &out
 }
 

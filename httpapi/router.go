@@ -263,6 +263,7 @@ func registerDomainSchemas(registry huma.Registry) {
 	// them.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Plan](), reflect.TypeFor[func()]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Times](), reflect.TypeFor[func()]())
 }
 
 // sizeSchema is the schema of [caisson.Size]: a number of bytes, or text with a unit.

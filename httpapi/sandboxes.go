@@ -157,8 +157,8 @@ func (h sandboxRoutes) wake(ctx context.Context, in *RefParam) (*sandboxBody, er
 
 func (h sandboxRoutes) extend(ctx context.Context, in *struct {
 	RefParam
-	Body protocol.ExtendRequest
+	Body caisson.ExtendRequest
 },
 ) (*sandboxBody, error) {
-	return answerSandbox(h.core.Extend(ctx, in.Ref, in.Body.TTL, in.Body.HardTTL))
+	return answerSandbox(h.core.Extend(ctx, in.Ref, in.Body))
 }

@@ -31,6 +31,7 @@ type feedMessage struct {
 	Decisions []caisson.Decision   `json:"decisions,omitempty"`
 	Dial      *caisson.IngressDial `json:"dial,omitempty"`     // requests a connection to a sandbox, for the ingress
 	Requests  []routeRequest       `json:"requests,omitempty"` // requests of routes
+	Uses      []caisson.IngressUse `json:"uses,omitempty"`     // sandboxes to which the ingress passes requests
 	Log       string               `json:"log,omitempty"`      // a line for the engine's log
 }
 
@@ -280,6 +281,12 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			return fmt.Errorf("%w: %d requests of routes", errMessage, len(msg.Requests))
 		case msg.Requests != nil:
 			s.passRequests(msg.Requests)
+		case len(msg.Uses) > maxUses:
+			return fmt.Errorf("%w: %d uses of sandboxes", errMessage, len(msg.Uses))
+		case msg.Uses != nil:
+			if s.m.handlers.Used != nil {
+				s.m.handlers.Used(msg.Uses)
+			}
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:

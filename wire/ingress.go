@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -209,6 +210,16 @@ func (l *accessLog) flush() {
 	l.list, l.timer = nil, nil
 	l.mu.Unlock()
 	l.send(list)
+}
+
+// maxUses is the maximum number of sandboxes in a report of their use.
+const maxUses = 256
+
+// reportUses reports to the engine which sandboxes the ingress passes requests to.
+func (f *feed) reportUses(list []caisson.IngressUse) {
+	for part := range slices.Chunk(list, maxUses) {
+		f.send(feedMessage{Uses: part}) // an error is ignored: the connection has ended
+	}
 }
 
 // passRequests passes requests of routes to the handler.

@@ -66,6 +66,9 @@ type Handlers struct {
 	Dial func(ctx context.Context, d caisson.IngressDial) (*os.File, error)
 	// Requested receives requests of routes, for their logs; nil: they are not kept. The content is untrusted. It must not block.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
+	// Used receives which sandboxes the ingress passes requests to; nil: nobody wants to know. The content is untrusted. It must not
+	// block.
+	Used func(list []caisson.IngressUse)
 }
 
 // A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and

@@ -49,6 +49,8 @@ type Env struct {
 	DialSandbox func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
 	// Requested reports a request of a route, for the route's log. It does not block, and may lose some.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
+	// Used reports which sandboxes the ingress passes requests to.
+	Used func(list []caisson.IngressUse)
 	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal. Finished
 	// reports that nothing more is written to a journal.
 	Grew, Rotate func()

@@ -106,6 +106,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 		return s.feed.dial(ctx, dials, d)
 	}
 	env.Requested = newAccessLog(s.feed).add
+	env.Used = s.feed.reportUses
 	env.Rotate = func() { s.feed.send(feedMessage{Rotate: true}) }
 	if p.Gateway == nil {
 		s.hosts = newVirtualHosts(nil)

@@ -110,6 +110,8 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[detachKeys](), kong.MapperFunc(mapText)),
+		kong.TypeMapper(reflect.TypeFor[autoPause](), kong.MapperFunc(mapText)),
+		kong.TypeMapper(reflect.TypeFor[wakeAt](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),

@@ -28,7 +28,8 @@ type sandboxFlags struct {
 	Label     []string          `help:"Add a label; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
 	TTL       *caisson.Duration `name:"ttl" help:"Pause the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
-	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
+	restFlags
+	NoPool bool `help:"Do not take a sandbox from the warm pool." group:"new"`
 	workspaceFlags
 	grantFlags
 }
@@ -149,6 +150,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 		return nil, usagef("sandbox create", "--workspace-kind, --sync and --show-hidden need --workspace")
 	}
 	req.Name, req.TTL, req.HardTTL, req.NoPool = f.Name, f.TTL, f.HardTTL, f.NoPool
+	req.AutoPause, req.FinalSnapshot = f.AutoPause.value(), f.FinalSnapshot
 	req.Resources = caisson.Resources{CPUs: f.CPUs, Memory: f.Memory, PIDs: f.PIDs, Disk: f.Disk, OpenFiles: f.OpenFiles}
 	if req.Policy, err = m.app.policyFrom(f.Policy, f.Allow, f.Deny); err != nil {
 		return nil, err

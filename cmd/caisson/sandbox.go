@@ -127,7 +127,8 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account},
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
 		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
-		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},
+		{"Unused", autoPause(s.Spec.AutoPause).String()}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 
@@ -237,23 +238,30 @@ type extendCmd struct {
 	sandboxesArg
 	TTL     *caisson.Duration `name:"ttl" help:"Pause after this time, counted from now; 0s means never." placeholder:"DURATION"`
 	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this time, counted from now; 0s means never." placeholder:"DURATION"`
+
+	AutoPause *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." placeholder:"STEPS"`
+	WakeAt    *wakeAt    `help:"Wake or resume it then: 2026-01-31T07:00:00Z, or 8h from now; never takes that back." placeholder:"TIME"`
 }
 
 func (c *extendCmd) Help() string {
-	return examples("caisson sandbox extend --ttl 1h web", "caisson sandbox extend --hard-ttl 7d web")
+	return examples(
+		"caisson sandbox extend --ttl 1h web", "caisson sandbox extend --hard-ttl 7d web", "caisson sandbox extend --wake-at 8h web",
+	)
 }
 
 // ProvideChecked validates the flags.
 func (c *extendCmd) ProvideChecked() (checked, error) {
-	if c.TTL == nil && c.HardTTL == nil {
-		return checked{}, usagef("sandbox extend", "say --ttl, --hard-ttl or both")
+	if c.TTL == nil && c.HardTTL == nil && c.AutoPause == nil && c.WakeAt == nil {
+		return checked{}, usagef("sandbox extend", "say --ttl, --hard-ttl, --auto-pause or --wake-at")
 	}
 	return checked{}, nil
 }
 
 func (c *extendCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	return forEachRef(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-		return api.Extend(ctx, ref, c.TTL, c.HardTTL)
+		return api.Extend(ctx, ref, caisson.ExtendRequest{
+			TTL: c.TTL, HardTTL: c.HardTTL, AutoPause: c.AutoPause.value(), WakeAt: c.WakeAt.value(),
+		})
 	})
 }
 

@@ -41,6 +41,7 @@ type forkCmd struct {
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
 	Label  []string `help:"Add a label to each; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 	randomnessFlags
+	restFlags
 	grantFlags
 }
 
@@ -78,7 +79,9 @@ func (c *forkCmd) ProvideRequest(a *app) (req caisson.ForkRequest, err error) {
 	if c.Count < 1 || c.Count > 100 {
 		return req, caisson.Invalidf("count", "%d is not between 1 and 100", c.Count)
 	}
-	req = caisson.ForkRequest{Count: c.Count, Name: c.Name, KeepRandomness: c.KeepRandomness}
+	req = caisson.ForkRequest{
+		Count: c.Count, Name: c.Name, KeepRandomness: c.KeepRandomness, AutoPause: c.AutoPause.value(), FinalSnapshot: c.FinalSnapshot,
+	}
 	if req.Labels, err = parseLabels(c.Label); err != nil {
 		return req, err
 	}

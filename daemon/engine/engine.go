@@ -238,7 +238,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		host := &subruns.Executor{Guests: e.runs.Guests(), Budgets: e.data.store.Ledger(), Ingest: e.gateway.book.Ingest, Log: e.cfg.Log}
 		return e.gateway.run(ctx, wire.Handlers{
 			Settings: e.wireSettings, Decided: e.sandboxes.RecordDecisions, Tool: host.Call, Stream: e.repos.Stream,
-			Dial: e.gateway.routes.Connector.Dial, Requested: e.gateway.routes.Requests.Add,
+			Dial: e.gateway.routes.Connector.Dial, Requested: e.gateway.routes.Requests.Add, Used: e.gateway.routes.Connector.Used,
 		})
 	})
 	g.Go(func() error { return e.gateway.routes.Table.WatchCertificate(ctx) })

@@ -2,6 +2,7 @@ package models
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,11 @@ func TestBuiltin(t *testing.T) {
 type noWire struct{ WireProcess }
 
 func (noWire) Refresh(context.Context) error { return nil }
+
+// deafWire is a wire process that cannot be configured.
+type deafWire struct{ noWire }
+
+func (deafWire) Refresh(context.Context) error { return errors.New("deaf") }
 
 // TestBuiltinDependsOnKeys checks that models without a key are listed and refused, that a key changes that, that a price list that
 // was imported is preferred, and that an offer can be replaced.
@@ -90,6 +96,10 @@ func TestBuiltinDependsOnKeys(t *testing.T) {
 	}
 	if got := strings.Join(usable(), " "); !strings.HasSuffix(got, " mine") || strings.Contains(got, "gpt") {
 		t.Errorf("with a server of one's own there are %s", got)
+	}
+	c.Wire = deafWire{}
+	if err := c.SetOffer(t.Context(), Builtin()); err == nil || !strings.HasSuffix(strings.Join(usable(), " "), " mine") {
+		t.Errorf("an offer that the wire process does not get is in force: %v, %q", err, usable())
 	}
 	if b := Builtin(); b.Providers[1].Credential == "" {
 		t.Error("With has changed the built-in offer")

@@ -67,10 +67,15 @@ func NewCatalog(cfg CatalogConfig) *Catalog {
 // Offered returns what can be granted at present.
 func (c *Catalog) Offered() Offer { return *c.offered.Load() }
 
-// SetOffer replaces the offer, and informs the wire process.
+// SetOffer replaces the offer, and informs the wire process. After an error the former offer is in force.
 func (c *Catalog) SetOffer(ctx context.Context, o Offer) error {
-	c.offered.Store(&o)
-	return c.Wire.Refresh(ctx)
+	old := c.offered.Swap(&o)
+	err := c.Wire.Refresh(ctx)
+	if err != nil && c.offered.CompareAndSwap(&o, old) {
+		// The wire process may have got the offer from somebody else's refresh. If this one fails, too, the next one corrects it.
+		_ = c.Wire.Refresh(ctx)
+	}
+	return err
 }
 
 var _ caisson.Models = (*Catalog)(nil)

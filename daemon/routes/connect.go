@@ -25,6 +25,7 @@ type Connector struct {
 	dialer  caisson.Dialer
 	wire    Wire
 	waker   *waker
+	used    func(sandbox caisson.ID, active bool)
 
 	mu sync.Mutex
 	// dials are the dials under way; the value is whether the sandbox was disconnected since. guarded by mu
@@ -38,7 +39,7 @@ type Connector struct {
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
-		dialer: cfg.Dialer, wire: cfg.Wire, waker: &waker{sandboxes: cfg.Sandboxes, background: background},
+		dialer: cfg.Dialer, wire: cfg.Wire, waker: &waker{sandboxes: cfg.Sandboxes, background: background}, used: cfg.Used,
 		dials: map[caisson.ID]map[*bool]struct{}{}, connected: map[caisson.ID]struct{}{},
 		waiting: map[string]int{},
 	}
@@ -78,6 +79,7 @@ func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, 
 		disconnected, done := c.begin(t.sandbox)
 		f, err := c.dial(ctx, t)
 		if err == nil && c.finish(t.sandbox, disconnected) {
+			c.used(t.sandbox, true) // The request follows, which the wire process reports.
 			done()
 			return f, nil
 		}
@@ -191,6 +193,19 @@ func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 	}
 	c.connected[id] = struct{}{}
 	return true
+}
+
+// Used receives from the wire process which sandboxes it passes requests to. It is believed about sandboxes that it may have
+// connections to.
+func (c *Connector) Used(list []caisson.IngressUse) {
+	for _, u := range list {
+		c.mu.Lock()
+		_, ok := c.connected[u.Sandbox]
+		c.mu.Unlock()
+		if ok {
+			c.used(u.Sandbox, u.Active)
+		}
+	}
 }
 
 // Disconnect closes all connections of the ingress to a sandbox that is being suspended, paused or stopped. Its state must say so

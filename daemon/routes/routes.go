@@ -39,6 +39,8 @@ type Config struct {
 	Store    caisson.Table[caisson.Route]
 	// Sandboxes returns the lifecycle of sandboxes, which is not there yet when a Core is constructed.
 	Sandboxes func() Sandboxes
+	// Used receives that requests were passed to a sandbox; active reports whether some are in progress. It must not block.
+	Used func(sandbox caisson.ID, active bool)
 	// Owner returns the account of a sandbox; NotFound if there is none.
 	Owner  func(ctx context.Context, sandbox caisson.ID) (account string, err error)
 	Dialer caisson.Dialer

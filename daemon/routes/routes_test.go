@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type world struct {
 	resumes int                             // guarded by mu
 	drops   int                             // guarded by mu
 	dials   []string                        // guarded by mu
+	uses    []caisson.IngressUse            // guarded by mu
 	during  func()                          // called in Dial, without mu; guarded by mu
 }
 
@@ -42,6 +44,11 @@ func newWorld(t *testing.T, s Settings) *world {
 	w := &world{t: t, key: key, list: map[caisson.ID]*caisson.Sandbox{}}
 	w.Core = New(Config{
 		Settings: s, Address: s.Listen, Key: key, Store: store.Routes(), Sandboxes: func() Sandboxes { return w }, Dialer: w, Wire: w, Events: quiet{},
+		Used: func(id caisson.ID, active bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.uses = append(w.uses, caisson.IngressUse{Sandbox: id, Active: active})
+		},
 		Owner: func(_ context.Context, id caisson.ID) (string, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -471,6 +478,41 @@ func TestShare(t *testing.T) {
 	if err := dial(ours); err != nil || len(w.Connector.waiting) != 0 {
 		t.Errorf("%v, %v", err, w.Connector.waiting)
 	}
+}
+
+// TestUsed tests that a connection counts as a use, and that the wire process is believed about the use of sandboxes only while it may
+// have connections to them.
+func TestUsed(t *testing.T) {
+	w := newWorld(t, listening)
+	sb, other := w.sandbox("a", caisson.Running), w.sandbox("a", caisson.Running)
+	r, err := w.Service.PutRoute(w.as("a"), "web", caisson.RouteSpec{Host: "web.apps.example", Sandbox: string(sb), Port: 3000, Auth: none()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := []caisson.IngressUse{{Sandbox: sb}, {Sandbox: other, Active: true}, {Sandbox: "nonsense", Active: true}}
+	check := func(want ...caisson.IngressUse) {
+		t.Helper()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !slices.Equal(w.uses, want) {
+			t.Errorf("uses %+v, want %+v", w.uses, want)
+		}
+		w.uses = nil
+	}
+	w.Connector.Used(says)
+	check()
+	f, err := w.Connector.Dial(t.Context(), caisson.IngressDial{Route: r.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	w.Connector.Used(says)
+	check(caisson.IngressUse{Sandbox: sb, Active: true}, caisson.IngressUse{Sandbox: sb})
+	if err := w.Connector.Disconnect(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	w.Connector.Used(says)
+	check()
 }
 
 func TestSignURL(t *testing.T) {

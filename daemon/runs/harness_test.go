@@ -186,7 +186,7 @@ func (w *world) up() {
 func (w *world) leaked() {
 	w.t.Helper()
 	w.scope.Check(w.t, func(stack string) bool {
-		return strings.Contains(stack, "caisson/runs.") && !strings.Contains(stack, "_test.")
+		return strings.Contains(stack, "caisson/daemon/runs.") && !strings.Contains(stack, "_test.")
 	})
 }
 

@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"path"
 	"strings"
@@ -39,6 +40,8 @@ type interactive struct {
 	lifecycle caisson.Sandboxes
 	terminals caisson.Terminals
 	files     caisson.Files
+	pids      func(ctx context.Context, box caisson.ID) (map[int]bool, error) // lists the processes of a sandbox
+	grace     time.Duration                                                   // time that an agent has to exit after a request to stop
 }
 
 // execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of its program.
@@ -49,11 +52,14 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	x.version(map[string]string{"driver": "interactive", "agent": x.agent.Version})
 	box, terminal := x.box.sandbox.ID, x.r.Terminal
 	if terminal == "" {
+		if err := i.recordProcesses(ctx, x); err != nil {
+			return err
+		}
 		t, err := i.turns.task(ctx, x, deadline)
 		if err != nil {
 			return err
 		}
-		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env}); err != nil {
+		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env, Keep: true}); err != nil {
 			return err
 		}
 		// From now on the run survives this daemon.
@@ -66,11 +72,22 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	if err != nil {
 		return err
 	}
+	if err := i.remove(ctx, box, terminal); err != nil { // it was kept for this exit status
+		x.log.WarnContext(ctx, "the terminal of an interactive run could not be removed", "sandbox", box, "err", err)
+	}
 	x.result.Exit = &exit
 	if exit.Code == 126 || exit.Code == 127 {
 		return &failure{code: caisson.RunAgentError, msg: "the agent's interactive command cannot be started; it " + exit.String(), fromAgent: true}
 	}
 	return nil
+}
+
+// recordProcesses records which processes of a sandbox that is kept are not the agent's.
+func (i *interactive) recordProcesses(ctx context.Context, x *attempt) (err error) {
+	if !x.box.removable {
+		x.box.pids, err = i.pids(ctx, x.box.sandbox.ID)
+	}
+	return err
 }
 
 // rejoin continues an attempt that survived the previous daemon, whatever has become of its agent's entry and its models: the agent
@@ -93,6 +110,9 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 	}
 	if r.Request.Repo != nil {
 		x.box.repo = &caisson.RepoGrant{} // it was granted before the terminal was opened
+	}
+	if r.Request.Keep {
+		x.box.pids = map[int]bool{} // which processes are the agent's is no longer known: all end with it
 	}
 	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 	if err := x.rec.flush(); err != nil {
@@ -158,14 +178,36 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			if cause := context.Cause(ctx); cause == errClosing {
 				return exit, cause
 			}
-			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
-			defer cancel()
-			if err := i.terminals.RemoveTerminal(clean, string(box), terminal); err != nil && caisson.KindOf(err) != caisson.NotFound {
-				return exit, err
-			}
-			return exit, context.Cause(ctx)
+			return exit, errors.Join(context.Cause(ctx), i.kill(context.WithoutCancel(ctx), box, terminal))
 		}
 	}
+}
+
+// kill removes the terminal and waits for the end of its program, for a while: afterwards its changes are read.
+func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, i.grace)
+	defer cancel()
+	p, err := i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
+	if err != nil {
+		return i.remove(context.WithoutCancel(ctx), box, terminal)
+	}
+	defer p.Close()
+	if err := i.remove(context.WithoutCancel(ctx), box, terminal); err != nil {
+		return err
+	}
+	_ = drain(ctx, p)
+	return nil
+}
+
+// remove kills the terminal's program.
+func (i *interactive) remove(ctx context.Context, box, terminal caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	err := i.terminals.RemoveTerminal(ctx, string(box), terminal)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	return err
 }
 
 // view views the terminal until its program ends or the connection is lost.
@@ -175,11 +217,17 @@ func (i *interactive) view(ctx context.Context, box, terminal caisson.ID) (caiss
 		return caisson.ExitStatus{Unknown: true}, err
 	}
 	defer p.Close()
-	defer context.AfterFunc(ctx, func() { p.Close() })()
-	if _, err := io.Copy(io.Discard, p.Stdout()); err != nil {
+	if err := drain(ctx, p); err != nil {
 		return caisson.ExitStatus{Unknown: true}, err
 	}
 	return p.Wait(ctx)
+}
+
+// drain reads the output of a program until its end, or until ctx ends: then it closes p.
+func drain(ctx context.Context, p caisson.Process) error {
+	defer context.AfterFunc(ctx, func() { p.Close() })()
+	_, err := io.Copy(io.Discard, p.Stdout())
+	return err
 }
 
 // seed writes files in a sandbox.

@@ -26,7 +26,10 @@ func TestAccountsAreApart(t *testing.T) {
 		"Stop":   func(ctx context.Context, box, _ string) error { _, err := l.Stop(ctx, box, 0); return err },
 		"Pause":  func(ctx context.Context, box, _ string) error { _, err := l.Pause(ctx, box); return err },
 		"Resume": func(ctx context.Context, box, _ string) error { _, err := l.Resume(ctx, box); return err },
-		"Extend": func(ctx context.Context, box, _ string) error { _, err := l.Extend(ctx, box, nil, nil); return err },
+		"Extend": func(ctx context.Context, box, _ string) error {
+			_, err := l.Extend(ctx, box, caisson.ExtendRequest{})
+			return err
+		},
 		"Remove": func(ctx context.Context, box, _ string) error { return l.Remove(ctx, box) },
 		"Snapshot": func(ctx context.Context, box, _ string) error {
 			_, err := s.Snapshot(ctx, box, caisson.SnapshotRequest{})

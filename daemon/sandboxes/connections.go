@@ -20,8 +20,9 @@ const (
 // Connections implements [caisson.Connections]. A connection leads into a sandbox and nowhere else: there is no host in its address.
 type Connections struct {
 	// find returns a sandbox of the caller's account if its state allows the verb.
-	find func(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error)
-	dial func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
+	find     func(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error)
+	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
+	activity *activity
 
 	mu       sync.Mutex
 	sandbox  map[caisson.ID]int // number of connections by sandbox; guarded by mu
@@ -32,7 +33,10 @@ var _ caisson.Connections = (*Connections)(nil)
 
 // NewConnections returns the service that connects, with d, to servers in the sandboxes of c.
 func NewConnections(c *Core, d caisson.Dialer) *Connections {
-	return &Connections{find: c.api.lifecycle.finder.findFor, dial: d.Dial, sandbox: map[caisson.ID]int{}, accounts: map[string]int{}}
+	return &Connections{
+		find: c.api.lifecycle.finder.findFor, dial: d.Dial, activity: c.deadlines.activity,
+		sandbox: map[caisson.ID]int{}, accounts: map[string]int{},
+	}
 }
 
 // Connect implements [caisson.Connections].
@@ -50,21 +54,22 @@ func (s *Connections) Connect(ctx context.Context, ref string, req caisson.Conne
 	return &countedConn{Conn: c.(*net.UnixConn), release: release}, nil
 }
 
-// Open is like Connect, for components that pass the descriptor on to another process. The connection counts towards the limits
-// until release is called.
+// Open is like Connect, for components that pass the descriptor on to another process. The connection counts towards the limits,
+// and as a use of the sandbox, until release is called.
 func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error) {
 	network, address, err := req.Address()
 	if err != nil {
 		return nil, nil, err
 	}
-	sb, err := s.find(ctx, ref, caisson.VerbConnect)
+	sb, end, err := s.activity.use(func() (*caisson.Sandbox, error) { return s.find(ctx, ref, caisson.VerbConnect) })
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := s.count(sb); err != nil {
+		end()
 		return nil, nil, err
 	}
-	release = sync.OnceFunc(func() { s.uncount(sb) })
+	release = sync.OnceFunc(func() { s.uncount(sb); end() })
 	f, err = s.dial(ctx, sb.ID, network, address)
 	if err != nil {
 		release()

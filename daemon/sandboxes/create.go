@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -91,35 +92,74 @@ func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, err
 }
 
 // Extend implements [caisson.Sandboxes].
-func (l *Lifecycle) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
+func (l *Lifecycle) Extend(ctx context.Context, ref string, req caisson.ExtendRequest) (*caisson.Sandbox, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := validateTTLs(ttl, hardTTL); err != nil {
+	if err := validateTimes(req.TTL, req.HardTTL, req.AutoPause); err != nil {
 		return nil, err
 	}
 	sb, err := l.sandboxes.Update(ctx, in, ref, func(s *caisson.Sandbox) error {
 		if s.State == caisson.Removing {
 			return caisson.Errorf(caisson.Conflict, "the sandbox is being removed")
 		}
-		if ttl != nil {
-			s.Spec.TTL = *ttl
+		if req.TTL != nil {
+			s.Spec.TTL = *req.TTL
 			if s.State.Live() {
-				s.PauseAt = deadline(*ttl)
+				s.PauseAt = deadline(*req.TTL)
 			}
 		}
-		if hardTTL != nil {
-			s.Spec.HardTTL = *hardTTL
-			s.RemoveAt = deadline(*hardTTL)
+		if req.HardTTL != nil {
+			s.Spec.HardTTL = *req.HardTTL
+			s.RemoveAt = deadline(*req.HardTTL)
+		}
+		if req.AutoPause != nil {
+			setAutoPause(s, *req.AutoPause)
+		}
+		if req.WakeAt != nil {
+			return setWakeAt(s, *req.WakeAt)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.deadlines.arm(sb)
+	l.armChanging(ctx, sb)
 	return sb, nil
+}
+
+// setAutoPause sets what happens while nobody uses a sandbox.
+func setAutoPause(sb *caisson.Sandbox, p caisson.AutoPause) {
+	sb.Spec.AutoPause = p
+	setIdleSince(sb, sb.State, now())
+}
+
+// setWakeAt sets when a sandbox is woken; the zero time means never.
+func setWakeAt(sb *caisson.Sandbox, at time.Time) error {
+	if at.IsZero() {
+		sb.WakeAt = nil
+		return nil
+	}
+	switch sb.State {
+	case caisson.Created, caisson.Stopping, caisson.Stopped, caisson.Failed:
+		return caisson.Errorf(caisson.Conflict, "a %s sandbox cannot be woken at a time: only one that runs or is suspended or paused", sb.State)
+	}
+	sb.WakeAt = new(at.UTC())
+	return nil
+}
+
+// armChanging sets the timer of a sandbox that may be changing because its lock is not held. A change that ends after the last look at
+// the sandbox sets the timer after it.
+func (l *Lifecycle) armChanging(ctx context.Context, sb *caisson.Sandbox) {
+	for {
+		l.deadlines.arm(sb)
+		current, err := l.sandboxes.Get(ctx, caisson.In(sb.Account), string(sb.ID))
+		if err != nil || reflect.DeepEqual(current, sb) {
+			return
+		}
+		sb = current
+	}
 }
 
 // Remove implements [caisson.Sandboxes].

@@ -106,6 +106,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	if state == caisson.Running {
 		c.watches.watch(made)
 	}
+	c.deadlines.activity.touch(made.ID)
 	c.deadlines.arm(made)
 	c.publish(ctx, p, made, out)
 	c.workspaces.publishUnreviewed(ctx, made, p.workspace)

@@ -21,8 +21,9 @@ type Processes struct {
 		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
 		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
 	}
-	traffic Traffic // nil: no traffic statistics
-	logs    *logs
+	activity *activity
+	traffic  Traffic // nil: no traffic statistics
+	logs     *logs
 }
 
 var _ caisson.Processes = (*Processes)(nil)
@@ -46,12 +47,22 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, end, err := p.activity.use(func() (*caisson.Sandbox, error) { return p.finder.findFor(ctx, ref, caisson.VerbExec) })
 	if err != nil {
 		return nil, err
 	}
+	proc, err := p.exec(ctx, sb, &req)
+	if err != nil || req.Detach {
+		end()
+		return proc, err
+	}
+	return reasonedProcess{proc, p.states, sb.ID, end}, nil
+}
+
+// exec starts a process in a sandbox.
+func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.ExecRequest) (caisson.Process, error) {
 	e := caisson.RuntimeExec{
-		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, &req),
+		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, req),
 		User: firstNonEmpty(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
@@ -64,14 +75,22 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	if req.Timeout != 0 {
 		proc = limitTime(proc, time.Duration(req.Timeout))
 	}
-	return reasonedProcess{proc, p.states, sb.ID}, nil
+	return proc, nil
 }
 
-// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it.
+// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it. Its sandbox is
+// in use until it is closed.
 type reasonedProcess struct {
 	caisson.Process
 	states states
 	id     caisson.ID
+	end    func() // of the use of the sandbox
+}
+
+// Close implements [caisson.Process].
+func (e reasonedProcess) Close() error {
+	defer e.end()
+	return e.Process.Close()
 }
 
 // Wait implements [caisson.Process].

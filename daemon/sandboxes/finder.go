@@ -87,8 +87,28 @@ func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change
 		if !to.Live() {
 			s.PauseAt = nil // only live sandboxes can be paused
 		}
+		if to == caisson.Stopped || to == caisson.Failed {
+			s.WakeAt = nil
+		}
+		setIdleSince(s, to, now())
 		return nil
 	})
+}
+
+// update stores the fields that change sets.
+func (s states) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
+}
+
+// setIdleSince sets the last use of a sandbox that is or becomes suspended or paused, unless it is known already. It clears that of one
+// that runs or has ended.
+func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {
+	switch {
+	case sb.Spec.AutoPause == (caisson.AutoPause{}), to == caisson.Running, to == caisson.Stopped, to == caisson.Failed:
+		sb.IdleSince = nil
+	case sb.IdleSince == nil && (to == caisson.Suspended || to == caisson.Paused):
+		sb.IdleSince = &last
+	}
 }
 
 // remove deletes the record of a sandbox.

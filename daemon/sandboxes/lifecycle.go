@@ -42,12 +42,18 @@ func (c *changes) change(ctx context.Context, ref string, v caisson.Verb, act fu
 		return nil, err
 	}
 	defer release()
-	if c.unresolved.has(sb.ID) {
-		if err := c.resolver.resolve(ctx, sb.ID); err != nil {
-			return nil, err
-		}
+	if err := c.settle(ctx, sb.ID); err != nil {
+		return nil, err
 	}
 	return c.changeLocked(ctx, sb.ID, v, act)
+}
+
+// settle determines the outcome of the sandbox's previous change if that could not be stored. The caller must hold the sandbox's lock.
+func (c *changes) settle(ctx context.Context, id caisson.ID) error {
+	if !c.unresolved.has(id) {
+		return nil
+	}
+	return c.resolver.resolve(ctx, id)
 }
 
 // changeLocked is like change, but the caller must already hold the sandbox's lock.
@@ -88,8 +94,10 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 		return nil, errors.Join(err, serr)
 	}
 	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken has been watched all the time
+	used, _ := c.deadlines.activity.last(&old)
 	done, err := c.states.set(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
+		setIdleSince(s, to, used)
 		if begins {
 			s.Build, s.Exit, s.PauseAt = old.Build, old.Exit, deadline(s.Spec.TTL)
 			s.SharedRandomness = old.SharedRandomness
@@ -108,6 +116,9 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 		c.watches.watch(done)
 	} else if v == caisson.VerbWake {
 		c.watches.services.ensureFollowed(done)
+	}
+	if to == caisson.Running {
+		c.deadlines.activity.touch(id)
 	}
 	c.deadlines.arm(done)
 	return done, nil

@@ -374,7 +374,7 @@ func TestFailedExpiryIsRepeated(t *testing.T) {
 			w.RetryDue(time.Millisecond)
 			sb := w.create(caisson.CreateRequest{})
 			spoil(w)
-			must(t, failed(w.Sandboxes().Extend(w.ctx(), string(sb.ID), nil, ptr(caisson.Duration(time.Millisecond)))))
+			must(t, failed(w.Sandboxes().Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{HardTTL: ptr(caisson.Duration(time.Millisecond))})))
 			waitFor(t, func() bool { return w.state(sb.ID) == "" })
 			w.settles()
 		})

@@ -153,7 +153,7 @@ func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*pla
 	}
 	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
-		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness,
+		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness, AutoPause: req.AutoPause, FinalSnapshot: req.FinalSnapshot,
 	})
 	if err != nil {
 		return nil, err
@@ -169,7 +169,9 @@ func (p *planner) checkFork(ctx context.Context, req *caisson.ForkRequest) error
 	if req.Count < 1 || req.Count > 100 {
 		return caisson.Invalidf("count", "%d is not between 1 and 100", req.Count)
 	}
-	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+	if err := errors.Join(
+		validateName("name", req.Name), validateLabels("labels", req.Labels), validateTimes(nil, nil, req.AutoPause),
+	); err != nil {
 		return err
 	}
 	if err := p.network.check(ctx, "", req.Policy, req.Models); err != nil {
@@ -213,6 +215,7 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		if req.Policy != nil {
 			sb.Spec.Policy = *req.Policy
 		}
+		setRest(&sb.Spec, req.AutoPause, req.FinalSnapshot)
 		if req.KeepRandomness {
 			pl.randomness, sb.Spec.Randomness = "", ""
 		}

@@ -77,6 +77,7 @@ func (p *pool) claim(ctx context.Context, pl *plan, req *caisson.CreateRequest) 
 			// Without its wire's configuration the sandbox does not match the request.
 			return nil, errors.Join(err, p.remover.end(context.WithoutCancel(ctx), got.ID))
 		}
+		p.deadlines.activity.touch(got.ID)
 		p.deadlines.arm(got)
 		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil

@@ -351,7 +351,7 @@ func TestDeadlines(t *testing.T) {
 	if idle() {
 		t.Error("idle while a sandbox runs")
 	}
-	got(l.Extend(w.ctx(), string(sb.ID), ptr(short), nil))(t)
+	got(l.Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{TTL: ptr(short)}))(t)
 	paused := w.waitState(sb.ID, caisson.Paused)
 	if !strings.Contains(paused.Reason, "ttl of 150ms") || paused.PauseAt != nil {
 		t.Errorf("reason %q, pauseAt %v", paused.Reason, paused.PauseAt)
@@ -362,19 +362,19 @@ func TestDeadlines(t *testing.T) {
 	}
 	got(l.Resume(w.ctx(), string(sb.ID)))(t) // its TTL is counted again
 	w.waitState(sb.ID, caisson.Paused)
-	if e := got(l.Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(time.Hour)), nil))(t); e.PauseAt != nil {
+	if e := got(l.Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{TTL: ptr(caisson.Duration(time.Hour))}))(t); e.PauseAt != nil {
 		t.Errorf("a paused sandbox will be paused at %v", e.PauseAt)
 	}
 	resumed := got(l.Resume(w.ctx(), string(sb.ID)))(t)
 	if resumed.PauseAt == nil || time.Until(*resumed.PauseAt) < 30*time.Minute {
 		t.Errorf("pauseAt %v", resumed.PauseAt)
 	}
-	if e := got(l.Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(0)), nil))(t); e.PauseAt != nil {
+	if e := got(l.Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{TTL: ptr(caisson.Duration(0))}))(t); e.PauseAt != nil {
 		t.Errorf("without a ttl pauseAt is %v", e.PauseAt)
 	}
-	_, err := l.Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(-1)), nil)
+	_, err := l.Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{TTL: ptr(caisson.Duration(-1))})
 	wantKind(t, err, caisson.Invalid)
-	got(l.Extend(w.ctx(), string(sb.ID), nil, ptr(short)))(t)
+	got(l.Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{HardTTL: ptr(short)}))(t)
 	waitFor(t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.removed") })
 	w.holds()
 
@@ -382,7 +382,7 @@ func TestDeadlines(t *testing.T) {
 	over := w.create(caisson.CreateRequest{HardTTL: ptr(caisson.Duration(time.Hour))})
 	got(l.Stop(w.ctx(), string(over.ID), 0))(t)
 	soon := w.create(caisson.CreateRequest{TTL: ptr(short)})
-	over = got(l.Extend(w.ctx(), string(over.ID), nil, ptr(short)))(t)
+	over = got(l.Extend(w.ctx(), string(over.ID), caisson.ExtendRequest{HardTTL: ptr(short)}))(t)
 	must(t, w.Close())
 	waitFor(t, func() bool { return time.Now().After(*over.RemoveAt) && time.Now().After(*soon.PauseAt) })
 	w.restart()

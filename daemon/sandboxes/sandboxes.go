@@ -181,7 +181,8 @@ func New(cfg Config) (*Core, error) {
 	logs := &logs{dirs: dirs, states: states, background: background, log: log}
 	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
-	deadlines := &deadlines{background: background, due: make(chan caisson.ID), timers: map[caisson.ID]*time.Timer{}}
+	activity := newActivity()
+	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	admission := &admission{
 		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free,
@@ -236,7 +237,12 @@ func New(cfg Config) (*Core, error) {
 		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
 		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
 	}
-	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, log: log}
+	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, activity: activity, log: log}
+	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
+	keeper := &keeper{
+		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
+		start: activity.start, keepFor: finalRetry,
+	}
 	garbage := &garbage{
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
 	}
@@ -247,7 +253,7 @@ func New(cfg Config) (*Core, error) {
 			reserve: cfg.Limits.DiskReserve, log: log,
 		},
 		expiry: &expiry{
-			states: states, locks: locks, deadlines: deadlines, remover: remover, changes: changes, verbs: verbs,
+			states: states, locks: locks, deadlines: deadlines, remover: remover, keeper: keeper, changes: changes, verbs: verbs,
 			background: background, log: log, retry: deadlineRetry,
 		},
 		reconciler: &reconciler{
@@ -261,15 +267,14 @@ func New(cfg Config) (*Core, error) {
 				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
 				remover: remover, deadlines: deadlines, writers: writers,
 			},
-			processes: &Processes{finder: finder, states: states, runtime: runtime, traffic: cfg.Network.Traffic, logs: logs},
+			processes: &Processes{finder: finder, states: states, runtime: runtime, activity: activity, traffic: cfg.Network.Traffic, logs: logs},
 			files: &Files{finder: finder, access: &fileAccess{
-				finder: finder, locks: locks, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
+				finder: finder, locks: locks, activity: activity, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
 				dirs: dirs, log: log,
 			}},
 			snapshots: &Snapshots{
 				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden,
-				captures:   &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs},
-				workspaces: workspaces, planner: planner, creator: creator, remover: remover,
+				captures: captures, keeper: keeper, workspaces: workspaces, planner: planner, creator: creator, remover: remover,
 			},
 			templates: &Templates{
 				catalog: catalog, templates: templates, accounts: accounts, driver: cfg.Images, images: images, network: network,
@@ -349,6 +354,10 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return c.wires.assign(ctx, id, a)
 }
 
+// Requested records that the ingress has passed a request to a sandbox: active reports whether such requests are in progress, which
+// counts for some seconds.
+func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.requested(id, active) }
+
 // LayersInUse returns the directories of the layers that images and other objects of any account use.
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 	return c.api.images.layersInUse(ctx)
@@ -367,7 +376,7 @@ func (c *Core) Idle(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	for _, sb := range boxes {
-		if sb.State.Live() || sb.State.Transient() || sb.PauseAt != nil || sb.RemoveAt != nil {
+		if sb.State.Live() || sb.State.Transient() || len(c.deadlines.activity.steps(sb)) > 0 {
 			return false, nil
 		}
 	}

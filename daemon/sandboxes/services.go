@@ -94,12 +94,30 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 	if err != nil {
 		return nil, err
 	}
+	changed, err := s.store(ctx, sb, to)
+	if err != nil {
+		return nil, err
+	}
+	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
+	if changed.State == caisson.Running {
+		// What is stored is in force also if the sandbox does not answer now: the follower tries again. The sandbox is not locked
+		// while it is asked, because it may not answer; the revision orders the sets.
+		s.supervisors.ensureFollowed(changed)
+		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+// store stores another set of services.
+func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func(old []caisson.Service) ([]caisson.Service, error)) (*caisson.Sandbox, error) {
 	release, err := s.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	changed, err := s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
+	return s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
 		if sb.Pooled {
 			return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 		}
@@ -119,18 +137,6 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 		sb.Spec.ServicesRevision++
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
-	if changed.State == caisson.Running {
-		// What is stored is in force also if the sandbox does not answer now: the follower tries again.
-		s.supervisors.ensureFollowed(changed)
-		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
-			return nil, err
-		}
-	}
-	return changed, nil
 }
 
 // RestartService implements [caisson.Services].
@@ -139,6 +145,8 @@ func (s *ServiceService) RestartService(ctx context.Context, ref, id string) err
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
+	defer cancel()
 	conn, err := s.supervisors.connect(ctx, sb.ID)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/undo"
 )
 
 // Snapshots implements [caisson.Snapshots].
@@ -20,6 +19,7 @@ type Snapshots struct {
 	dirs       dirs
 	hidden     *idSet
 	captures   *captures
+	keeper     *keeper
 	workspaces *workspaces
 	planner    *planner
 	creator    *creator
@@ -38,29 +38,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 		return nil, err
 	}
 	defer release()
-	snap := &caisson.Snapshot{
-		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
-		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
-	}
-	if err := s.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
-		return nil, err
-	}
-	defer s.hidden.hold(snap.ID)() // until it is in the store
-	dir := s.dirs.snapshotDir(snap.ID)
-	if err := s.captures.captureAll(ctx, sb, dir, snap.Memory); err != nil {
-		return nil, err
-	}
-	var back undo.Stack
-	back.Push(func() error { return os.RemoveAll(dir) })
-	if snap.Depends, err = readDepends(dir); err != nil {
-		return nil, errors.Join(err, back.Run())
-	}
-	snap.Size = diskUse(dir)
-	if err := s.snapshots.Insert(ctx, snap); err != nil {
-		return nil, errors.Join(err, back.Run())
-	}
-	s.events.Publish(ctx, snap.Account, "snapshot.created", string(snap.ID), map[string]string{"sandbox": string(sb.ID)})
-	return snap, nil
+	return s.keeper.take(ctx, sb, req)
 }
 
 // lockFor locks a sandbox until release is called, and returns its record. Returns an error if the sandbox's state does

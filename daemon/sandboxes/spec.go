@@ -36,7 +36,7 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 		Workdir: firstNonEmpty(req.Workdir, t.Workdir, conf.Workdir, "/"),
 		User:    firstNonEmpty(req.User, t.User, conf.User, "0:0"),
 		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
-		TTL: t.TTL, HardTTL: t.HardTTL, Randomness: req.Randomness,
+		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
 	}
 	if len(req.Command) == 0 && len(t.Command) == 0 {
 		// The default command of an image (often a shell, which exits at once without a terminal) is not run unless the
@@ -62,7 +62,18 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	if req.HardTTL != nil {
 		s.HardTTL = *req.HardTTL
 	}
+	setRest(&s, req.AutoPause, req.FinalSnapshot)
 	return s
+}
+
+// setRest sets what happens to a sandbox at rest and at its end; nil leaves a value unchanged.
+func setRest(s *caisson.Spec, autoPause *caisson.AutoPause, finalSnapshot *bool) {
+	if autoPause != nil {
+		s.AutoPause = *autoPause
+	}
+	if finalSnapshot != nil {
+		s.FinalSnapshot = *finalSnapshot
+	}
 }
 
 // firstNonEmpty returns the first of values that is not "", or "".
@@ -214,13 +225,32 @@ func validateUser(field, user string) error {
 	return nil
 }
 
-// validateTTLs returns an Invalid error if a TTL is negative; nil means that it is not set.
-func validateTTLs(ttl, hardTTL *caisson.Duration) error {
+// validateTimes returns an Invalid error if a TTL or a time of an AutoPause is negative, or if the times of the AutoPause decrease; nil
+// means that it is not set.
+func validateTimes(ttl, hardTTL *caisson.Duration, autoPause *caisson.AutoPause) error {
 	if ttl != nil && *ttl < 0 {
 		return caisson.Invalidf("ttl", "is negative")
 	}
 	if hardTTL != nil && *hardTTL < 0 {
 		return caisson.Invalidf("hardTtl", "is negative")
+	}
+	if autoPause == nil {
+		return nil
+	}
+	var before caisson.Duration
+	for _, f := range []struct {
+		name string
+		time caisson.Duration
+	}{{"suspend", autoPause.Suspend}, {"pause", autoPause.Pause}, {"stop", autoPause.Stop}} {
+		switch {
+		case f.time < 0:
+			return caisson.Invalidf("autoPause."+f.name, "is negative")
+		case f.time == 0:
+		case f.time < before:
+			return caisson.Invalidf("autoPause."+f.name, "%s is less than the %s of an earlier step; all are counted from the last use", f.time, before)
+		default:
+			before = f.time
+		}
 	}
 	return nil
 }
@@ -315,7 +345,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
-		validateTTLs(req.TTL, req.HardTTL), validateRandomness(req.Randomness),
+		validateTimes(req.TTL, req.HardTTL, req.AutoPause), validateRandomness(req.Randomness),
 		validateServices("services", req.Services),
 	} {
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 type fileAccess struct {
 	finder    finder
 	locks     *locks
+	activity  *activity
 	clients   *fileClients
 	admission *admission
 	hidden    *idSet
@@ -53,18 +54,19 @@ func (s *standIn) remove() {
 // acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
 func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
-	sb, err := a.finder.findFor(ctx, ref, caisson.VerbFiles)
+	sb, end, err := a.activity.use(func() (*caisson.Sandbox, error) { return a.finder.findFor(ctx, ref, caisson.VerbFiles) })
 	if err != nil {
 		return nil, nil, err
 	}
-	if write && sb.State != caisson.Running {
+	if sb.State == caisson.Running {
+		client, release := a.clients.running(sb.ID)
+		return client, func() { release(); end() }, nil
+	}
+	defer end()
+	if write {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
 	}
-	if sb.State != caisson.Running {
-		return a.standIn(ctx, sb)
-	}
-	client, release := a.clients.running(sb.ID)
-	return client, release, nil
+	return a.standIn(ctx, sb)
 }
 
 // standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is

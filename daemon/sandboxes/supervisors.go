@@ -85,25 +85,32 @@ func (s *supervisors) forget(id caisson.ID, f *following) {
 	}
 }
 
-// supervisorTimeout is how long the start of a supervisor may take.
-const supervisorTimeout = time.Minute
+const (
+	supervisorTimeout = time.Minute // in which a supervisor must start, and must answer a request
+	dialTimeout       = 10 * time.Second
+)
+
+// dial connects to the supervisor of a sandbox. The sandbox may be hostile, and never accept the connection.
+func (s *supervisors) dial(ctx context.Context, id caisson.ID) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return s.runtime.Dial(ctx, id, "unix", service.Socket)
+}
 
 // connect connects to the supervisor of a running sandbox, which it starts if there is none.
 func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, error) {
-	conn, err := s.runtime.Dial(ctx, id, "unix", service.Socket)
+	conn, err := s.dial(ctx, id)
 	if caisson.KindOf(err) != caisson.Unavailable {
 		return conn, err
 	}
 	if err := s.apply(ctx, id); err != nil {
 		return nil, err
 	}
-	return s.runtime.Dial(ctx, id, "unix", service.Socket)
+	return s.dial(ctx, id)
 }
 
 // start starts a supervisor, unless there is one.
 func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
-	defer cancel()
 	p, err := execIn(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{"/.caisson/inside", "services"}})
 	if err != nil {
 		return err
@@ -120,6 +127,8 @@ func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
 
 // apply brings a running sandbox the services that are stored.
 func (s *supervisors) apply(ctx context.Context, id caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
+	defer cancel()
 	release, err := s.applying.Acquire(ctx, string(id))
 	if err != nil {
 		return err
@@ -129,12 +138,12 @@ func (s *supervisors) apply(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	conn, err := s.runtime.Dial(ctx, id, "unix", service.Socket)
+	conn, err := s.dial(ctx, id)
 	if caisson.KindOf(err) == caisson.Unavailable {
 		if err := s.start(ctx, id); err != nil {
 			return err
 		}
-		conn, err = s.runtime.Dial(ctx, id, "unix", service.Socket)
+		conn, err = s.dial(ctx, id)
 	}
 	if err != nil {
 		return err
@@ -144,6 +153,8 @@ func (s *supervisors) apply(ctx context.Context, id caisson.ID) error {
 
 // list returns the conditions of the services of a running sandbox.
 func (s *supervisors) list(ctx context.Context, id caisson.ID) ([]service.Condition, error) {
+	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
+	defer cancel()
 	conn, err := s.connect(ctx, id)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func TestSuspend(t *testing.T) {
 	sb := w.counting()
 	ref := string(sb.ID)
 	for range 2 { // the same again after a restart of the daemon
-		before := got(w.Sandboxes().Extend(w.ctx(), ref, ptr(caisson.Duration(time.Hour)), nil))(t)
+		before := got(w.Sandboxes().Extend(w.ctx(), ref, caisson.ExtendRequest{TTL: ptr(caisson.Duration(time.Hour))}))(t)
 		n := w.counts(sb.ID, 1)
 		suspended := got(w.Sandboxes().Suspend(w.ctx(), ref))(t)
 		if suspended.State != caisson.Suspended || suspended.PauseAt == nil || !suspended.PauseAt.Equal(*before.PauseAt) {
@@ -121,7 +121,7 @@ func TestSuspendedReachesItsTTL(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
-	got(w.Sandboxes().Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(time.Millisecond)), nil))(t)
+	got(w.Sandboxes().Extend(w.ctx(), string(sb.ID), caisson.ExtendRequest{TTL: ptr(caisson.Duration(time.Millisecond))}))(t)
 	if paused := w.waitState(sb.ID, caisson.Paused); !strings.Contains(paused.Reason, "ttl") {
 		t.Errorf("the reason is %q", paused.Reason)
 	}

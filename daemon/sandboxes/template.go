@@ -195,7 +195,7 @@ func validateTemplate(t *caisson.Template) error {
 	}
 	for _, err := range []error{
 		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
-		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTTLs(&t.TTL, &t.HardTTL),
+		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
 		validateServices("services", t.Services),
 	} {
 		if err != nil {

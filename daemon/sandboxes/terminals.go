@@ -23,9 +23,10 @@ const attachTimeout = 10 * time.Second
 // Terminals implements [caisson.Terminals]. The terminals and all that is known of them are in the sandboxes; what comes from there is
 // untrusted.
 type Terminals struct {
-	finder  finder
-	runtime execer
-	states  states
+	finder   finder
+	runtime  execer
+	states   states
+	activity *activity
 	// dial connects to a unix socket in a sandbox.
 	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
 	making keylock.Locks // held while a terminal is made, by sandbox
@@ -37,7 +38,7 @@ var _ caisson.Terminals = (*Terminals)(nil)
 func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
 	p := c.api.processes
 	return &Terminals{
-		finder: p.finder, runtime: p.runtime, states: p.states,
+		finder: p.finder, runtime: p.runtime, states: p.states, activity: p.activity,
 		dial: func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error) {
 			return d.Dial(ctx, id, "unix", path)
 		},
@@ -59,12 +60,13 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	if req.Rows == 0 || req.Cols == 0 {
 		req.Rows, req.Cols = 24, 80
 	}
-	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, end, err := t.use(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+	defer end()
 	command := guestd.TerminalCommand{
-		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols,
+		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols, Keep: req.Keep,
 		Launch: &guestd.Launch{
 			User: firstNonEmpty(req.User, sb.Spec.User), Command: req.Command,
 			Dir: workdir(sb, &caisson.ExecRequest{Workdir: req.Workdir, User: req.User}),
@@ -107,24 +109,35 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
 		return nil, err
 	}
-	sb, err := t.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, end, err := t.use(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+	p, err := t.attach(ctx, sb.ID, id, req)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return reasonedProcess{p, t.states, sb.ID, end}, nil
+}
+
+// use counts a use of a sandbox until end is called.
+func (t *Terminals) use(ctx context.Context, ref string) (sb *caisson.Sandbox, end func(), err error) {
+	return t.activity.use(func() (*caisson.Sandbox, error) { return t.finder.findFor(ctx, ref, caisson.VerbExec) })
+}
+
+// attach connects to a terminal of a sandbox.
+func (t *Terminals) attach(ctx context.Context, sandbox, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
-	conn, err := t.dial(ctx, sb.ID, terminal.Socket(id))
+	conn, err := t.dial(ctx, sandbox, terminal.Socket(id))
 	if kind := caisson.KindOf(err); kind == caisson.NotFound || kind == caisson.Unavailable {
 		return nil, noTerminal(id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	p, err := terminal.Attach(ctx, conn, req)
-	if err != nil {
-		return nil, err
-	}
-	return reasonedProcess{p, t.states, sb.ID}, nil
+	return terminal.Attach(ctx, conn, req)
 }
 
 // RemoveTerminal implements [caisson.Terminals].

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,6 +79,9 @@ func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
 
 // wake thaws a suspended sandbox.
 func (v *verbs) wake(ctx context.Context, sb *caisson.Sandbox) error {
+	if strings.HasPrefix(sb.Reason, idleReason) {
+		sb.Reason = ""
+	}
 	return v.freezer.thaw(ctx, sb.ID)
 }
 

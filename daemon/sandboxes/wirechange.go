@@ -14,6 +14,7 @@ type wireChanges struct {
 	sandboxes caisson.Table[caisson.Sandbox]
 	locks     *locks
 	network   network
+	activity  *activity
 	log       *slog.Logger
 }
 
@@ -28,6 +29,7 @@ func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Ass
 			return nil, err
 		}
 		sb.Assigned = to
+		w.activity.touch(sb.ID) // the end of a run is the end of a use
 		return func(sb *caisson.Sandbox) { sb.Assigned = old }, nil
 	})
 }

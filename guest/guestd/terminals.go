@@ -24,12 +24,16 @@ const (
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
+	Keep       bool // until it is removed; see [terminal.NewServer]
 	Launch     *Launch
 }
 
 // Args returns the arguments for [ParseTerminal].
 func (t *TerminalCommand) Args() []string {
 	args := []string{string(t.ID), strconv.Itoa(int(t.Rows)), strconv.Itoa(int(t.Cols))}
+	if t.Keep {
+		args = append(args, "--keep")
+	}
 	return append(args, t.Launch.args()...)
 }
 
@@ -58,11 +62,16 @@ func ParseTerminal(args []string) (*TerminalCommand, error) {
 	if err1 != nil || err2 != nil || rows == 0 || cols == 0 {
 		return nil, caisson.Errorf(caisson.Invalid, "terminal: %.20q by %.20q is not a size", args[1], args[2])
 	}
-	l, err := ParseLaunch(args[3:])
+	args = args[3:]
+	keep := len(args) > 0 && args[0] == "--keep"
+	if keep {
+		args = args[1:]
+	}
+	l, err := ParseLaunch(args)
 	if err != nil {
 		return nil, err
 	}
-	return &TerminalCommand{ID: id, Rows: uint16(rows), Cols: uint16(cols), Launch: l}, nil
+	return &TerminalCommand{ID: id, Rows: uint16(rows), Cols: uint16(cols), Keep: keep, Launch: l}, nil
 }
 
 // runTerminal implements the role "terminal" but for "list" and "remove", which are in [Run].
@@ -157,7 +166,7 @@ func serveTerminal(t *TerminalCommand) error {
 		program.Kill()
 		return errors.Join(err, ln.Close())
 	}
-	terminal.NewServer(t.ID, t.Launch.Command, program, t.Rows, t.Cols).Serve(ln)
+	terminal.NewServer(t.ID, t.Launch.Command, program, t.Rows, t.Cols, t.Keep).Serve(ln)
 	return nil
 }
 

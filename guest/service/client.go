@@ -169,7 +169,7 @@ func (c *Condition) plausible() bool {
 	default:
 		return false
 	}
-	year := func(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 } // what JSON can hold
+	year := func(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 } // what JSON can hold
 	inRange := func(n int) bool { return n >= 0 && n <= math.MaxInt32 }
 	return inRange(c.PID) && inRange(c.Restarts) && inRange(c.Failures) && year(c.Since) && year(c.RetryAt) &&
 		(c.Exit == nil || c.Exit.Reason == "" && !c.Exit.Unknown && c.Exit.Code >= 0 && c.Exit.Code <= 255 && c.Exit.Signal >= 0 && c.Exit.Signal <= 64)

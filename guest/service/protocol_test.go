@@ -175,6 +175,7 @@ func TestHostileSupervisor(t *testing.T) {
 		message(`{"conditions":[{"id":"a","state":"ready","restarts":9999999999}]}`), message(`{"conditions":[{"id":"a","state":"ready","exit":{"code":1,"reason":"x"}}]}`),
 		message(`{"conditions":[{"id":"a","state":"ready"},{"id":"a","state":"ready"}]}`), message(`{"conditions":[` + many + `{"id":"b","state":"ready"}]}`),
 		message(`{"conditions":[{"id":"a","state":"ready","since":"99999-01-01T00:00:00Z"}]}`),
+		message(`{"conditions":[{"id":"a","state":"ready","since":"9999-12-31T23:59:59-01:00"}]}`),
 	} {
 		host, guest := net.Pipe()
 		go func() { io.Copy(io.Discard, guest) }()

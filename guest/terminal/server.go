@@ -50,6 +50,7 @@ type Program interface {
 type Server struct {
 	program Program
 	step    time.Duration // see linger
+	keep    bool          // until Kill
 
 	mu      sync.Mutex
 	changed *sync.Cond       // of all that follows
@@ -85,10 +86,11 @@ type viewer struct {
 	gone     bool     // the connection has ended
 }
 
-// NewServer returns the server of the terminal of a program that has just been started.
-func NewServer(id caisson.ID, command []string, program Program, rows, cols uint16) *Server {
+// NewServer returns the server of the terminal of a program that has just been started. If keep is set, the terminal is kept after the
+// program's end until [Server.Kill] is called.
+func NewServer(id caisson.ID, command []string, program Program, rows, cols uint16, keep bool) *Server {
 	s := &Server{
-		program: program, step: lingerStep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, over: make(chan struct{}),
+		program: program, step: lingerStep, keep: keep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, over: make(chan struct{}),
 		info: caisson.Terminal{ID: id, PID: program.PID(), Rows: rows, Cols: cols, StartedAt: time.Now().UTC()},
 	}
 	for _, arg := range command[:min(len(command), maxArgs)] {
@@ -142,9 +144,13 @@ func (s *Server) readOutput() {
 	}
 }
 
-// linger waits until a viewer has got the exit status, for lingerSteps at most. It counts steps instead of looking at the clock, which
-// jumps when a paused sandbox is resumed.
+// linger waits until a viewer has got the exit status, for lingerSteps at most, or until Kill is called if the terminal is kept. It
+// counts steps instead of looking at the clock, which jumps when a paused sandbox is resumed.
 func (s *Server) linger() {
+	if s.keep {
+		<-s.over
+		return
+	}
 	for range lingerSteps {
 		select {
 		case <-s.over:
@@ -356,7 +362,7 @@ func (s *Server) send(v *viewer) {
 			_, err = v.conn.Write(b[:n])
 		}
 		if last {
-			if err == nil && n > 0 && !v.readOnly {
+			if err == nil && n > 0 && !v.readOnly && !s.keep {
 				s.mu.Lock()
 				s.markRead()
 				s.mu.Unlock()

@@ -37,6 +37,11 @@ func newBox(t *testing.T) *box {
 // start starts a shell script at a terminal, which lingers for 60 times step.
 func (b *box) start(script string, step time.Duration) caisson.ID {
 	b.Helper()
+	return b.startKept(script, step, false)
+}
+
+func (b *box) startKept(script string, step time.Duration, keep bool) caisson.ID {
+	b.Helper()
 	id := caisson.NewID(caisson.TerminalPrefix)
 	ln, err := b.sockets.Listen(id)
 	if err != nil {
@@ -48,7 +53,7 @@ func (b *box) start(script string, step time.Duration) caisson.ID {
 	}
 	served := make(chan struct{})
 	b.served[id] = served
-	s := NewServer(id, []string{"sh", "-c", script}, program, 24, 80)
+	s := NewServer(id, []string{"sh", "-c", script}, program, 24, 80, keep)
 	s.step = step
 	go func() {
 		defer close(served)
@@ -266,6 +271,19 @@ func TestLingers(t *testing.T) {
 func TestLingersForAWhile(t *testing.T) {
 	b := newBox(t)
 	b.over(b.start(`exit 0`, time.Millisecond))
+}
+
+// TestKept checks that a terminal which is kept has its exit status for whoever comes, until it is removed.
+func TestKept(t *testing.T) {
+	b := newBox(t)
+	id := b.startKept(`exit 4`, time.Nanosecond, true)
+	for range 2 {
+		b.attach(id, caisson.AttachRequest{}).ends(caisson.ExitStatus{Code: 4})
+	}
+	if err := b.sockets.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	b.over(id)
 }
 
 func TestList(t *testing.T) {

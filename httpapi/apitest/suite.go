@@ -153,7 +153,7 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 			t.Errorf("state %s, want %s", got.State, step.want)
 		}
 	}
-	if got := must(c.Sandboxes.Extend(ctx, "a", &ttl, nil))(t); got.PauseAt == nil || got.RemoveAt != nil {
+	if got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{TTL: &ttl}))(t); got.PauseAt == nil || got.RemoveAt != nil {
 		t.Errorf("extend: %v %v", got.PauseAt, got.RemoveAt)
 	}
 	if err := c.Sandboxes.Remove(ctx, "a"); err != nil {

@@ -17,12 +17,6 @@ type StopRequest struct {
 	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; the default is 10s"`
 }
 
-// ExtendRequest is the body of extend; an absent field leaves its limit unchanged.
-type ExtendRequest struct {
-	TTL     *caisson.Duration `json:"ttl,omitempty" doc:"Pause after this time, counted from now; 0s means never"`
-	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this time, counted from now; 0s means never"`
-}
-
 // PolicyTest is the body of a test of a policy.
 type PolicyTest struct {
 	Policy  caisson.Policy `json:"policy"`

@@ -32,7 +32,9 @@ type Config struct {
 	Dial Dial
 	// Logged receives entries for the log of a route; nil: there is no log. It must not block.
 	Logged func(route caisson.ID, e caisson.RouteRequest)
-	Log    *slog.Logger
+	// Used receives which sandboxes requests were passed to, each at most twice in a few seconds; nil: nobody wants to know.
+	Used func(list []caisson.IngressUse)
+	Log  *slog.Logger
 	// Times bound how long clients may take; zero values are the defaults.
 	Times Times
 	// MaxConns and MaxClientConns limit the connections of clients; 0 are the defaults.
@@ -83,6 +85,7 @@ type Ingress struct {
 	upstreams *upstreams
 	limits    *limits
 	calls     *calls
+	usage     *usage
 }
 
 // New returns an Ingress, which serves nothing until Configure.
@@ -96,7 +99,7 @@ func New(cfg Config) *Ingress {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}}
+	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}, usage: newUsage(cfg.Used)}
 	quiet := log.New(discard{}, "", 0) // what strangers cause is not logged: its amount is unbounded
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed, ErrorLog: quiet,
@@ -169,6 +172,7 @@ func (g *Ingress) Serve(l net.Listener) error {
 // Close ends all connections of clients and to sandboxes.
 func (g *Ingress) Close() error {
 	err := g.server.Close()
+	g.usage.close()
 	g.upstreams.transport.CloseIdleConnections()
 	return err
 }
@@ -304,6 +308,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 		refuse(out, r, errRevoked)
 		return
 	}
+	defer g.usage.begin(c.route.sandbox)()
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, deadlines: out.deadlines}
 	}

@@ -58,7 +58,7 @@ func newGateway(env wire.Env) (*gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.ingress = ingress.New(ingress.Config{Dial: env.DialSandbox, Logged: env.Requested, Log: env.Log})
+	g.ingress = ingress.New(ingress.Config{Dial: env.DialSandbox, Logged: env.Requested, Used: env.Used, Log: env.Log})
 	g.remote, err = newRemoteGateway(env, g.llm)
 	return g, err
 }

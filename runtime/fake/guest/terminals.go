@@ -89,7 +89,7 @@ func (t *terminals) serve(ctx context.Context, p *fake.Proc) int {
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
-	s := terminal.NewServer(c.ID, c.Launch.Command, ttyProgram{session}, c.Rows, c.Cols)
+	s := terminal.NewServer(c.ID, c.Launch.Command, ttyProgram{session}, c.Rows, c.Cols, c.Keep)
 	defer context.AfterFunc(ctx, s.Kill)()
 	key := p.Root() + string(c.ID)
 	opened := t.open(key)

@@ -1,0 +1,129 @@
+package sandboxes
+
+import (
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// activity knows which sandboxes are used from outside, and when each was used last. It is not stored: when the daemon starts, running
+// sandboxes count as just used.
+type activity struct {
+	start time.Time // of the daemon
+
+	mu   sync.Mutex
+	uses map[caisson.ID]*uses // guarded by mu
+}
+
+// uses are the uses of a sandbox; guarded by activity.mu.
+type uses struct {
+	n     int       // uses in progress
+	until time.Time // requests of the ingress count as in progress until then
+	last  time.Time // end of the last use
+}
+
+func newActivity() *activity { return &activity{start: now(), uses: map[caisson.ID]*uses{}} }
+
+// begin counts a use of a sandbox until end is called.
+func (a *activity) begin(id caisson.ID) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.of(id)
+	u.n++
+	return sync.OnceFunc(func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		u.n--
+		u.last = now()
+	})
+}
+
+// touch counts a use of a sandbox that has ended already.
+func (a *activity) touch(id caisson.ID) { a.begin(id)() }
+
+// requestLease is how long a request of the ingress counts as in progress after it was reported. It is reported again before.
+const requestLease = 10 * time.Second
+
+// requested counts requests of the ingress: active reports whether some are in progress.
+func (a *activity) requested(id caisson.ID, active bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.of(id)
+	u.last, u.until = now(), time.Time{}
+	if active {
+		u.until = u.last.Add(requestLease)
+	}
+}
+
+// of returns the uses of a sandbox. The caller must hold a.mu.
+func (a *activity) of(id caisson.ID) *uses {
+	u := a.uses[id]
+	if u == nil {
+		u = &uses{}
+		a.uses[id] = u
+	}
+	return u
+}
+
+// last returns when a sandbox was used last: now if it is in use or serves a run.
+func (a *activity) last(sb *caisson.Sandbox) (at time.Time, inUse bool) {
+	current := now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.uses[sb.ID]
+	if sb.Assigned != nil || u.inUse(current) {
+		return current, true
+	}
+	at = a.start
+	if sb.IdleSince != nil {
+		at = *sb.IdleSince
+	}
+	if u != nil {
+		for _, t := range []time.Time{u.last, u.until} {
+			if t.After(at) {
+				at = t
+			}
+		}
+	}
+	return at, false
+}
+
+// inUse reports whether a use of a sandbox, other than by a run, is in progress.
+func (a *activity) inUse(id caisson.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.uses[id].inUse(now())
+}
+
+func (u *uses) inUse(at time.Time) bool { return u != nil && (u.n > 0 || at.Before(u.until)) }
+
+// forget forgets a sandbox that is being removed.
+func (a *activity) forget(id caisson.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.uses, id)
+}
+
+// use counts a use of the sandbox that find returns, until end is called. find returns an error if the sandbox's state does not allow
+// the use; the sandbox is not suspended, paused or stopped for want of use afterwards.
+func (a *activity) use(find func() (*caisson.Sandbox, error)) (sb *caisson.Sandbox, end func(), err error) {
+	for {
+		if sb, err = find(); err != nil {
+			return nil, nil, err
+		}
+		end = a.begin(sb.ID)
+		if sb.Spec.AutoPause == (caisson.AutoPause{}) {
+			return sb, end, nil
+		}
+		// It may just be suspended: whoever does so stores its state first and then looks whether it is in use.
+		again, err := find()
+		if err == nil && again.ID == sb.ID {
+			return again, end, nil
+		}
+		end()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
+)
+
+// deadlineRetry is the delay before a failed step is retried.
+const deadlineRetry = time.Minute
+
+// idleGrace is the time between SIGTERM and SIGKILL for sandboxes that are stopped because nobody uses them.
+const idleGrace = 10 * time.Second
+
+// idleReason begins the reason of sandboxes that are suspended, paused or stopped because nobody uses them.
+const idleReason = "not used for "
+
+// errUsed reports that a sandbox is used again.
+var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
+
+// expiry does the steps of sandboxes that are due.
+type expiry struct {
+	states     states
+	locks      *locks
+	deadlines  *deadlines
+	remover    *remover
+	keeper     *keeper
+	changes    *changes
+	verbs      *verbs
+	background *background.Group
+	log        *slog.Logger
+	retry      time.Duration // deadlineRetry, or less in tests
+}
+
+// run handles deadlines until ctx ends.
+func (e *expiry) run(ctx context.Context) {
+	for {
+		select {
+		case id := <-e.deadlines.due:
+			e.background.Start(func(ctx context.Context) {
+				if err := e.expire(ctx, id); err != nil {
+					e.retryLater(ctx, id, err)
+				}
+			})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// expire does the first step of a sandbox that is due, and sets its timer for the next.
+func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
+	release, err := e.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := e.changes.settle(ctx, id); err != nil {
+		return err
+	}
+	sb, err := e.states.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	due, ok := e.due(sb)
+	if ok {
+		sb, err = e.do(ctx, sb, due)
+		if errors.Is(err, errUsed) {
+			sb, err = e.states.get(ctx, id)
+		}
+		if err != nil || sb == nil {
+			return err
+		}
+	}
+	e.deadlines.arm(sb)
+	return nil
+}
+
+// lock acquires a sandbox's lock: if it is to be removed, as for a removal, but a change in progress may take longer while the sandbox
+// can still be kept.
+func (e *expiry) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
+	sb, err := e.states.get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if due, ok := e.due(sb); !ok || due.act != actRemove {
+		return e.locks.acquire(ctx, id)
+	}
+	if !e.keeper.wants(sb) || e.keeper.gaveUp(sb) {
+		return e.remover.lock(ctx, id)
+	}
+	wait, cancel := context.WithTimeout(ctx, e.retry)
+	defer cancel()
+	return e.locks.acquire(wait, id)
+}
+
+// due returns the first step of a sandbox that is due.
+func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
+	list := e.deadlines.activity.steps(sb)
+	if i := slices.IndexFunc(list, step.isDue); i >= 0 {
+		return list[i], true
+	}
+	return step{}, false
+}
+
+// do does a step, and returns the sandbox as it is then; nil if it is removed. The caller must hold its lock.
+func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
+	switch s.act {
+	case actRemove:
+		return nil, e.remove(ctx, sb)
+	case actAnnounce:
+		return e.announce(ctx, sb, s)
+	case actExpire:
+		return e.changes.changeLocked(ctx, sb.ID, caisson.VerbPause, func(ctx context.Context, b *caisson.Sandbox) error {
+			b.Reason = "ttl of " + s.limit.String() + " reached"
+			return e.verbs.pause(ctx, b)
+		})
+	case actWake:
+		return e.wake(ctx, sb)
+	case actSuspend:
+		return e.rest(ctx, sb, s, caisson.VerbSuspend, e.verbs.suspend)
+	case actPause:
+		return e.rest(ctx, sb, s, caisson.VerbPause, e.verbs.pause)
+	}
+	return e.rest(ctx, sb, s, caisson.VerbStop, func(ctx context.Context, b *caisson.Sandbox) error {
+		return e.verbs.stop(ctx, b, idleGrace)
+	})
+}
+
+// remove removes a sandbox whose hard TTL has ended, and takes its final snapshot before if that is wanted.
+func (e *expiry) remove(ctx context.Context, sb *caisson.Sandbox) error {
+	if e.keeper.wants(sb) {
+		if err := e.keep(ctx, sb); err != nil {
+			if !e.keeper.gaveUp(sb) {
+				return err
+			}
+			e.log.ErrorContext(ctx, "a sandbox whose hard ttl is over is removed without its final snapshot, which could not be taken",
+				"sandbox", sb.ID, "err", err)
+		}
+	}
+	return e.remover.remove(ctx, sb.ID, "hard ttl of "+sb.Spec.HardTTL.String()+" reached")
+}
+
+// keep takes the final snapshot of a sandbox.
+func (e *expiry) keep(ctx context.Context, sb *caisson.Sandbox) (err error) {
+	if sb.State == caisson.Suspended { // A frozen sandbox has to be paused to be captured.
+		if sb, err = e.changes.changeLocked(ctx, sb.ID, caisson.VerbPause, e.verbs.pause); err != nil {
+			return err
+		}
+	}
+	return e.keeper.keep(ctx, sb)
+}
+
+// announce publishes that a sandbox will be paused or removed soon. It stores that first, so that it is published once.
+func (e *expiry) announce(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
+	limit, at := "ttl", sb.PauseAt
+	if sb.RemoveAt != nil && s.until.Equal(*sb.RemoveAt) {
+		limit, at = "hardTtl", sb.RemoveAt
+	}
+	sb, err := e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
+		b.Announced = append(slices.DeleteFunc(b.Announced, func(t time.Time) bool { return !stands(b, t) }), s.until)
+		return nil
+	})
+	if err == nil {
+		e.states.event(ctx, sb, "sandbox.expiring", map[string]string{"limit": limit, "at": at.Format(time.RFC3339Nano)})
+	}
+	return sb, err
+}
+
+// stands reports whether t is still the time at which a sandbox is paused or removed.
+func stands(sb *caisson.Sandbox, t time.Time) bool {
+	return sb.PauseAt != nil && sb.PauseAt.Equal(t) || sb.RemoveAt != nil && sb.RemoveAt.Equal(t)
+}
+
+// wake wakes or resumes a sandbox at its WakeAt.
+func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbox, error) {
+	var err error
+	switch sb.State {
+	case caisson.Suspended:
+		_, err = e.changes.changeLocked(ctx, sb.ID, caisson.VerbWake, e.verbs.wake)
+	case caisson.Paused:
+		_, err = e.changes.changeLocked(ctx, sb.ID, caisson.VerbResume, e.verbs.resume)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
+		if b.WakeAt != nil && b.WakeAt.Equal(*sb.WakeAt) { // It may have been set again meanwhile.
+			b.WakeAt = nil
+		}
+		return nil
+	})
+}
+
+// rest suspends, pauses or stops a sandbox that nobody uses.
+func (e *expiry) rest(ctx context.Context, sb *caisson.Sandbox, s step, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error,
+) (*caisson.Sandbox, error) {
+	return e.changes.changeLocked(ctx, sb.ID, v, func(ctx context.Context, b *caisson.Sandbox) error {
+		if e.deadlines.activity.inUse(b.ID) { // A use that begins from here on sees that the state has changed.
+			return errUsed
+		}
+		if err := act(ctx, b); err != nil {
+			return err
+		}
+		b.Reason = idleReason + s.limit.String()
+		return nil
+	})
+}
+
+// retryLater schedules a retry of a step that failed.
+func (e *expiry) retryLater(ctx context.Context, id caisson.ID, err error) {
+	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
+		return // The sandbox is removed, or the next daemon sets its timer.
+	}
+	e.log.ErrorContext(ctx, "what is due for a sandbox could not be done; it is tried again", "sandbox", id, "err", err)
+	again := now().Add(e.retry)
+	sb, err := e.states.get(ctx, id)
+	if err != nil {
+		sb = &caisson.Sandbox{ID: id}
+	}
+	e.deadlines.armAfter(sb, again)
+}

@@ -1,0 +1,100 @@
+package sandboxes
+
+import (
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A step is what is to be done with a sandbox at a time.
+type step struct {
+	act   act
+	at    time.Time
+	until time.Time        // of an announcement: what is announced
+	limit caisson.Duration // the TTL, or how long the sandbox has not been used
+}
+
+// An act is what a step does.
+type act int
+
+const (
+	actRemove   act = iota // the hard TTL has ended
+	actAnnounce            // a TTL will end soon
+	actExpire              // the TTL has ended: pause
+	actWake                // wake or resume
+	actStop                // not used: stop, pause or suspend
+	actPause
+	actSuspend
+)
+
+// steps returns what is to be done with a sandbox. Of the steps that are due, the first one is to be done.
+func (a *activity) steps(sb *caisson.Sandbox) (list []step) {
+	if sb.RemoveAt != nil {
+		list = append(list, step{act: actRemove, at: *sb.RemoveAt, limit: sb.Spec.HardTTL})
+		list = appendAnnouncement(list, sb, *sb.RemoveAt, sb.Spec.HardTTL)
+	}
+	if sb.PauseAt != nil && sb.State.Live() {
+		list = appendAnnouncement(list, sb, *sb.PauseAt, sb.Spec.TTL)
+		list = append(list, step{act: actExpire, at: *sb.PauseAt, limit: sb.Spec.TTL})
+	}
+	if sb.WakeAt != nil {
+		list = append(list, step{act: actWake, at: *sb.WakeAt})
+	}
+	return append(list, a.idleSteps(sb)...)
+}
+
+// announceBefore returns how long before its end a TTL is announced.
+func announceBefore(ttl caisson.Duration) time.Duration {
+	return min(time.Minute, time.Duration(ttl)/10)
+}
+
+// appendAnnouncement appends the announcement of a TTL that ends at a time, unless it was announced already or has ended.
+func appendAnnouncement(list []step, sb *caisson.Sandbox, end time.Time, ttl caisson.Duration) []step {
+	if ttl == 0 || !now().Before(end) {
+		return list
+	}
+	for _, t := range sb.Announced {
+		if t.Equal(end) {
+			return list
+		}
+	}
+	return append(list, step{act: actAnnounce, at: end.Add(-announceBefore(ttl)), until: end, limit: ttl})
+}
+
+// minCheck is the minimum time between two looks at a sandbox that is in use.
+const minCheck = time.Second
+
+// idleSteps returns what is to be done with a sandbox that is not used.
+func (a *activity) idleSteps(sb *caisson.Sandbox) (list []step) {
+	p := sb.Spec.AutoPause
+	switch {
+	case p == (caisson.AutoPause{}) || sb.Pooled:
+		return nil
+	case sb.State == caisson.Running:
+	case sb.State == caisson.Suspended:
+		p.Suspend = 0
+	case sb.State == caisson.Paused:
+		p.Suspend, p.Pause = 0, 0
+	default:
+		return nil
+	}
+	if sb.WakeAt != nil { // A stopped sandbox cannot be woken.
+		p.Stop = 0
+	}
+	last, inUse := a.last(sb)
+	for _, s := range []step{{act: actStop, limit: p.Stop}, {act: actPause, limit: p.Pause}, {act: actSuspend, limit: p.Suspend}} {
+		if s.limit == 0 {
+			continue
+		}
+		after := time.Duration(s.limit)
+		if inUse {
+			after = max(after, minCheck)
+		}
+		s.at = last.Add(after)
+		list = append(list, s)
+	}
+	return list
+}
+
+// isDue reports whether the time of a step has come.
+func (s step) isDue() bool { return !now().Before(s.at) }
