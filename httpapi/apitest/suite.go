@@ -154,12 +154,12 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 		}
 	}
 	wake, pause := time.Now().Add(time.Hour).UTC().Truncate(time.Second), caisson.AutoPause{Suspend: ttl, Stop: 2 * ttl}
-	if got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &pause, WakeAt: &wake}))(t); got.Spec.AutoPause != pause ||
-		got.WakeAt == nil || !got.WakeAt.Equal(wake) {
+	got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &pause, WakeAt: &wake}))(t)
+	if got.Spec.AutoPause != pause || got.WakeAt == nil || !got.WakeAt.Equal(wake) {
 		t.Errorf("extend: %+v, %v", got.Spec.AutoPause, got.WakeAt)
 	}
-	if got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &caisson.AutoPause{}, WakeAt: &time.Time{}}))(t); got.WakeAt != nil ||
-		got.Spec.AutoPause != (caisson.AutoPause{}) {
+	got = must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &caisson.AutoPause{}, WakeAt: &time.Time{}}))(t)
+	if got.WakeAt != nil || got.Spec.AutoPause != (caisson.AutoPause{}) {
 		t.Errorf("extend to never: %+v, %v", got.Spec.AutoPause, got.WakeAt)
 	}
 	_, err = c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: 2, Stop: 1}})
