@@ -100,6 +100,9 @@ func TestSSH(t *testing.T) {
 			{"", []string{"web.caisson", "echo $HOME $USER $SHELL; pwd"}, "/root root /bin/sh\n/root\n", 0},
 			{"", []string{"-o", "SetEnv=LC_X=é LD_PRELOAD=x", "web.caisson", "echo $LC_X$LD_PRELOAD"}, "é\n", 0},
 			{"", []string{"-tt", "web.caisson", "test -t 0 && echo $TERM"}, "vt100\r\n", 0},
+			{"", []string{"-tt", "web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "ab", 0},
+			{"", []string{"-tt", "-o", "SetEnv=CAISSON_RAW_TTY=1", "web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "a\x1b]52;c;aWQK\ab", 0},
+			{"", []string{"web.caisson", `printf 'a\033]52;c;aWQK\ab'`}, "a\x1b]52;c;aWQK\ab", 0},
 			{"", []string{"web.caisson", "kill -TERM $$"}, "", 255},          // ssh's own for a signal
 			{"", []string{"web.caisson", "sleep 1000 & echo on"}, "on\n", 0}, // the sleep holds the output open
 			{"", []string{"-tt", "web.caisson", "sleep 1000 & echo on"}, "on\r\n", 0},
@@ -113,6 +116,11 @@ func TestSSH(t *testing.T) {
 		}
 		if r := h.run("ssh", "web", "exit 5"); r.code != 5 {
 			t.Errorf("caisson ssh: %v", r)
+		}
+		for _, tt := range []struct{ flag, out string }{{"--quiet", "ab"}, {"--raw-tty", "a\x1b[6nb"}} {
+			if r := h.run(tt.flag, "ssh", "--option=-tt", "web", `printf 'a\033[6nb'`); r.stdout != tt.out {
+				t.Errorf("caisson %s ssh: %v", tt.flag, r)
+			}
 		}
 		h.fails(3, "nothing", "ssh", "nothing", "true")
 	})
@@ -367,9 +375,10 @@ func TestSSHListener(t *testing.T) {
 		t.Errorf("without a key: %v", r)
 	}
 
-	// Strangers who say nothing, or nonsense.
-	for i := range 150 {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+	// Strangers who say nothing, or nonsense, from many addresses and then from one, which has had enough.
+	for i := range 250 {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(min(i, 150)))}}
+		c, err := from.Dial("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -381,8 +390,8 @@ func TestSSHListener(t *testing.T) {
 	if r := h.tool(nil, "ssh", login(mine, "web", "echo in")...); r.stdout != "in\n" {
 		t.Errorf("among strangers: %v", r)
 	}
-	if n := h.jobs(); n > 110 {
-		t.Errorf("%d jobs for 150 strangers", n)
+	if n := h.jobs(); n > 101 { // with that of the command above, which may be ending
+		t.Errorf("%d jobs for 250 strangers", n)
 	}
 
 	// A token that is revoked ends its connections.
@@ -453,7 +462,7 @@ func TestSSHFlood(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if opened > 64 || opened == 0 || refused < 2900 {
+	if opened > 40 || opened == 0 || refused < 2900 {
 		t.Errorf("%d channels were opened, %d refused", opened, refused)
 	}
 	if r := h.ssh("", "web.caisson", "echo others"); r.stdout != "others\n" {

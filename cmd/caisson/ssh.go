@@ -15,6 +15,9 @@ import (
 // sshSuffix is the suffix of host names for ssh; see [sshConfigCmd].
 const sshSuffix = ".caisson"
 
+// rawVariable is the variable with which ssh asks for the output of a terminal as it is.
+const rawVariable = "CAISSON_RAW_TTY"
+
 // sshCmd runs ssh.
 type sshCmd struct {
 	Sandbox string   `arg:"" help:"Sandbox." complete:"sandbox"`
@@ -47,6 +50,9 @@ func (c *sshCmd) Run(ctx context.Context, a *app, api api) error {
 	args = append(append(args, c.Option...), "--", ref+sshSuffix)
 	cmd := exec.CommandContext(ctx, "ssh", append(args, trimDashes(c.Command)...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
+	if a.globals.RawTTY {
+		cmd.Env = append(os.Environ(), rawVariable+"=1")
+	}
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() >= 0 {
 		return processExit(exit.ExitCode())
@@ -99,6 +105,7 @@ func sshOptions(a *app) ([]sshOption, error) {
 		{"StrictHostKeyChecking", "yes"},
 		{"CanonicalizeHostname", "no"},
 		{"Ciphers", "^aes128-gcm@openssh.com"},
+		{"SendEnv", rawVariable},
 		{"ForwardAgent", "no"},
 		{"ForwardX11", "no"},
 		{"User", "caisson"},

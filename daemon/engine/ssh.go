@@ -28,7 +28,7 @@ func newAccess(e *Engine) (*access, error) {
 		connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer), terminals: sandboxes.NewTerminals(e.sandboxes, e.on.Dialer),
 	}
 	a.ssh, err = sshserver.New(sshserver.Config{
-		Settings: e.cfg.Access.SSH, FindKey: e.Tokens().FindSSHKey, Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
+		Settings: e.cfg.Access.SSH, Tokens: e.Tokens(), Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
 		Jobs: e.on.Worker, HostKey: key, Log: e.cfg.Log,
 	})
 	return a, err

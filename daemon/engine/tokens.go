@@ -147,30 +147,43 @@ const lastUsePrecision = time.Minute
 
 // FindToken returns the unexpired token whose secret has the given SHA-256 hash.
 func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
-	token, err := t.find(ctx, hash)
+	token, err := t.find(ctx, hash, true)
 	if err == nil && token.SSHKey != "" {
 		return nil, caisson.Errorf(caisson.Unauthed, "this token is for SSH only")
 	}
 	return token, err
 }
 
-// FindSSHKey returns the unexpired token of an SSH key in wire format.
-func (t *Tokens) FindSSHKey(ctx context.Context, key []byte) (*caisson.Token, error) {
-	token, err := t.find(ctx, hashSSHKey(key))
+// FindSSHKey implements [sshserver.Tokens].
+func (t *Tokens) FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson.Token, error) {
+	token, err := t.find(ctx, hashSSHKey(key), use)
 	if err == nil && token.SSHKey == "" {
 		return nil, caisson.Errorf(caisson.Unauthed, "this key is not registered")
 	}
 	return token, err
 }
 
-// find returns the unexpired token with a hash, and records its use.
-func (t *Tokens) find(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
+// CheckToken implements [sshserver.Tokens].
+func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error) {
+	list, err := t.store.Tokens().List(ctx, caisson.In(account))
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list, func(x *caisson.Token) bool { return x.ID == id })
+	if i < 0 || list[i].ExpiresAt != nil && !time.Now().Before(*list[i].ExpiresAt) {
+		return nil, caisson.Errorf(caisson.Unauthed, "this token was removed, or has expired")
+	}
+	return list[i], nil
+}
+
+// find returns the unexpired token with a hash. With use, it records its use.
+func (t *Tokens) find(ctx context.Context, hash [32]byte, use bool) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)
 	if err != nil {
 		return nil, err
 	}
-	if token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > lastUsePrecision {
+	if use && (token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > lastUsePrecision) {
 		err = t.store.Tokens().Used(ctx, token.ID, now)
 	}
 	return token, err

@@ -80,8 +80,16 @@ func TestSSHKeys(t *testing.T) {
 	if _, err := tokens.CreateSSHKey(local, "b", "x", "ssh-ed25519 "+key, 0); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("the key of two accounts: %v", err)
 	}
-	if got, err := tokens.FindSSHKey(t.Context(), blob); err != nil || got.ID != token.ID || got.Account != "a" {
-		t.Errorf("%+v, %v", got, err)
+	for _, use := range []bool{false, true} { // a question about a key is no use of it
+		if got, err := tokens.FindSSHKey(t.Context(), blob, use); err != nil || got.ID != token.ID || got.Account != "a" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if got, err := tokens.CheckToken(t.Context(), "a", token.ID); err != nil || (got.LastUsedAt != nil) != use {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if _, err := tokens.CheckToken(t.Context(), "b", token.ID); caisson.KindOf(err) != caisson.Unauthed {
+		t.Errorf("the token of another account: %v", err)
 	}
 	for _, secret := range []string{string(blob), "ssh key\x00" + string(blob), key} {
 		if _, err := tokens.FindToken(t.Context(), sha256.Sum256([]byte(secret))); caisson.KindOf(err) != caisson.Unauthed {
@@ -92,7 +100,7 @@ func TestSSHKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tokens.FindSSHKey(t.Context(), []byte(secret.Reveal())); caisson.KindOf(err) != caisson.Unauthed {
+	if _, err := tokens.FindSSHKey(t.Context(), []byte(secret.Reveal()), true); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("a bearer token is a key: %v", err)
 	}
 	if err := tokens.RemoveToken(local, token.ID); caisson.KindOf(err) != caisson.NotFound {
@@ -101,10 +109,13 @@ func TestSSHKeys(t *testing.T) {
 	if err := tokens.RemoveToken(as(t, "a", false), token.ID); err != nil {
 		t.Error(err)
 	}
-	if _, err := tokens.CreateSSHKey(local, "a", "x", "ssh-ed25519 "+key, time.Nanosecond); err != nil {
+	if token, err = tokens.CreateSSHKey(local, "a", "x", "ssh-ed25519 "+key, time.Nanosecond); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tokens.FindSSHKey(t.Context(), blob); caisson.KindOf(err) != caisson.Unauthed {
+	if _, err := tokens.CheckToken(t.Context(), "a", token.ID); caisson.KindOf(err) != caisson.Unauthed {
+		t.Errorf("after its end: %v", err)
+	}
+	if _, err := tokens.FindSSHKey(t.Context(), blob, true); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("after its end: %v", err)
 	}
 }

@@ -30,6 +30,8 @@ type Connector struct {
 	mu sync.Mutex
 	// dials are the dials under way; the value is whether the sandbox was disconnected since. guarded by mu
 	dials map[caisson.ID]map[*bool]struct{}
+	// waiting is the number of dials under way by account; guarded by mu
+	waiting map[string]int
 	// connected are the sandboxes to which the wire process may have connections. guarded by mu
 	connected map[caisson.ID]struct{}
 }
@@ -39,6 +41,7 @@ func newConnector(cfg Config, background *background.Group) *Connector {
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
 		dialer: cfg.Dialer, wire: cfg.Wire, waker: &waker{sandboxes: cfg.Sandboxes, background: background}, used: cfg.Used,
 		dials: map[caisson.ID]map[*bool]struct{}{}, connected: map[caisson.ID]struct{}{},
+		waiting: map[string]int{},
 	}
 }
 
@@ -53,14 +56,25 @@ type target struct {
 // maxTries bounds how often a dial begins anew because its sandbox was suspended meanwhile.
 const maxTries = 5
 
+// Limits of dials: how many of one account may be under way, so that sandboxes that take long do not delay those of others, and how
+// long the sandbox may take once it runs.
+const (
+	maxAccountDials = 512
+	connectTime     = 10 * time.Second
+)
+
 // Dial connects to the sandbox of a route or token, and resumes it before if the route or token says so. Errors: Denied and Unauthed
-// if nothing allows the connection, Unavailable if the sandbox does not run and is not or cannot be resumed, Conflict if nobody
-// listens.
+// if nothing allows the connection, Unavailable if the sandbox does not run and is not or cannot be resumed, Exhausted if too many
+// dials of its account are under way, NotFound if nobody listens.
 func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
 	t, err := c.authorize(ctx, d)
 	if err != nil {
 		return nil, err
 	}
+	if !c.enter(t.account) {
+		return nil, caisson.Errorf(caisson.Exhausted, "too many requests wait for sandboxes; try again")
+	}
+	defer c.leave(t.account)
 	for range maxTries {
 		disconnected, done := c.begin(t.sandbox)
 		f, err := c.dial(ctx, t)
@@ -86,7 +100,12 @@ func (c *Connector) dial(ctx context.Context, t target) (*os.File, error) {
 	if err := c.waker.ready(ctx, t); err != nil {
 		return nil, err
 	}
-	f, err := c.dialer.Dial(ctx, t.sandbox, "tcp", strconv.Itoa(t.port))
+	connecting, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	f, err := c.dialer.Dial(connecting, t.sandbox, "tcp", strconv.Itoa(t.port))
+	if err != nil && connecting.Err() != nil && ctx.Err() == nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "port %d of the sandbox did not accept the connection in time; try again", t.port)
+	}
 	if caisson.KindOf(err) == caisson.Unavailable && ctx.Err() == nil {
 		return nil, caisson.Wrap(err, caisson.NotFound, "nobody listens on port %d of the sandbox", t.port)
 	}
@@ -127,6 +146,25 @@ func (c *Connector) authorize(ctx context.Context, d caisson.IngressDial) (targe
 }
 
 var errNoRoute = caisson.Errorf(caisson.Denied, "no route leads there")
+
+// enter counts a dial of an account. It returns false if there are too many.
+func (c *Connector) enter(account string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting[account] >= maxAccountDials {
+		return false
+	}
+	c.waiting[account]++
+	return true
+}
+
+func (c *Connector) leave(account string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting[account]--; c.waiting[account] == 0 {
+		delete(c.waiting, account)
+	}
+}
 
 // begin records a dial. done must be called at its end.
 func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {

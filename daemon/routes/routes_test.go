@@ -22,7 +22,8 @@ type world struct {
 	t         *testing.T
 	key       ed25519.PrivateKey
 	refreshes atomic.Int64
-	refuse    atomic.Pointer[error] // error of Refresh and Resume
+	refuse    atomic.Pointer[error] // error of Refresh, which takes the table nevertheless, and of Resume
+	inForce   atomic.Pointer[caisson.IngressConfig]
 
 	mu      sync.Mutex
 	list    map[caisson.ID]*caisson.Sandbox // guarded by mu
@@ -128,8 +129,13 @@ func (w *world) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) 
 	return w.Resume(ctx, ref)
 }
 
-func (w *world) Refresh(context.Context) error {
+func (w *world) Refresh(ctx context.Context) error {
 	w.refreshes.Add(1)
+	cfg, err := w.Table.Compile(ctx)
+	if err != nil {
+		return err
+	}
+	w.inForce.Store(cfg)
 	if err := w.refuse.Load(); err != nil {
 		return *err
 	}
@@ -143,13 +149,16 @@ func (w *world) DropSandbox(context.Context, caisson.ID) error {
 	return nil
 }
 
-func (w *world) Dial(_ context.Context, id caisson.ID, network, address string) (*os.File, error) {
+func (w *world) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
 	w.mu.Lock()
 	during := w.during
 	w.dials = append(w.dials, string(id)+" "+network+" "+address)
 	w.mu.Unlock()
 	if during != nil {
 		during()
+	}
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) > connectTime {
+		w.t.Errorf("a dial may take until %v", end)
 	}
 	if address == "1" {
 		return nil, caisson.Errorf(caisson.Unavailable, "nobody listens")
@@ -220,6 +229,11 @@ func TestRoutes(t *testing.T) {
 	fails(t, err, caisson.Unavailable, "no")
 	if r, err = w.Service.GetRoute(w.as("a"), "web"); err != nil || r.Spec.Port != 3001 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	for _, x := range w.inForce.Load().Routes {
+		if x.Spec.Host == "new.apps.example" || x.Spec.Port == 4000 {
+			t.Errorf("in force, although it was reported as failed: %+v", x)
+		}
 	}
 	w.refuse.Store(nil)
 	w.Requests.Add(r.ID, caisson.RouteRequest{Path: "/\x1b[31m" + strings.Repeat("x", 1000)})
@@ -424,6 +438,45 @@ func TestWake(t *testing.T) {
 	fails(t, err, caisson.Unavailable, "in time")
 	if len(w.Connector.dials) != 0 {
 		t.Errorf("%d dials are recorded", len(w.Connector.dials))
+	}
+}
+
+// TestShare tests that the dials of one account do not keep those of others from being made.
+func TestShare(t *testing.T) {
+	w := newWorld(t, listening)
+	dial := func(id caisson.ID) error {
+		f, err := w.Connector.Dial(t.Context(), caisson.IngressDial{Token: signedurl.Sign(w.key, signedurl.Token{Sandbox: id, Port: 3000, Expires: time.Now().Add(time.Hour)})})
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	ours, theirs := w.sandbox("a", caisson.Running), w.sandbox("b", caisson.Running)
+	begun, hold := make(chan struct{}), make(chan struct{})
+	w.during = func() {
+		begun <- struct{}{}
+		<-hold
+	}
+	var dials sync.WaitGroup
+	for range maxAccountDials {
+		dials.Go(func() {
+			if err := dial(ours); err != nil {
+				t.Error(err)
+			}
+		})
+		<-begun
+	}
+	w.mu.Lock()
+	w.during = nil
+	w.mu.Unlock()
+	fails(t, dial(ours), caisson.Exhausted, "too many")
+	if err := dial(theirs); err != nil {
+		t.Error(err)
+	}
+	close(hold)
+	dials.Wait()
+	if err := dial(ours); err != nil || len(w.Connector.waiting) != 0 {
+		t.Errorf("%v, %v", err, w.Connector.waiting)
 	}
 }
 

@@ -134,8 +134,9 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	return s.fill(r), nil
 }
 
-// put stores a route, which replaces old unless that is nil, and passes it to the wire process. If that fails, old is restored: a
-// route that was reported as failed must not stay in force.
+// put stores a route, which replaces old unless that is nil, and passes it to the wire process. If that fails, old is restored, there
+// too: the wire process may have taken the table before something else failed, and a route that was reported as failed must not stay
+// in force. The first error is returned.
 func (s *Service) put(ctx context.Context, account, name string, spec caisson.RouteSpec, old *caisson.Route) (*caisson.Route, error) {
 	at := time.Now().UTC()
 	if old == nil {
@@ -144,7 +145,8 @@ func (s *Service) put(ctx context.Context, account, name string, spec caisson.Ro
 			return nil, err
 		}
 		if err := s.table.send(ctx); err != nil {
-			_ = s.store.Delete(ctx, caisson.In(account), string(r.ID)) // the first error is returned
+			_ = s.store.Delete(ctx, caisson.In(account), string(r.ID))
+			_ = s.table.send(ctx)
 			return nil, err
 		}
 		return r, nil
@@ -160,7 +162,8 @@ func (s *Service) put(ctx context.Context, account, name string, spec caisson.Ro
 		return nil, err
 	}
 	if err := s.table.send(ctx); err != nil {
-		_, _ = set(old.Spec, old.UpdatedAt) // the first error is returned
+		_, _ = set(old.Spec, old.UpdatedAt)
+		_ = s.table.send(ctx)
 		return nil, err
 	}
 	return r, nil

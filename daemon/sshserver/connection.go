@@ -39,11 +39,11 @@ type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (
 // A connection executes the requests of one job. The job may be hostile: it is confined to one sandbox of one account.
 type connection struct {
 	channel    *sshproxy.Conn
-	processes  caisson.Processes
-	connect    func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
+	inside     inside
 	key        ed25519.PrivateKey
 	user       *user     // nil until the client has logged in
 	login      loginFunc // nil for a client that was authenticated before
+	count      *counter
 	log        *slog.Logger
 	signatures int
 
@@ -57,12 +57,20 @@ type connection struct {
 type stream struct {
 	end  chan struct{} // closed when the job no longer needs the stream
 	once sync.Once     // closes end
+	// large means that its pipes may be large; guarded by connection.mu.
+	large bool
 
 	mu   sync.Mutex
 	proc caisson.Process // nil until it was started, and after it has exited; guarded by mu
 }
 
-// serve executes requests until the channel ends or the job violates the protocol, and ends all streams.
+// inside leads into sandboxes.
+type inside struct {
+	processes caisson.Processes
+	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
+}
+
+// serve executes requests until the channel ends or the job violates the protocol.
 func (c *connection) serve(ctx context.Context) {
 	for {
 		var q sshproxy.Request
@@ -77,6 +85,10 @@ func (c *connection) serve(ctx context.Context) {
 			break
 		}
 	}
+}
+
+// end ends all streams. The job must be ending.
+func (c *connection) end() {
 	c.mu.Lock()
 	for _, s := range c.streams {
 		s.once.Do(func() { close(s.end) })
@@ -107,7 +119,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		}
 		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, true) })
 	case q.Dial != nil:
-		if to, ok := inside(q.Dial); ok {
+		if to, ok := loopback(q.Dial); ok {
 			return c.open(q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
 		}
 		// The helper connects with the rights of the sandbox, as every program in it.
@@ -131,7 +143,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		if p := s.process(); p != nil {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			t := tree{c.processes, c.user.ref}
+			t := tree{c.inside.processes, c.user.ref}
 			t.signal(ctx, p.PID(), q.Signal)
 		}
 	default:
@@ -140,8 +152,8 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	return nil
 }
 
-// inside returns the server that an address means, if it is in the sandbox whatever its network is.
-func inside(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
+// loopback returns the server that an address means, if it is in the sandbox whatever its network is.
+func loopback(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
 	if d.Network == "unix" {
 		return caisson.ConnectRequest{Path: d.Address}, true
 	}
@@ -202,12 +214,17 @@ func (c *connection) open(id uint32, run func(*stream) error) error {
 	if len(c.streams) >= 2*sshproxy.MaxStreams { // twice: some of them may be ending
 		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(caisson.Errorf(caisson.Exhausted, "this connection has too many streams"))})
 	}
+	account := c.user.caller.Account
+	if err := c.count.start(account); err != nil {
+		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
+	}
 	c.streams[id] = s
 	c.work.Go(func() {
 		defer func() {
 			c.mu.Lock()
 			delete(c.streams, id)
 			c.mu.Unlock()
+			c.count.stop(account)
 		}()
 		if err := run(s); err != nil {
 			// An error means that the channel has ended.
@@ -219,7 +236,7 @@ func (c *connection) open(id uint32, run func(*stream) error) error {
 
 // runConnection connects to a server in the sandbox and passes the descriptor to the job.
 func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to caisson.ConnectRequest) error {
-	f, release, err := c.connect(ctx, c.user.ref, to)
+	f, release, err := c.inside.connect(ctx, c.user.ref, to)
 	if err != nil {
 		return err
 	}
@@ -239,7 +256,7 @@ func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to
 // runProcess starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
 // it is killed, with its descendants. With exit, the job is told how it has ended.
 func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
-	p, err := c.processes.Exec(ctx, c.user.ref, req)
+	p, err := c.inside.processes.Exec(ctx, c.user.ref, req)
 	if err != nil {
 		return err
 	}
@@ -247,6 +264,10 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	defer pumps.Wait()
 	defer p.Close()
 	files, err := streams(p, &pumps)
+	if exit && err == nil && !req.TTY && c.claimLarge(s) {
+		enlarge(files[0])
+		enlarge(files[1])
+	}
 	if err != nil {
 		return err
 	}
@@ -288,11 +309,25 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	return nil
 }
 
+// claimLarge reports whether a stream may have large pipes, which are memory of the host: one of a connection, as file transfers
+// need.
+func (c *connection) claimLarge(s *stream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.streams {
+		if x.large {
+			return false
+		}
+	}
+	s.large = true
+	return true
+}
+
 // kill kills a process and its descendants, also if the connection has ended.
 func (c *connection) kill(ctx context.Context, p caisson.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	t := tree{c.processes, c.user.ref}
+	t := tree{c.inside.processes, c.user.ref}
 	t.kill(ctx, p.PID())
 }
 
@@ -308,7 +343,7 @@ func (s *stream) setProcess(p caisson.Process) {
 	s.proc = p
 }
 
-// pipeSize is the size of the pipes of a process. The kernel's default makes transfers of files slower.
+// pipeSize is the size of large pipes. The kernel's default makes transfers of files slower.
 const pipeSize = 1 << 20
 
 // streams returns descriptors of the standard streams of p, which the caller must close. A stream that has none, as that of a
@@ -321,7 +356,6 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 		}
 	}()
 	if in, ok := p.Stdin().(*os.File); ok {
-		enlarge(in)
 		files = append(files, in)
 	} else {
 		r, w, err := os.Pipe()
@@ -339,7 +373,6 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 	}
 	for _, out := range []io.Reader{p.Stdout(), p.Stderr()} {
 		if f, ok := out.(*os.File); ok {
-			enlarge(f)
 			files = append(files, f)
 			continue
 		}

@@ -97,7 +97,7 @@ func TestHostileJob(t *testing.T) {
 					return nil, caisson.Errorf(caisson.Unauthed, "not known")
 				}
 			}
-			s.serve(t.Context(), os.Stdin, tt.who, login)
+			s.serve(t.Context(), null(t), tt.who, login)
 			<-ended
 			if n := processes.started.Load(); n > tt.started {
 				t.Errorf("%d processes were started", n)

@@ -10,36 +10,49 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/lru"
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // Limits on connections whose client has not logged in.
 const (
-	maxStrangers = 100
+	maxStrangers = 100              // connections, and jobs
 	loginTime    = 40 * time.Second // the job's own limit is shorter
+	sourceRate   = 10               // connections of a source per second
+	sourceBurst  = 64               // connections of a source at once
+	maxRates     = 4096             // sources whose rate is known
 )
 
 // A front is the listener's state: the connections of clients that have not logged in, and those of tokens.
 type front struct {
 	address string
+	jobs    chan struct{} // has an element for each job of a stranger, also while the job is killed
 
 	mu        sync.Mutex
-	strangers *list.List                           // of *visitor, the oldest first; guarded by mu
-	sources   map[netip.Prefix]int                 // number of strangers; guarded by mu
-	tokens    map[caisson.ID]map[*visitor]struct{} // guarded by mu
+	strangers *list.List                            // of *visitor, the oldest first; guarded by mu
+	sources   map[netip.Prefix]int                  // number of strangers; guarded by mu
+	rates     *lru.Map[netip.Prefix, *rate.Limiter] // guarded by mu
+	tokens    map[caisson.ID]map[*visitor]struct{}  // "" for callers without; guarded by mu
 }
 
-// A visitor is a connection of the listener.
+// A visitor is a connection of the listener, or of a caller of the API, who is no stranger.
 type visitor struct {
 	source netip.Prefix
 	end    context.CancelFunc
-	elem   *list.Element // in front.strangers; nil once logged in; guarded by front.mu
-	user   *user         // nil before the login; guarded by front.mu
+	elem   *list.Element // in front.strangers; nil for others; guarded by front.mu
+	job    bool          // has an element in front.jobs; guarded by front.mu
+	user   *user         // nil for strangers; guarded by front.mu
+	expiry *time.Timer   // calls end when the token expires, or nil; guarded by front.mu
 }
 
 func newFront(address string) *front {
-	return &front{address: address, strangers: list.New(), sources: map[netip.Prefix]int{}, tokens: map[caisson.ID]map[*visitor]struct{}{}}
+	return &front{
+		address: address, jobs: make(chan struct{}, maxStrangers), strangers: list.New(), sources: map[netip.Prefix]int{},
+		rates: lru.New[netip.Prefix, *rate.Limiter](maxRates), tokens: map[caisson.ID]map[*visitor]struct{}{},
+	}
 }
 
 // Listening reports whether there is a listener, for which the daemon must keep running.
@@ -76,8 +89,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
+		source := reach.Source(conn.RemoteAddr().String())
+		if !s.front.allow(source, time.Now()) {
+			conn.Close()
+			continue
+		}
 		ctx, cancel := context.WithCancel(s.ctx)
-		v := &visitor{source: reach.Source(conn.RemoteAddr().String()), end: cancel}
+		v := &visitor{source: source, end: cancel}
 		s.front.enter(v) // here, so that the order is that of the connections
 		s.conns.Go(func() { s.visit(ctx, v, conn) })
 	}
@@ -88,17 +106,19 @@ const acceptPause = 100 * time.Millisecond
 
 // visit serves a connection of the listener.
 func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
-	defer v.end()
 	defer s.leave(v)
+	defer conn.Close()
+	late := time.AfterFunc(loginTime, func() { s.front.expire(v) })
+	defer late.Stop()
+	if !s.front.claimJob(ctx, v) {
+		return
+	}
 	f, err := conn.(*net.TCPConn).File()
 	conn.Close()
 	if err != nil {
 		s.log.Warn("ssh: accept", "err", err)
 		return
 	}
-	defer f.Close()
-	late := time.AfterFunc(loginTime, func() { s.front.expire(v) })
-	defer late.Stop()
 	s.serve(ctx, f, nil, func(ctx context.Context, name string, key []byte, signed bool) (*user, error) {
 		return s.login(ctx, v, name, key, signed)
 	})
@@ -106,38 +126,57 @@ func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
 
 // login implements [loginFunc]. The connection ends with its token.
 func (s *Server) login(ctx context.Context, v *visitor, name string, key []byte, signed bool) (*user, error) {
-	token, err := s.findKey(ctx, key)
+	token, err := s.tokens.FindSSHKey(ctx, key, signed)
 	if err != nil || !signed {
 		return nil, err
 	}
-	if err := s.count.add(token.Account); err != nil {
-		return nil, err
-	}
 	u := &user{caller: caisson.Caller{Account: token.Account, Token: token.ID}, ref: strings.TrimSuffix(name, ".caisson")}
-	s.front.admit(v, u)
-	// The token may have been revoked before admit, which Revoke does not see.
-	if _, err := s.findKey(ctx, key); err != nil {
-		return nil, err // leave takes the connection out of the count
-	}
-	if token.ExpiresAt != nil {
-		time.AfterFunc(time.Until(*token.ExpiresAt), v.end)
+	if err := s.admit(ctx, v, u); err != nil {
+		return nil, err
 	}
 	return u, nil
 }
 
-// leave removes a connection that has ended.
-func (s *Server) leave(v *visitor) {
-	if u := s.front.remove(v); u != nil {
-		s.count.remove(u.caller.Account)
-	}
-}
-
-// Revoke ends the connections that have logged in with a token.
+// Revoke ends the connections that were opened with a token.
 func (s *Server) Revoke(token caisson.ID) {
 	s.front.mu.Lock()
 	defer s.front.mu.Unlock()
 	for v := range s.front.tokens[token] {
 		v.end()
+	}
+}
+
+// allow reports whether a source may have another connection now.
+func (f *front) allow(source netip.Prefix, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l, ok := f.rates.Get(source)
+	if !ok {
+		l = rate.NewLimiter(sourceRate, sourceBurst)
+		f.rates.Put(source, l)
+	}
+	return l.AllowN(now, 1)
+}
+
+// claimJob waits until there are few enough jobs of strangers for another one. It returns false if the connection has ended
+// before.
+func (f *front) claimJob(ctx context.Context, v *visitor) bool {
+	select {
+	case f.jobs <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v.job = true
+	return ctx.Err() == nil
+}
+
+// releaseJob makes room for the job of another stranger. The caller must hold mu.
+func (f *front) releaseJob(v *visitor) {
+	if v.job {
+		v.job = false
+		<-f.jobs
 	}
 }
 
@@ -176,16 +215,26 @@ func (f *front) forget(v *visitor) {
 	}
 }
 
-// admit records that a connection has logged in.
+// admit records the user of a connection.
 func (f *front) admit(v *visitor, u *user) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget(v)
+	f.releaseJob(v)
 	v.user = u
 	if f.tokens[u.caller.Token] == nil {
 		f.tokens[u.caller.Token] = map[*visitor]struct{}{}
 	}
 	f.tokens[u.caller.Token][v] = struct{}{}
+}
+
+// endAt ends a connection at a time, nil for never.
+func (f *front) endAt(v *visitor, at *time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at != nil && v.user != nil {
+		v.expiry = time.AfterFunc(time.Until(*at), v.end)
+	}
 }
 
 // expire ends a connection whose client has not logged in.
@@ -197,16 +246,22 @@ func (f *front) expire(v *visitor) {
 	}
 }
 
-// remove removes a connection that has ended, and returns its user.
+// remove removes a connection that has ended, and returns its user; nil if it had none, or was removed before.
 func (f *front) remove(v *visitor) *user {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget(v)
-	if v.user != nil {
-		list := f.tokens[v.user.caller.Token]
+	f.releaseJob(v)
+	u := v.user
+	v.user = nil
+	if u != nil {
+		list := f.tokens[u.caller.Token]
 		if delete(list, v); len(list) == 0 {
-			delete(f.tokens, v.user.caller.Token)
+			delete(f.tokens, u.caller.Token)
 		}
 	}
-	return v.user
+	if v.expiry != nil {
+		v.expiry.Stop()
+	}
+	return u
 }

@@ -22,7 +22,8 @@ import (
 // Limits on connections.
 const (
 	maxConnections = 512 // of all accounts
-	maxAccount     = 64  // of one account
+	maxAccount     = 32  // of one account
+	maxStreams     = 256 // processes and connections of one account, over all its SSH connections
 	keyType        = "ssh-ed25519"
 	guestProgram   = "/.caisson/inside"
 )
@@ -53,20 +54,26 @@ type Config struct {
 	Connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error)
 	Jobs    worker.Starter
 	HostKey caisson.Secret // seed of the host key
-	// FindKey returns the unexpired token of a client's public key in SSH's wire format; Unauthed if there is none.
-	FindKey func(ctx context.Context, key []byte) (*caisson.Token, error)
+	Tokens  Tokens
 	Log     *slog.Logger
+}
+
+// Tokens finds the tokens of clients. Errors are Unauthed if there is none that has not expired.
+type Tokens interface {
+	// FindSSHKey returns the token of a public key in SSH's wire format. With use, it records that the token was used.
+	FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson.Token, error)
+	// CheckToken returns a token of an account.
+	CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error)
 }
 
 // A Server serves SSH connections.
 type Server struct {
-	processes caisson.Processes
-	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
-	jobs      worker.Starter
-	key       ed25519.PrivateKey
-	findKey   func(ctx context.Context, key []byte) (*caisson.Token, error)
-	log       *slog.Logger
-	front     *front
+	inside inside
+	jobs   worker.Starter
+	key    ed25519.PrivateKey
+	tokens Tokens
+	log    *slog.Logger
+	front  *front
 
 	ctx   context.Context // ends with Close
 	stop  context.CancelFunc
@@ -81,8 +88,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("sshserver: the seed of the host key has the wrong size")
 	}
 	s := &Server{
-		processes: cfg.Processes, connect: cfg.Connect, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), log: cfg.Log.With("component", "ssh"),
-		findKey: cfg.FindKey, front: newFront(cfg.Listen), count: &counter{accounts: map[string]int{}},
+		inside: inside{cfg.Processes, cfg.Connect}, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), tokens: cfg.Tokens,
+		log: cfg.Log.With("component", "ssh"), front: newFront(cfg.Listen), count: &counter{accounts: map[string]tally{}},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
@@ -109,41 +116,72 @@ func (s *Server) publicKey() []byte {
 	return b
 }
 
-// ConnectSSH implements [caisson.SSH].
+// ConnectSSH implements [caisson.SSH]. The connection ends with the token of the caller.
 func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.processes.ListProcesses(ctx, ref); err != nil { // the errors that a process would get
+	if _, err := s.inside.processes.ListProcesses(ctx, ref); err != nil { // the errors that a process would get
 		return nil, err
 	}
-	if err := s.count.add(caller.Account); err != nil {
+	u, v := &user{caller: caller, ref: ref}, &visitor{}
+	served, end := context.WithCancel(s.ctx)
+	v.end = end
+	if err := s.admit(ctx, v, u); err != nil {
+		end()
 		return nil, err
 	}
 	near, far, err := socketpair.New()
 	if err != nil {
-		s.count.remove(caller.Account)
+		s.leave(v)
 		return nil, err
 	}
 	conn, err := net.FileConn(near)
 	near.Close()
 	if err != nil {
 		far.Close()
-		s.count.remove(caller.Account)
+		s.leave(v)
 		return nil, err
 	}
 	s.conns.Go(func() {
-		defer s.count.remove(caller.Account)
-		defer far.Close()
-		s.serve(s.ctx, far, &user{caller: caller, ref: ref}, nil)
+		defer s.leave(v)
+		s.serve(served, far, u, nil)
 	})
 	return conn.(*net.UnixConn), nil
 }
 
-// serve runs the job for a connection until one of its ends is closed or ctx ends, and kills what was started over it. The user is nil
-// if the client must log in.
+// admit counts the connection of a user, which ends with the user's token. The caller must call leave, but not after an error.
+func (s *Server) admit(ctx context.Context, v *visitor, u *user) error {
+	if err := s.count.connect(u.caller.Account); err != nil {
+		return err
+	}
+	s.front.admit(v, u)
+	if u.caller.Token == "" { // over the unix socket
+		return nil
+	}
+	// The token may have been removed before front.admit, which Revoke does not see.
+	token, err := s.tokens.CheckToken(ctx, u.caller.Account, u.caller.Token)
+	if err != nil {
+		s.leave(v)
+		return err
+	}
+	s.front.endAt(v, token.ExpiresAt)
+	return nil
+}
+
+// leave ends a connection and removes it.
+func (s *Server) leave(v *visitor) {
+	v.end()
+	if u := s.front.remove(v); u != nil {
+		s.count.disconnect(u.caller.Account)
+	}
+}
+
+// serve runs the job for a connection until one of its ends is closed or ctx ends, kills what was started over it, and closes
+// client. The user is nil if the client must log in.
 func (s *Server) serve(ctx context.Context, client *os.File, who *user, login loginFunc) {
+	defer client.Close()
 	near, far, err := sshproxy.Pair()
 	if err != nil {
 		s.log.ErrorContext(ctx, "ssh", "err", err)
@@ -154,14 +192,18 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	stop := context.AfterFunc(ctx, func() { near.Close() })
 	defer stop()
 	defer near.Close()
-	c := &connection{channel: near, processes: s.processes, connect: s.connect, key: s.key, user: who, login: login, log: s.log, streams: map[uint32]*stream{}}
+	c := &connection{
+		channel: near, inside: s.inside, key: s.key, user: who, login: login, count: s.count, log: s.log, streams: map[uint32]*stream{},
+	}
 	var work sync.WaitGroup
 	work.Go(func() {
-		defer cancel() // the job that has closed the channel, or has sent nonsense, is killed
 		c.serve(ctx)
+		cancel() // the job that has closed the channel, or has sent nonsense, is killed: its streams may wait for it
+		c.end()
 	})
 	args := sshproxy.Args{HostKey: s.publicKey(), Authenticate: who == nil}
 	_, err = sshproxy.Job.Run(ctx, s.jobs, args, worker.Given{Files: []*os.File{client, far}})
+	client.Close() // before the processes are killed, which may take its time
 	far.Close()
 	if err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "an ssh connection broke", "err", err)
@@ -170,29 +212,65 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	work.Wait()
 }
 
-// A counter limits the number of connections.
+// A counter limits the number of connections, and of streams.
 type counter struct {
 	mu       sync.Mutex
-	all      int            // guarded by mu
-	accounts map[string]int // guarded by mu
+	all      int              // connections; guarded by mu
+	accounts map[string]tally // guarded by mu
 }
 
-func (c *counter) add(account string) error {
+// A tally is what an account has.
+type tally struct{ connections, streams int }
+
+// connect counts a connection.
+func (c *counter) connect(account string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.all >= maxConnections || c.accounts[account] >= maxAccount {
+	t := c.accounts[account]
+	if c.all >= maxConnections || t.connections >= maxAccount {
 		return caisson.Errorf(caisson.Exhausted, "too many SSH connections; close some, or share one with ControlMaster")
 	}
+	t.connections++
 	c.all++
-	c.accounts[account]++
+	c.accounts[account] = t
 	return nil
 }
 
-func (c *counter) remove(account string) {
+// disconnect takes a connection out of the count.
+func (c *counter) disconnect(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
-	if c.accounts[account]--; c.accounts[account] == 0 {
+	t := c.accounts[account]
+	t.connections--
+	c.set(account, t)
+}
+
+// start counts a stream.
+func (c *counter) start(account string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.accounts[account]
+	if t.streams >= maxStreams {
+		return caisson.Errorf(caisson.Exhausted, "the SSH connections of this account have %d channels; close some", t.streams)
+	}
+	t.streams++
+	c.accounts[account] = t
+	return nil
+}
+
+// stop takes a stream out of the count.
+func (c *counter) stop(account string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.accounts[account]
+	t.streams--
+	c.set(account, t)
+}
+
+// set sets the tally of an account. The caller must hold mu.
+func (c *counter) set(account string, t tally) {
+	if c.accounts[account] = t; t == (tally{}) {
 		delete(c.accounts, account)
 	}
 }

@@ -26,8 +26,8 @@ type Args struct {
 // Job serves one connection: its descriptors are the client's connection and the channel to the daemon.
 var Job = worker.Job[Args, worker.None]{
 	Name: "ssh.proxy", Files: 2,
-	// A connection may last for long.
-	Limits: worker.Limits{Time: 365 * 24 * time.Hour, CPU: 30 * 24 * time.Hour, Memory: 512 << 20, FileSize: 1 << 20},
+	// A connection may last for long. The memory is for MaxStreams channels, each with 2 MiB that the sandbox has not read.
+	Limits: worker.Limits{Time: 365 * 24 * time.Hour, CPU: 30 * 24 * time.Hour, Memory: 192 << 20, FileSize: 1 << 20},
 	Do: func(ctx context.Context, c *worker.Call, args Args) (worker.None, error) {
 		client, err := net.FileConn(c.Files[0])
 		if err != nil {

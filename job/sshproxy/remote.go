@@ -54,13 +54,12 @@ func (r *remote) receive() {
 			return
 		}
 		r.mu.Lock()
-		w := r.waiting[a.ID]
-		r.mu.Unlock()
-		if w == nil {
+		select {
+		case r.waiting[a.ID] <- a: // there is room for both replies that a request has
+		default: // nobody waits
 			CloseAll(a.files)
-			continue
 		}
-		w <- a // there is room for both replies that a request has
+		r.mu.Unlock()
 	}
 }
 
@@ -111,10 +110,14 @@ func (r *remote) ask(q Request) (answer, error) {
 	return a, err
 }
 
+// forget ends the wait for replies.
 func (r *remote) forget(id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.waiting, id)
+	if w := r.waiting[id]; w != nil {
+		delete(r.waiting, id)
+		close(w)
+	}
 }
 
 // A process is a process in the sandbox, as the job has it.
@@ -148,7 +151,7 @@ func (p *process) send(q Request) {
 	_ = p.remote.conn.Send(q)
 }
 
-// wait waits until the process has exited.
+// wait waits until the process has exited, or is closed.
 func (p *process) wait() caisson.ExitStatus {
 	a, ok := <-p.exits
 	if !ok || a.Exit == nil {

@@ -1,20 +1,25 @@
 package sshproxy
 
 import (
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/workertest"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // hang is a limit that is only reached when something hangs.
@@ -24,28 +29,22 @@ const hang = time.Minute
 type fakeDaemon struct {
 	t       *testing.T
 	conn    *Conn
+	far     *os.File // the job's end
 	private ed25519.PrivateKey
 
 	mu   sync.Mutex
-	seen []Request // all but those that sign; guarded by mu
+	seen []Request  // all but those that sign; guarded by mu
+	held []*os.File // the input of processes that run "hold", which never exit; guarded by mu
 }
 
-// connect serves a client and returns its end of the connection.
-func connect(t *testing.T, authenticate bool, handshake time.Duration) (*fakeDaemon, net.Conn) {
+// pair returns a daemon and both ends of a connection of a client, which the test's end closes.
+func pair(t *testing.T) (d *fakeDaemon, server *os.File, client net.Conn) {
 	t.Helper()
-	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := ssh.NewPublicKey(public)
+	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	near, far, err := Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := NewConn(far)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,28 +53,60 @@ func connect(t *testing.T, authenticate bool, handshake time.Duration) (*fakeDae
 		t.Fatal(err)
 	}
 	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := l.Accept()
-	if err != nil {
+	defer accepted.Close()
+	if server, err = accepted.(*net.TCPConn).File(); err != nil {
 		t.Fatal(err)
 	}
-	d := &fakeDaemon{t: t, conn: near, private: private}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		serve(server, newRemote(theirs), key, authenticate, handshake)
-	}()
+	d = &fakeDaemon{t: t, conn: near, far: far, private: private}
 	go d.run()
 	t.Cleanup(func() {
 		client.Close()
-		<-ended
 		near.Close()
+		CloseAll(append(d.held, server, far))
+	})
+	return d, server, client
+}
+
+// connect serves a client and returns its end of the connection.
+func connect(t *testing.T, authenticate bool, handshake time.Duration) (*fakeDaemon, net.Conn) {
+	t.Helper()
+	d, file, client := pair(t)
+	server, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := NewConn(d.far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		serve(server, newRemote(theirs), d.key(), authenticate, handshake)
+	}()
+	t.Cleanup(func() {
+		client.Close()
+		<-ended
 		theirs.Close()
 	})
 	return d, client
+}
+
+// key returns the public host key.
+func (d *fakeDaemon) key() ssh.PublicKey {
+	key, err := ssh.NewPublicKey(d.private.Public())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return key
 }
 
 // run answers requests.
@@ -98,17 +129,23 @@ func (d *fakeDaemon) run() {
 		case q.Start != nil && q.Start.Command == "fail":
 			d.conn.Send(Reply{ID: q.ID, Error: &Failure{caisson.NotFound, "there is no sandbox x"}})
 		case q.Start != nil:
-			d.start(q.ID)
+			d.start(q.ID, q.Start.Command == "hold")
 		}
 	}
 }
 
-func (d *fakeDaemon) start(id uint32) {
+func (d *fakeDaemon) start(id uint32, hold bool) {
 	in, stdin, _ := os.Pipe()
 	stdout, out, _ := os.Pipe()
 	stderr, errs, _ := os.Pipe()
 	d.conn.Send(Reply{ID: id, PID: 1}, stdin, stdout, stderr)
 	CloseAll([]*os.File{stdin, stdout, stderr, errs})
+	if hold {
+		d.mu.Lock()
+		d.held = append(d.held, in)
+		d.mu.Unlock()
+		return
+	}
 	go func() {
 		io.Copy(out, in)
 		CloseAll([]*os.File{in, out})
@@ -203,6 +240,77 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// TestPromise4TerminalsAreFiltered tests that what a sandbox sends to a terminal passes a filter, unless the client does not want
+// it.
+func TestPromise4TerminalsAreFiltered(t *testing.T) {
+	const hostile = "a\x1b]52;c;aWQK\ab\x1b[6n\x1b[2J\xff\x1b[?1049h"
+	for _, tt := range []struct {
+		terminal bool
+		raw      string
+		want     string
+	}{
+		{true, "", "ab\x1b[2J\ufffd\x1b[?1049h"},
+		{true, "0", "ab\x1b[2J\ufffd\x1b[?1049h"},
+		{true, "1", hostile},
+		{false, "", hostile}, // files and the protocols of editors
+	} {
+		d, conn := connect(t, false, hang)
+		s, err := login(t, conn).NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.raw != "" {
+			err = s.Setenv(rawVariable, tt.raw)
+		}
+		if err == nil && tt.terminal {
+			err = s.RequestPty("vt100", 24, 80, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Stdin = iotest.OneByteReader(strings.NewReader(hostile))
+		out, err := s.Output("echo")
+		exit := (*ssh.ExitError)(nil)
+		if !errors.As(err, &exit) || exit.ExitStatus() != 7 {
+			t.Fatal(err)
+		}
+		rest, ok := strings.CutPrefix(string(out), tt.want)
+		reset := strings.Contains(rest, "\x1b[?1049l") // what was left on is switched off
+		if !ok || reset != (tt.want != hostile) || !reset && rest != "" {
+			t.Errorf("terminal %v, %s=%q: %q", tt.terminal, rawVariable, tt.raw, out)
+		}
+		start := d.requests(func(q Request) bool { return q.Start != nil })
+		if _, ok := start[0].Start.Env[rawVariable]; ok {
+			t.Error("the sandbox gets the variable")
+		}
+	}
+}
+
+// TestClosedProcess tests that nothing waits for a process whose client has closed the session.
+func TestClosedProcess(t *testing.T) {
+	d, _, _ := pair(t)
+	conn, err := NewConn(d.far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p, err := newRemote(conn).start(&Start{Kind: KindExec, Command: "hold"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan caisson.ExitStatus)
+	go func() { exited <- p.wait() }()
+	p.close()
+	select {
+	case status := <-exited:
+		if !status.Unknown {
+			t.Errorf("%+v", status)
+		}
+	case <-time.After(hang):
+		t.Error("the wait goes on")
+	}
+}
+
 // TestStrangers tests that clients that do not log in are closed: slow ones, and those with keys that are not known.
 func TestStrangers(t *testing.T) {
 	_, slow := connect(t, true, 50*time.Millisecond)
@@ -245,5 +353,60 @@ func TestDaemonGone(t *testing.T) {
 	d.conn.Close()
 	if err := s.Run("echo"); err == nil {
 		t.Error("a process starts without a daemon")
+	}
+}
+
+// TestMemory tests that the job's limit of memory is enough for a connection at its limits: no process reads what its channel was
+// sent.
+func TestMemory(t *testing.T) {
+	runner := workertest.Runner(t)
+	d, server, client := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Job.Run(ctx, runner, Args{HostKey: d.key().Marshal()}, worker.Given{Files: []*os.File{server, d.far}})
+		CloseAll([]*os.File{server, d.far})
+		ended <- err
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	c := login(t, client)
+	sent := make([]byte, 2<<20) // what a channel takes unread
+	var work sync.WaitGroup
+	for range MaxStreams {
+		work.Go(func() {
+			s, err := c.NewSession()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			in, err := s.StdinPipe()
+			if err == nil {
+				err = s.Start("hold")
+			}
+			if err == nil {
+				_, err = in.Write(sent)
+			}
+			if err == nil {
+				err = in.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	for _, in := range d.held {
+		work.Go(func() {
+			if n, err := io.Copy(io.Discard, in); err != nil || n != int64(len(sent)) {
+				t.Errorf("%d bytes arrived: %v", n, err)
+			}
+		})
+	}
+	work.Wait()
+	if len(d.held) != MaxStreams {
+		t.Errorf("%d processes were started", len(d.held))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Limits on the output of a process that has exited: a background process may keep it open for ever, and need not be silent.
@@ -58,7 +59,8 @@ type session struct {
 	channel ssh.Channel
 	remote  *remote
 	start   Start
-	size    int // bytes of start.Env
+	size    int  // bytes of start.Env
+	raw     bool // the client wants the output of a terminal as it is
 	process *process
 	failed  error // why there is no process; nil if none was requested
 	running bool  // run has been called
@@ -110,8 +112,15 @@ func (w *session) handle(q *ssh.Request) bool {
 	return false // agent and X11 forwarding among others
 }
 
+// rawVariable is the variable with which a client asks for output as it is, which the sandbox does not get.
+const rawVariable = "CAISSON_RAW_TTY"
+
 // setEnv sets a variable of the process; others than those of the locale and of the terminal are refused.
 func (w *session) setEnv(name, value string) bool {
+	if name == rawVariable {
+		w.raw = value == "1"
+		return true
+	}
 	known := name == "LANG" || name == "LANGUAGE" || name == "TZ" || name == "COLORTERM" || name == "TERM_PROGRAM" || strings.HasPrefix(name, "LC_")
 	if !known || len(w.start.Env) == maxEnv || w.size+len(name)+len(value) > maxEnvBytes {
 		return false
@@ -176,8 +185,8 @@ func (w *session) run() {
 	}()
 	var exited atomic.Bool
 	var outputs sync.WaitGroup
-	outputs.Go(func() { copyOutput(w.channel, p.stdout, &exited) })
-	outputs.Go(func() { copyOutput(w.channel.Stderr(), p.stderr, &exited) })
+	outputs.Go(func() { w.show(w.channel, p.stdout, &exited) })
+	outputs.Go(func() { w.show(w.channel.Stderr(), p.stderr, &exited) })
 	status := p.wait()
 	exited.Store(true)
 	for _, f := range []*os.File{p.stdout, p.stderr} {
@@ -186,6 +195,16 @@ func (w *session) run() {
 	outputs.Wait()
 	w.once.Do(p.close)
 	w.sendExit(status)
+}
+
+// show copies an output of the process to the client. What comes from a terminal goes to one, so it passes a filter.
+func (w *session) show(to io.Writer, from *os.File, exited *atomic.Bool) {
+	if w.start.TTY && !w.raw {
+		f := safetext.NewFilter(to, safetext.Screen)
+		defer f.Close() // fails when the connection has ended
+		to = f
+	}
+	copyOutput(to, from, exited)
 }
 
 // copyOutput copies an output of a process until it ends or, once exited is set, until it has been silent for a while.
@@ -217,7 +236,7 @@ func copyOutput(to io.Writer, from *os.File, exited *atomic.Bool) {
 // sendExit tells the client how the process has ended. Errors mean that the connection has ended.
 func (w *session) sendExit(status caisson.ExitStatus) {
 	if status.Reason != "" {
-		_, _ = io.WriteString(w.channel.Stderr(), "caisson: "+status.Reason+"\r\n")
+		_, _ = io.WriteString(w.channel.Stderr(), "caisson: "+safetext.Escape(status.Reason)+"\r\n")
 	}
 	_ = w.channel.CloseWrite()
 	if name := signalName(status.Signal); name != "" {

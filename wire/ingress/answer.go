@@ -26,7 +26,9 @@ func (r *refusal) Error() string { return r.msg }
 
 var (
 	errTooLarge = &refusal{status: http.StatusRequestEntityTooLarge, msg: "the request is larger than the route allows"}
+	errPath     = &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
 	errForeign  = &refusal{status: http.StatusForbidden, msg: "pages of other origins may not use this address with your credentials"}
+	errWorker   = &refusal{status: http.StatusForbidden, msg: "hosts with signed URLs have no service workers, which could read their tokens"}
 	errExpired  = &refusal{status: http.StatusUnauthorized, msg: "the signed URL has expired; ask for a new one"}
 	errRevoked  = &refusal{status: http.StatusNotFound, msg: "the route is gone"}
 	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}
@@ -115,69 +117,6 @@ func refuse(out *responder, r *http.Request, err error) {
 	}
 }
 
-// A responder is the answer to a client. It bounds the time that the client may take for each part.
-type responder struct {
-	http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	status  int // 0 until it was written
-	bytes   int64
-}
-
-// Unwrap lets an http.ResponseController find the underlying writer.
-func (w *responder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader implements [http.ResponseWriter].
-func (w *responder) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.status = status
-	}
-	w.rc.SetWriteDeadline(time.Now().Add(w.timeout))
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements [io.Writer].
-func (w *responder) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	w.rc.SetWriteDeadline(time.Now().Add(w.timeout))
-	n, err := w.ResponseWriter.Write(p)
-	w.bytes += int64(n)
-	return n, err
-}
-
-// errBodyTimeout reports that a client did not send its body.
-var errBodyTimeout = errors.New("the request's body did not arrive in time")
-
-// A clientBody is the body of a request. It bounds the time that the client may take for each part.
-type clientBody struct {
-	io.ReadCloser
-	call    *call
-	rc      *http.ResponseController
-	timeout time.Duration
-}
-
-// Read implements [io.Reader].
-func (b *clientBody) Read(p []byte) (int, error) {
-	if err := b.rc.SetReadDeadline(time.Now().Add(b.timeout)); err != nil {
-		return 0, err
-	}
-	n, err := b.ReadCloser.Read(p)
-	b.call.touch()
-	if err != nil {
-		if ne, ok := errors.AsType[interface {
-			error
-			Timeout() bool
-		}](err); ok && ne.Timeout() {
-			b.call.cancel(errBodyTimeout)
-			return n, errBodyTimeout
-		}
-		b.rc.SetReadDeadline(time.Time{}) // for the next request on the connection
-	}
-	return n, err
-}
-
 // entry returns the entry of a request in its route's log.
 func entry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
 	status := out.status
@@ -188,6 +127,6 @@ func entry(c *call, r *http.Request, out *responder, start, end time.Time) caiss
 	path := r.URL.EscapedPath()
 	return caisson.RouteRequest{
 		At: start.UTC(), Client: c.client.String(), Method: r.Method[:min(len(r.Method), 16)], Path: path[:min(len(path), most)], Status: status,
-		Duration: caisson.Duration(end.Sub(start)), Bytes: caisson.Size(out.bytes),
+		Duration: caisson.Duration(end.Sub(start)), Bytes: caisson.Size(out.bytes.Load()),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,18 +18,28 @@ import (
 // tokenHeader is a header field in which programs may send the token of a signed URL.
 const tokenHeader = "Caisson-Token"
 
-// cookieName returns the name of the cookie that has the token of a signed URL. Over TLS no other host can set it.
-func cookieName(secure bool) string {
-	if secure {
-		return "__Host-" + signedurl.Parameter
+// hostPrefix begins the names of cookies that, by the rules of browsers, no other host can set, and that are sent over TLS only.
+const hostPrefix = "__Host-"
+
+// cookieName returns the name of the cookie that has the token of a signed URL. Each route of a host has one.
+func (c *call) cookieName() string {
+	name := signedurl.Parameter + "-" + string(c.route.id)
+	if c.route.id == "" {
+		name = signedurl.Parameter + "-" + strconv.Itoa(c.route.spec.Port) + "-" + string(c.route.sandbox)
 	}
-	return signedurl.Parameter
+	if c.secure {
+		return hostPrefix + name
+	}
+	return name
 }
 
 // authenticate decides whether the client of a call may use its route, and sets what the call asks the daemon for. It may answer
 // the request with a redirection.
 func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Request) error {
 	c.dial = caisson.IngressDial{Route: c.route.id}
+	if c.route.signed && r.Header.Get("Service-Worker") != "" {
+		return errWorker
+	}
 	auth := c.route.spec.Auth
 	switch auth.Kind {
 	case caisson.RouteAuthNone:
@@ -86,7 +97,7 @@ func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.
 	}
 	switch {
 	case check(query):
-		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && !isWebSocket(r) {
 			g.redirect(c, out, r)
 		}
 		return nil
@@ -94,7 +105,7 @@ func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.
 		return err
 	case check(r.Header.Values(tokenHeader)):
 		return nil
-	case !check(tokenCookies(r, c.secure)):
+	case !check(c.tokenCookies(r)):
 		return err
 	case foreign(c, r):
 		return errForeign
@@ -105,7 +116,7 @@ func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.
 // redirect answers a request for a signed URL: it sets a cookie for the host, and leads to the URL without the token.
 func (g *Ingress) redirect(c *call, out *responder, r *http.Request) {
 	http.SetCookie(out, &http.Cookie{
-		Name: cookieName(c.secure), Value: c.dial.Token, Path: "/", MaxAge: max(1, int(c.until.Sub(g.cfg.Now())/time.Second)),
+		Name: c.cookieName(), Value: c.dial.Token, Path: "/", MaxAge: max(1, int(c.until.Sub(g.cfg.Now())/time.Second)),
 		HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteLaxMode,
 	})
 	to := r.URL.EscapedPath()
@@ -141,10 +152,10 @@ func cutToken(query string) (tokens []string, rest string) {
 	return tokens, strings.Join(kept, "&")
 }
 
-// tokenCookies returns the values of the cookies of signed URLs.
-func tokenCookies(r *http.Request, secure bool) (list []string) {
-	for _, c := range r.CookiesNamed(cookieName(secure)) {
-		list = append(list, c.Value)
+// tokenCookies returns the tokens of signed URLs of the call's route that r has in cookies.
+func (c *call) tokenCookies(r *http.Request) (list []string) {
+	for _, x := range r.CookiesNamed(c.cookieName()) {
+		list = append(list, x.Value)
 	}
 	return list
 }

@@ -31,6 +31,10 @@ func rewrite(p *httputil.ProxyRequest) {
 	if k := spec.Auth.Kind; k == caisson.RouteAuthBearer || k == caisson.RouteAuthBasic {
 		h.Del("Authorization")
 	}
+	if !isWebSocket(p.In) { // ReverseProxy passes others on: in the new protocol a client could send requests that nobody checks
+		delete(h, "Upgrade")
+		delete(h, "Connection")
+	}
 	cutCookies(h)
 	cutReferer(h)
 	change(h, spec.Headers)
@@ -45,15 +49,29 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// private reports whether a header field must not come from outside: it says who the client is, or is Caisson's own. Servers that
-// pass fields as variables of the environment do not distinguish dashes from underscores.
+// isWebSocket reports whether a request begins a WebSocket.
+func isWebSocket(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// privateHeaders are the header fields that must not come from outside, beside those with the prefixes in private.
+var privateHeaders = map[string]bool{
+	// Who the client is.
+	"forwarded": true, "via": true, "x-real-ip": true, "true-client-ip": true, "client-ip": true, "x-client-ip": true, "x-cluster-client-ip": true,
+	"x-original-forwarded-for": true, "x-originating-ip": true, "x-remote-ip": true, "x-remote-addr": true, "x-proxyuser-ip": true,
+	"x-envoy-external-address": true, "x-azure-clientip": true, "x-azure-socketip": true, "x-appengine-user-ip": true,
+	"cf-connecting-ip": true, "cf-connecting-ipv6": true, "fastly-client-ip": true, "fly-client-ip": true,
+	// Another path or method than those that were checked.
+	"x-original-url": true, "x-rewrite-url": true, "x-http-method": true, "x-http-method-override": true, "x-method-override": true,
+	// Another proxy, or another protocol.
+	"proxy": true, "proxy-authorization": true, "http2-settings": true,
+}
+
+// private reports whether a header field must not come from outside: it says who the client is or what it asks for otherwise than the
+// request does, or is Caisson's own. Servers that pass fields as variables of the environment do not distinguish dashes from underscores.
 func private(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
-	switch name {
-	case "forwarded", "x-real-ip", "true-client-ip", "x-client-ip", "x-cluster-client-ip", "via", "proxy", "proxy-authorization":
-		return true
-	}
-	return strings.HasPrefix(name, "x-forwarded") || strings.HasPrefix(name, "caisson-")
+	return privateHeaders[name] || strings.HasPrefix(name, "x-forwarded") || strings.HasPrefix(name, "caisson-")
 }
 
 // cutCookies removes the cookies with tokens of signed URLs, those of other schemes included.
@@ -78,9 +96,10 @@ func cutCookies(h http.Header) {
 	h.Set("Cookie", strings.Join(kept, "; "))
 }
 
+// ownCookie reports whether a cookie has the token of a signed URL, of whatever route.
 func ownCookie(name string) bool {
-	name = strings.TrimSpace(name)
-	return strings.EqualFold(name, cookieName(false)) || strings.EqualFold(name, cookieName(true))
+	name = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(name)), strings.ToLower(hostPrefix))
+	return strings.HasPrefix(name, signedurl.Parameter)
 }
 
 // cutReferer removes tokens of signed URLs from the header field Referer.
@@ -136,13 +155,13 @@ func modifyResponse(res *http.Response) error {
 	return nil
 }
 
-// mayset reports whether a sandbox may set a cookie: not Caisson's own, and none for other hosts of the domain.
+// mayset reports whether a sandbox may set a cookie: not Caisson's own, and none for other hosts of the ingress's domain.
 func mayset(c *call, line string) bool {
-	name, _, _ := strings.Cut(line, "=")
+	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send a cookie without a name as if its value were a name
 	if name, _, _ = strings.Cut(name, ";"); ownCookie(name) {
 		return false
 	}
-	if c.route.id != "" {
+	if !c.route.shared {
 		return true
 	}
 	_, attributes, _ := strings.Cut(line, ";")

@@ -53,14 +53,25 @@ type Times struct {
 
 // Limits of clients.
 const (
-	headerTime     = 10 * time.Second
-	idleTime       = 2 * time.Minute
-	bodyTime       = 30 * time.Second
-	writeTime      = time.Minute
-	maxConns       = 16384
-	maxClientConns = 1024
-	maxHeader      = 64 << 10
-	maxStreams     = 128 // requests at once of a connection of HTTP/2
+	headerTime = 10 * time.Second
+	idleTime   = 2 * time.Minute
+	bodyTime   = 30 * time.Second
+	writeTime  = time.Minute
+	maxHeader  = 64 << 10
+	maxStreams = 128 // requests at once of a connection of HTTP/2
+)
+
+// Limits of what clients can make the process keep in memory, which has to fit into its limit of 4 GiB: a connection takes at most
+// about 350 KiB (what HTTP/2 receives and has not passed on, a frame, a header, a record of TLS), and a request 150 KiB (its header,
+// buffers and goroutines), together 2.6 GiB.
+const (
+	maxConns         = 4096
+	maxClientConns   = 512
+	maxAllRequests   = 8192 // including those that are refused
+	maxOwnRequests   = 2048 // of them, those of one client
+	maxFrame         = 16 << 10
+	maxStreamReceive = 64 << 10
+	maxConnReceive   = 256 << 10
 )
 
 // An Ingress serves routes. It is safe for concurrent use.
@@ -97,7 +108,10 @@ func New(cfg Config) *Ingress {
 	g.server = &http.Server{
 		Handler: g, ReadHeaderTimeout: cfg.Times.Header, IdleTimeout: cfg.Times.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: g.certificate},
-		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
+			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: cfg.Times.Write,
+		},
 	}
 	return g
 }
@@ -178,6 +192,7 @@ type call struct {
 	until  time.Time // when the token of the call expires; zero: never
 	cancel context.CancelCauseFunc
 	idle   *time.Timer
+	ended  atomic.Bool
 }
 
 // callKey is the key of the *call in the context of a request.
@@ -186,13 +201,24 @@ type callKey struct{}
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
 // touch defers the end of a call that has no traffic.
-func (c *call) touch() { c.idle.Reset(time.Duration(c.route.spec.IdleTimeout)) }
+func (c *call) touch() {
+	c.idle.Reset(time.Duration(c.route.spec.IdleTimeout))
+	if c.ended.Load() {
+		c.idle.Stop() // the transport may read and write after the call
+	}
+}
 
 // ServeHTTP implements [http.Handler].
 func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := g.cfg.Now()
-	out := &responder{ResponseWriter: w, rc: http.NewResponseController(w), timeout: g.cfg.Times.Write}
 	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	leave, ok := g.limits.arrive(client)
+	if !ok {
+		panic(http.ErrAbortHandler) // an answer would take memory until the client has read it
+	}
+	defer leave()
+	out := &responder{ResponseWriter: w, deadlines: newDeadlines(w, r, g.cfg.Times)}
+	defer out.finish()
 	c := &call{client: client.Addr().Unmap().WithZone(""), secure: r.TLS != nil, query: r.URL.RawQuery}
 	defer func() {
 		if g.cfg.Logged != nil && c.route != nil && c.route.id != "" {
@@ -219,9 +245,12 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	case t == nil:
 		return nil, &refusal{status: http.StatusServiceUnavailable, msg: "routes are not there yet; try again"}
 	case r.Method == http.MethodConnect || !checkPath(r.URL):
-		return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+		return nil, errPath
 	}
-	c.route = t.find(r)
+	var ok bool
+	if c.route, ok = t.find(r); !ok {
+		return nil, errPath
+	}
 	if c.route == nil {
 		return nil, &refusal{status: http.StatusNotFound, msg: "no route leads from here"}
 	}
@@ -244,13 +273,16 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	if err := g.authenticate(t, c, out, r); err != nil || out.status != 0 {
 		return leave, err
 	}
+	if err := g.limits.proceed(c, g.cfg.Now()); err != nil {
+		return nil, err
+	}
 	if r.ContentLength > int64(spec.MaxBody) {
 		return nil, errTooLarge
 	}
 	if spec.StripPrefix && spec.Path != "" {
 		u := *r.URL
 		if !strip(&u, spec.Path) {
-			return nil, &refusal{status: http.StatusBadRequest, msg: "the path of the request is not allowed"}
+			return nil, errPath
 		}
 		r.URL = &u
 	}
@@ -263,7 +295,10 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	defer cancel(nil)
 	c.cancel = cancel
 	c.idle = time.AfterFunc(time.Duration(c.route.spec.IdleTimeout), func() { cancel(errIdle) })
-	defer c.idle.Stop()
+	defer func() {
+		c.ended.Store(true)
+		c.idle.Stop()
+	}()
 	if !c.until.IsZero() {
 		defer time.AfterFunc(c.until.Sub(g.cfg.Now()), func() { cancel(errExpired) }).Stop()
 	}
@@ -275,8 +310,9 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	}
 	defer g.usage.begin(c.route.sandbox)()
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, rc: out.rc, timeout: g.cfg.Times.Body}
+		r.Body = &clientBody{ReadCloser: http.MaxBytesReader(out, r.Body, int64(c.route.spec.MaxBody)), call: c, deadlines: out.deadlines}
 	}
+	out.atEnd = func(f func()) { context.AfterFunc(ctx, f) }
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 

@@ -229,6 +229,14 @@ func TestMatch(t *testing.T) {
 		{host: "a.example", path: "/api/..;x/admin", status: 400},
 		{host: "a.example", path: "/api/..%5cadmin", status: 400},
 		{host: "a.example", path: "//admin", status: 401},
+		{host: "a.example", path: "/admin;x/y", status: 400},
+		{host: "a.example", path: "/admin%3bx/y", status: 400},
+		{host: "a.example", path: "/api;x/y", status: 400},
+		{host: "a.example", path: "/;x/admin", status: 400},
+		{host: "a.example", path: "/;/admin", status: 400},
+		{host: "a.example", path: "/api/x;y", port: 2},
+		{host: "a.example", path: "/x;/api", port: 1},
+		{host: "only.example", path: "/x;y", status: 400},
 		{host: "a.example", path: "/%2fadmin", status: 401},
 		{host: "a.example", path: "/%61dmin/", status: 401},
 		{host: domain, path: "/p/x", port: 4},
@@ -272,7 +280,10 @@ func TestMatch(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Set-Cookie", "ok=1; Path=/")
+		w.Header().Add("Set-Cookie", "wide=1; Path=/; domain = example")
 		w.Header().Add("Set-Cookie", "caisson-token=mine; Path=/")
+		w.Header().Add("Set-Cookie", "=caisson-token-rt-x=mine; Path=/")
+		w.Header().Add("Set-Cookie", "__Host-caisson-token-3000-sb-x=mine; Path=/")
 		w.Header().Add("Set-Cookie", "__Host-Caisson-Token=mine; Path=/")
 		w.Header().Set("Caisson-Anything", "x")
 		w.Header().Set("X-Powered-By", "x")
@@ -281,12 +292,17 @@ func TestHeaders(t *testing.T) {
 	w.configure(caisson.RouteSpec{
 		Host: "a.example", Headers: &caisson.RouteHeaders{Set: map[string]string{"X-Set": "1"}, Strip: []string{"X-Strip"}},
 		ResponseHeaders: &caisson.RouteHeaders{Set: map[string]string{"X-Frame-Options": "DENY"}, Strip: []string{"X-Powered-By"}},
-	})
+	}, caisson.RouteSpec{Host: "web." + domain}, caisson.RouteSpec{Path: "/path"})
 	res, body := w.get("a.example", "/?a=1&caisson-token=x;b",
 		"X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X_Forwarded_For", "6.6.6.6", "X-Forwarded-Prefix", "/x", "Forwarded", "for=6.6.6.6",
 		"X-Real-Ip", "6.6.6.6", "Caisson-Client", "6.6.6.6", "Caisson_Client", "6.6.6.6", "Connection", "Caisson-Client, X-Secret", "X-Secret", "1",
+		"Client-IP", "6.6.6.6", "True-Client-IP", "6.6.6.6", "X-Client-IP", "6.6.6.6", "X-Cluster-Client-IP", "6.6.6.6", "CF-Connecting-IP", "6.6.6.6",
+		"CF-Connecting-IPv6", "::6", "Fastly-Client-IP", "6.6.6.6", "Fly-Client-IP", "6.6.6.6", "X-Original-Forwarded-For", "6.6.6.6",
+		"X-Originating-IP", "6.6.6.6", "X-Remote-IP", "6.6.6.6", "X_Remote_Addr", "6.6.6.6", "X-Azure-ClientIP", "6.6.6.6", "X-Azure-SocketIP", "6.6.6.6",
+		"X-Envoy-External-Address", "6.6.6.6", "X-ProxyUser-IP", "6.6.6.6", "X-Appengine-User-IP", "6.6.6.6",
+		"X-Original-URL", "/admin", "X-Rewrite-URL", "/admin", "X-HTTP-Method-Override", "PUT", "X-HTTP-Method", "PUT", "X-Method-Override", "PUT",
 		"Via", "1.1 x", "Proxy-Authorization", "x", "X-Strip", "1", "X-Keep", "1", "Authorization", "Bearer app",
-		"Cookie", "a=1; caisson-token=secret; b=2", "Cookie", "__Host-caisson-token=secret", "Referer", "http://a.example/x?caisson-token=secret&y=1")
+		"Cookie", "a=1; caisson-token=secret; b=2", "Cookie", "__Host-caisson-token=secret; Caisson-Token-rt-x=secret", "Referer", "http://a.example/x?caisson-token=secret&y=1")
 	s := parseSeen(t, body)
 	want := http.Header{
 		"X-Set": {"1"}, "X-Keep": {"1"}, "Authorization": {"Bearer app"}, "Cookie": {"a=1; b=2"}, "Caisson-Client": {"127.0.0.1"},
@@ -298,8 +314,15 @@ func TestHeaders(t *testing.T) {
 	if s.Host != "a.example" {
 		t.Errorf("the sandbox sees host %s", s.Host)
 	}
-	if got := res.Header.Values("Set-Cookie"); len(got) != 1 || got[0] != "ok=1; Path=/" {
+	// A host of its own may have cookies for its parent. Below the ingress's domain they would be for sandboxes of others.
+	if got := res.Header.Values("Set-Cookie"); len(got) != 2 || got[0] != "ok=1; Path=/" || got[1] != "wide=1; Path=/; domain = example" {
 		t.Errorf("cookies %q", got)
+	}
+	for _, host := range []string{"web." + domain, domain} {
+		res, _ := w.get(host, "/path")
+		if got := res.Header.Values("Set-Cookie"); res.StatusCode != 200 || len(got) != 1 || got[0] != "ok=1; Path=/" {
+			t.Errorf("%s: %d, cookies %q", host, res.StatusCode, got)
+		}
 	}
 	if res.Header.Get("Caisson-Anything") != "" || res.Header.Get("X-Powered-By") != "" || res.Header.Get("X-Frame-Options") != "DENY" {
 		t.Errorf("the client sees %v", res.Header)
@@ -363,7 +386,8 @@ func (w *world) sign(t signedurl.Token) string {
 // that the sandbox does not see it.
 func TestSigned(t *testing.T) {
 	w := newWorld(t, mirror, nil)
-	w.configure(caisson.RouteSpec{Host: "signed.example", Auth: caisson.RouteAuth{Kind: "signed"}})
+	w.configure(caisson.RouteSpec{Host: "signed.example", Auth: caisson.RouteAuth{Kind: "signed"}},
+		caisson.RouteSpec{Host: "signed.example", Path: "/b", Auth: caisson.RouteAuth{Kind: "signed"}}, caisson.RouteSpec{Host: "signed.example", Path: "/public"})
 	host := fmt.Sprintf("3000-%s.%s", sandboxID, domain)
 	token := w.sign(signedurl.Token{Sandbox: sandboxID, Port: 3000})
 	res, _ := w.get(host, "//evil.example/x?a=1&caisson-token="+token+"&b=%20")
@@ -375,7 +399,7 @@ func TestSigned(t *testing.T) {
 		t.Fatalf("%+v", cookies)
 	}
 	cookie := cookies[0].Name + "=" + cookies[0].Value
-	for _, how := range [][]string{{"Cookie", "x=1; " + cookie}, {"Cookie", "caisson-token=forged; " + cookie}, {"Caisson-Token", token}} {
+	for _, how := range [][]string{{"Cookie", "x=1; " + cookie}, {"Cookie", cookies[0].Name + "=forged; " + cookie}, {"Caisson-Token", token}} {
 		res, body := w.get(host, "/clean?q", how...)
 		if s := parseSeen(t, body); res.StatusCode != 200 || s.Query != "q" || strings.Contains(fmt.Sprint(s), token) {
 			t.Errorf("%d %s", res.StatusCode, body)
@@ -394,7 +418,8 @@ func TestSigned(t *testing.T) {
 		{host, route}, {"signed.example", w.sign(signedurl.Token{Route: caisson.NewID(caisson.RoutePrefix)})},
 		{host, w.sign(signedurl.Token{Sandbox: sandboxID, Port: 3000, Expires: time.Now().Add(-time.Second)})}, {host, ""}, {host, "x" + token},
 	} {
-		for _, how := range [][]string{{"Cookie", "caisson-token=" + c.token}, {"Caisson-Token", c.token}} {
+		names := []string{cookies[0].Name, "caisson-token", "caisson-token-" + string(w.routes[0].ID)}
+		for _, how := range [][]string{{"Cookie", strings.Join(names, "="+c.token+"; ") + "=" + c.token}, {"Caisson-Token", c.token}} {
 			if res, body := w.get(c.host, "/", how...); res.StatusCode != 401 {
 				t.Errorf("%s with %s: %d %s", c.host, c.token, res.StatusCode, body)
 			}
@@ -403,8 +428,31 @@ func TestSigned(t *testing.T) {
 			t.Errorf("%s with %s in the query: %d %s", c.host, c.token, res.StatusCode, body)
 		}
 	}
-	if res, _ := w.get("signed.example", "/", "Cookie", "caisson-token="+route); res.StatusCode != 200 {
-		t.Errorf("route: %d", res.StatusCode)
+	// Routes of one host have a cookie each, so that a visit of one ends none of another.
+	jar := map[string]string{}
+	for i, path := range []string{"/", "/b"} {
+		res, _ := w.get("signed.example", path+"?caisson-token="+w.sign(signedurl.Token{Route: w.routes[i].ID}))
+		for _, c := range res.Cookies() {
+			jar[c.Name] = c.Value
+		}
+	}
+	both := ""
+	for name, value := range jar {
+		both += name + "=" + value + "; "
+	}
+	for _, path := range []string{"/", "/b"} {
+		if res, body := w.get("signed.example", path, "Cookie", both); res.StatusCode != 200 || strings.Contains(body, "caisson-token") {
+			t.Errorf("route %s: %d %s", path, res.StatusCode, body)
+		}
+	}
+	// A service worker would see the addresses of later visits, with their tokens, whatever route of the host it comes from.
+	for _, path := range []string{"/sw.js", "/public/sw.js"} {
+		if res, body := w.get("signed.example", path, "Cookie", both, "Service-Worker", "script"); res.StatusCode != 403 {
+			t.Errorf("a service worker from %s: %d %s", path, res.StatusCode, body)
+		}
+	}
+	if res, body := w.get(host, "/sw.js", "Cookie", cookie, "Service-Worker", "script"); res.StatusCode != 403 {
+		t.Errorf("a service worker: %d %s", res.StatusCode, body)
 	}
 	// Pages of other sandboxes are of the same site, so the browser sends the cookie.
 	for _, how := range [][]string{

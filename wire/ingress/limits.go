@@ -22,7 +22,7 @@ type limits struct {
 
 // A limitKey is what is counted: a client of a route, or all of them if client is the zero value.
 type limitKey struct {
-	route  caisson.ID // that of the sandbox for a host of the form PORT-SANDBOX.DOMAIN
+	route  caisson.ID // that of the sandbox for a host of the form PORT-SANDBOX.DOMAIN; "": requests of all routes and of none
 	client netip.Prefix
 }
 
@@ -30,33 +30,63 @@ func newLimits() *limits {
 	return &limits{active: map[limitKey]int{}, buckets: lru.New[limitKey, *bucket](maxBuckets)}
 }
 
-// enter counts a request, or returns an error if there are too many. leave must be called at its end.
-func (l *limits) enter(c *call, now time.Time) (leave func(), err error) {
-	id := c.route.id
-	if id == "" {
-		id = c.route.sandbox
+// arrive counts a request, whatever its route. It returns false if there are too many. leave must be called at its end.
+func (l *limits) arrive(client netip.AddrPort) (leave func(), ok bool) {
+	all, one := limitKey{}, limitKey{client: connlimit.SourceOf(client.String())}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.active[all] >= maxAllRequests || l.active[one] >= maxOwnRequests {
+		return nil, false
 	}
-	all, one := limitKey{route: id}, limitKey{id, connlimit.SourceOf(netip.AddrPortFrom(c.client, 0).String())}
+	return l.count(all, one), true
+}
+
+// enter counts a request of a route, or returns an error if there are too many. leave must be called at its end.
+func (l *limits) enter(c *call, now time.Time) (leave func(), err error) {
+	all, one := c.limitKeys()
 	spec := &c.route.spec.Limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.active[all] >= spec.MaxRequests || l.active[one] >= spec.MaxClient {
+	if l.active[all] >= spec.MaxRequests || l.active[one] >= spec.MaxClient || !l.take(one, spec.Client, now) {
 		return nil, errBusy
 	}
-	if !l.take(one, spec.Client, now) || spec.Total != (caisson.RouteRate{}) && !l.take(all, spec.Total, now) {
-		return nil, errBusy
+	return l.count(all, one), nil
+}
+
+// count counts a request until leave is called. The caller must hold l.mu.
+func (l *limits) count(keys ...limitKey) (leave func()) {
+	for _, k := range keys {
+		l.active[k]++
 	}
-	l.active[all]++
-	l.active[one]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for _, k := range []limitKey{all, one} {
+		for _, k := range keys {
 			if l.active[k]--; l.active[k] == 0 {
 				delete(l.active, k)
 			}
 		}
-	}, nil
+	}
+}
+
+// proceed takes an authenticated request from the rate of its route, or returns an error. What strangers send does not use it up.
+func (l *limits) proceed(c *call, now time.Time) error {
+	all, _ := c.limitKeys()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rate := c.route.spec.Limits.Total; rate != (caisson.RouteRate{}) && !l.take(all, rate, now) {
+		return errBusy
+	}
+	return nil
+}
+
+// limitKeys returns what a call is counted by.
+func (c *call) limitKeys() (all, one limitKey) {
+	id := c.route.id
+	if id == "" {
+		id = c.route.sandbox
+	}
+	return limitKey{route: id}, limitKey{id, connlimit.SourceOf(netip.AddrPortFrom(c.client, 0).String())}
 }
 
 // take takes a token from a bucket. The caller must hold l.mu.

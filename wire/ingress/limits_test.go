@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,9 @@ func TestLimits(t *testing.T) {
 	w.configure(
 		caisson.RouteSpec{Host: "rate", Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: 1, Burst: 3}}},
 		caisson.RouteSpec{Host: "total", Limits: caisson.RouteLimits{Total: caisson.RouteRate{PerSecond: 1, Burst: 2}}},
+		caisson.RouteSpec{Host: "private", Auth: caisson.RouteAuth{Kind: "bearer", Hashes: []string{hash("t")}}, Limits: caisson.RouteLimits{
+			Client: caisson.RouteRate{PerSecond: 1, Burst: 4}, Total: caisson.RouteRate{PerSecond: 1, Burst: 1},
+		}},
 		caisson.RouteSpec{Host: "busy", Limits: caisson.RouteLimits{MaxRequests: 1}}, caisson.RouteSpec{Host: "body", MaxBody: 10},
 		caisson.RouteSpec{Host: "slow"}, caisson.RouteSpec{Host: "late", Timeout: caisson.Duration(300 * time.Millisecond)},
 	)
@@ -65,6 +69,16 @@ func TestLimits(t *testing.T) {
 			if ok := res.StatusCode == 200; ok != (i < burst) || !ok && (res.StatusCode != 429 || res.Header.Get("Retry-After") == "") {
 				t.Errorf("%s, request %d: %d", host, i, res.StatusCode)
 			}
+		}
+	}
+	// Strangers do not use up what a route may have, but their own part.
+	for i, want := range []int{401, 401, 200, 429, 429} {
+		token := "t"
+		if want == 401 {
+			token = "wrong"
+		}
+		if res, _ := w.get("private", "/", "Authorization", "Bearer "+token); res.StatusCode != want {
+			t.Errorf("private, request %d: %d, want %d", i, res.StatusCode, want)
 		}
 	}
 	done := make(chan struct{})
@@ -131,6 +145,33 @@ func TestLimits(t *testing.T) {
 	for _, c := range open {
 		c.Close()
 	}
+}
+
+// TestAllRequests tests the limits of requests of one client and of all, whatever their route.
+func TestAllRequests(t *testing.T) {
+	l := newLimits()
+	first := netip.MustParseAddrPort("192.0.2.1:1")
+	arrive := func(client netip.AddrPort, n, want int) (leave func()) {
+		t.Helper()
+		for i := range n {
+			f, ok := l.arrive(client)
+			if ok != (i < want) {
+				t.Fatalf("%s, request %d: %t", client, i, ok)
+			}
+			if ok {
+				leave = f
+			}
+		}
+		return leave
+	}
+	leave := arrive(first, maxOwnRequests+1, maxOwnRequests)
+	for i := range maxAllRequests/maxOwnRequests - 1 {
+		arrive(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}), 1), maxOwnRequests, maxOwnRequests)
+	}
+	other := netip.MustParseAddrPort("198.51.100.1:1")
+	arrive(other, 1, 0)
+	leave()
+	arrive(other, 2, 1)
 }
 
 func TestCORS(t *testing.T) {

@@ -26,6 +26,8 @@ type route struct {
 	id      caisson.ID // "" for a host of the form PORT-SANDBOX.DOMAIN
 	spec    caisson.RouteSpec
 	sandbox caisson.ID
+	shared  bool // the host is the ingress's domain or below it, where sandboxes of others are
+	signed  bool // this route, or another one of its host, is used with signed URLs
 }
 
 // newTable compiles routes. The daemon has checked them; what is wrong nevertheless is an error.
@@ -46,31 +48,50 @@ func newTable(c caisson.IngressConfig) (*table, error) {
 		if r.Spec.Host != "" {
 			host = r.Spec.Host
 		}
-		x := &route{id: r.ID, spec: withDefaults(r.Spec), sandbox: sandbox}
+		x := &route{id: r.ID, spec: withDefaults(r.Spec), sandbox: sandbox, shared: underDomain(host, t.domain)}
 		t.routes[r.ID] = x
 		t.hosts[host] = append(t.hosts[host], x)
 	}
 	for _, list := range t.hosts {
 		slices.SortStableFunc(list, func(a, b *route) int { return len(b.spec.Path) - len(a.spec.Path) })
+		signed := slices.ContainsFunc(list, func(x *route) bool { return x.spec.Auth.Kind == caisson.RouteAuthSigned })
+		for _, x := range list {
+			x.signed = signed
+		}
 	}
 	return t, nil
 }
 
-// find returns the route of a request, or nil. The path of r must have been checked with checkPath.
-func (t *table) find(r *http.Request) *route {
+// find returns the route of a request, or nil. ok is false if servers may disagree about what route its path belongs to. The path of
+// r must have been checked with checkPath.
+func (t *table) find(r *http.Request) (found *route, ok bool) {
 	host, ok := canonicalHost(r.Host)
 	if !ok {
-		return nil
+		return nil, true
 	}
-	path := collapse(r.URL.Path)
-	for _, x := range t.hosts[host] {
+	found = match(t.hosts[host], r.URL.Path)
+	if found != match(t.hosts[host], cutParameters(r.URL.Path)) {
+		return nil, false
+	}
+	if found == nil && t.hosts[host] == nil {
+		found = t.direct(host)
+	}
+	return found, true
+}
+
+// match returns the first route of list that path belongs to, or nil.
+func match(list []*route, path string) *route {
+	path = collapse(path)
+	for _, x := range list {
 		if underPath(path, x.spec.Path) {
 			return x
 		}
 	}
-	if t.hosts[host] != nil {
-		return nil
-	}
+	return nil
+}
+
+// direct returns the route of a host of the form PORT-SANDBOX.DOMAIN, or nil.
+func (t *table) direct(host string) *route {
 	label, ok := strings.CutSuffix(host, "."+t.domain)
 	if !ok {
 		return nil
@@ -79,9 +100,13 @@ func (t *table) find(r *http.Request) *route {
 	if !ok {
 		return nil
 	}
-	return &route{sandbox: sandbox, spec: withDefaults(caisson.RouteSpec{
+	return &route{sandbox: sandbox, shared: true, signed: true, spec: withDefaults(caisson.RouteSpec{
 		Sandbox: string(sandbox), Port: port, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthSigned},
 	})}
+}
+
+func underDomain(host, domain string) bool {
+	return host == domain || strings.HasSuffix(host, "."+domain)
 }
 
 // parseLabel parses PORT-SANDBOX, the first label of a host that is not that of a route.
@@ -131,6 +156,18 @@ func collapse(path string) string {
 	return path
 }
 
+// cutParameters removes what follows a semicolon from each segment of a path, as some servers do.
+func cutParameters(path string) string {
+	if !strings.Contains(path, ";") {
+		return path
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i], _, _ = strings.Cut(s, ";")
+	}
+	return strings.Join(segments, "/")
+}
+
 // checkPath reports whether a path means the same to every server: it begins with a slash and has no segment, however it is
 // written, that a server may resolve as "." or "..", no backslash and no control character. Otherwise a path that matches one
 // route could lead a sandbox to what another one protects.
@@ -143,8 +180,7 @@ func checkPath(u *url.URL) bool {
 			return false
 		}
 	}
-	for segment := range strings.SplitSeq(u.Path, "/") {
-		segment, _, _ = strings.Cut(segment, ";") // some servers ignore what follows
+	for segment := range strings.SplitSeq(cutParameters(u.Path), "/") {
 		if segment == "." || segment == ".." {
 			return false
 		}

@@ -8,10 +8,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,9 +102,51 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := res.Cookies(); res.ProtoMajor != 2 || res.StatusCode != http.StatusFound || len(c) != 1 || c[0].Name != "__Host-caisson-token" || !c[0].Secure {
+		if c := res.Cookies(); res.ProtoMajor != 2 || res.StatusCode != http.StatusFound || len(c) != 1 || c[0].Name != "__Host-caisson-token-3000-"+string(sandboxID) || !c[0].Secure {
 			t.Errorf("%s, %d, %+v", res.Proto, res.StatusCode, c)
 		}
 		plain()
+	}
+}
+
+// tls serves the routes of w with TLS too. It returns the address, and a client that trusts the certificate there.
+func (w *world) tls() (addr string, c *http.Client) {
+	w.t.Helper()
+	cert, key, pool := newCertificate(w.t)
+	g := New(w.cfg)
+	if err := g.Configure(&caisson.IngressConfig{
+		Domain: domain, Key: w.private.Public().(ed25519.PublicKey), Routes: w.routes, Certificate: cert, CertificateKey: key,
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	go g.Serve(l)
+	t := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: pool}}
+	w.t.Cleanup(func() {
+		t.CloseIdleConnections()
+		g.Close()
+	})
+	return l.Addr().String(), &http.Client{Transport: t, Timeout: limit}
+}
+
+// TestFrames tests that a client of HTTP/2 cannot make the server allocate memory for a large frame.
+func TestFrames(t *testing.T) {
+	w := newWorld(t, mirror, nil)
+	addr, client := w.tls()
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = []string{"h2"}
+	c, err := tls.Dial("tcp", addr, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"+"\x00\x40\x01\xfa\x00\x00\x00\x00\x00") // the header of a frame of 16385 bytes
+	b, err := io.ReadAll(c)
+	if err != nil || !strings.Contains(string(b), "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x06") {
+		t.Errorf("%q, %v; want GOAWAY with FRAME_SIZE_ERROR", b, err)
 	}
 }

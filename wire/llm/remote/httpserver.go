@@ -17,8 +17,13 @@ import (
 const (
 	headerTimeout     = 10 * time.Second
 	serverIdleTimeout = 2 * time.Minute
-	maxConns          = 4096 // concurrent connections of all sources
+	maxConns          = 2048 // concurrent connections of all sources; each takes at most about 350 KiB
 	maxSourceConns    = 256  // concurrent connections of one source; see [connlimit.SourceOf]
+	writeTimeout      = time.Minute
+	maxStreams        = 128 // concurrent requests of one connection of HTTP/2
+	maxFrame          = 16 << 10
+	maxStreamReceive  = 64 << 10
+	maxConnReceive    = 256 << 10
 )
 
 // A HTTPServer serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
@@ -33,6 +38,10 @@ func NewHTTPServer(h http.Handler) *HTTPServer {
 	f := &HTTPServer{}
 	f.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: serverIdleTimeout, MaxHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
+			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: writeTimeout,
+		},
 		ErrorLog:  log.New(discardLog{}, "", 0), // failed handshakes of untrusted clients
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.certificate},
 	}
