@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -341,8 +342,8 @@ func (h *sshHost) newKey(name string) (file string) {
 // TestSSHListener tests who may log in over TCP, and that a hundred strangers do not keep anybody out.
 func TestSSHListener(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
-	h := newSSHHost(t, "ssh: {listen: 127.0.0.1:"+port+"}")
+	port, apiPort := freePort(t), freePort(t)
+	h := newSSHHost(t, "listen: 127.0.0.1:"+apiPort, "ssh: {listen: 127.0.0.1:"+port+"}")
 	known := h.write("known", h.ok("ssh-config", "--known-host", "[127.0.0.1]:"+port)+"\n")
 	login := func(key, user string, command ...string) []string {
 		return append([]string{
@@ -394,25 +395,31 @@ func TestSSHListener(t *testing.T) {
 		t.Errorf("%d jobs for 250 strangers", n)
 	}
 
-	// A token that is revoked ends its connections.
-	ctx, cancel := context.WithTimeout(t.Context(), hang)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "ssh", login(mine, "web", "echo on; sleep 1000")...)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	// A token that is revoked ends its connections, those over the API too.
+	secret := h.ok("token", "create", "api", "-q")
+	tokens := shows[[]caisson.Token](h.host, "token", "ls")
+	api := tokens[slices.IndexFunc(tokens, func(x caisson.Token) bool { return x.Name == "api" })].ID
+	for id, args := range map[string][]string{token: login(mine, "web"), string(api): {"-F", h.config, "web.caisson"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "ssh", append(args, "echo on; sleep 1000")...)
+		cmd.Env = append(slices.Clone(h.env), "CAISSON_HOST=http://127.0.0.1:"+apiPort, "CAISSON_TOKEN="+secret)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+			t.Fatal(err)
+		}
+		h.ok("token", "rm", id)
+		if err := cmd.Wait(); err == nil || ctx.Err() != nil {
+			t.Errorf("the connection of a revoked token: %v, %v", err, ctx.Err())
+		}
+		poll.Until(t, settle, func() bool { return len(h.processNames()) == 0 })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
-	h.ok("token", "rm", token)
-	if err := cmd.Wait(); err == nil || ctx.Err() != nil {
-		t.Errorf("the connection of a revoked token: %v, %v", err, ctx.Err())
-	}
-	poll.Until(t, settle, func() bool { return len(h.processNames()) == 0 })
 	if r := h.tool(nil, "ssh", login(mine, "web", "true")...); r.code != 255 {
 		t.Errorf("with a revoked key: %v", r)
 	}
