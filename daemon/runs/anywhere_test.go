@@ -35,6 +35,7 @@ var ways = []way{
 		Agent: "served", Prompt: "look", Session: "s", Kind: caisson.WorkspaceVolume, Source: "data",
 	}, sleeps: caisson.Suspended},
 	{name: "on a repository", req: caisson.RunRequest{Agent: "echo", Prompt: "look", Repo: &caisson.RepoRequest{Name: "r"}}},
+	{name: "at a terminal", req: caisson.RunRequest{Agent: "console", Interactive: true}},
 }
 
 // relay grants every sandbox access to every repository, and returns a delivery for each run.
@@ -106,6 +107,7 @@ func newTrail(t *testing.T, v way) *trail {
 	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
 	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
 	w.put(warmAgent())
+	w.put(caisson.Agent{ID: "console", Interactive: []string{"/bin/console", "briefly"}})
 	x := &trail{world: w, way: v, relay: &relay{steps: &w.steps, in: map[caisson.ID]bool{}, deliveries: map[caisson.ID]*caisson.Delivery{}}}
 	w.down()
 	w.config.Work.Relay = x.relay
@@ -145,6 +147,8 @@ func (x *trail) answer() string {
 	switch x.req.Agent {
 	case "boss":
 		return "led"
+	case "console":
+		return ""
 	case "echo":
 		return "0 services"
 	}

@@ -122,6 +122,7 @@ type (
 	files     interface{ caisson.Files }
 	snapshots interface{ caisson.Snapshots }
 	templates interface{ caisson.Templates }
+	terminals interface{ caisson.Terminals }
 )
 
 // steps contains all calls to the lifecycle core, and to the store about runs, sessions and budgets, in their order.
@@ -152,6 +153,7 @@ type boxes struct {
 	files
 	snapshots
 	templates
+	terminals
 	core *sandboxes.Core
 
 	steps *steps
@@ -329,6 +331,20 @@ func (b *boxes) Fork(ctx context.Context, ref string, req caisson.ForkRequest) (
 		return nil, err
 	}
 	return b.snapshots.Fork(ctx, ref, req)
+}
+
+func (b *boxes) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
+	if err := b.note(ctx, "create terminal"); err != nil {
+		return nil, err
+	}
+	return b.terminals.CreateTerminal(ctx, ref, req)
+}
+
+func (b *boxes) AttachTerminal(ctx context.Context, ref string, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
+	if err := b.note(ctx, "attach terminal"); err != nil {
+		return nil, err
+	}
+	return b.terminals.AttachTerminal(ctx, ref, id, req)
 }
 
 func (b *boxes) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {

@@ -39,7 +39,8 @@ func (e *executor) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
 func (e *executor) run(ctx context.Context, x *attempt) {
 	err := e.do(ctx, x)
 	if err != nil && errors.Is(context.Cause(ctx), errClosing) {
-		return // The next daemon reconciles the run.
+		_ = x.rec.flush() // The next daemon, which reconciles the run, may add to its events.
+		return
 	}
 	// The following steps are required for a cancelled run, too.
 	clean := context.WithoutCancel(ctx)

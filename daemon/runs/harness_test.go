@@ -82,6 +82,7 @@ func (p plan) world(t *testing.T) *world {
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
+	programs["/bin/console"] = func([]string) fake.Program { return fake.Func(console) }
 	w.rt = got(fake.New(fake.Config{Dir: t.TempDir(), Programs: programs}))(t)
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dir := t.TempDir()
@@ -153,9 +154,9 @@ func (w *world) boot() {
 	w.life = life
 	w.boxes = &boxes{
 		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), core: life,
-		steps: &w.steps,
+		terminals: sandboxes.NewTerminals(life, w.rt), steps: &w.steps,
 	}
-	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, nil, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
+	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
 	w.Core = runs.New(w.config)
 	must(w.t, w.Reconcile(w.t.Context()))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,9 +116,6 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 		x.box.pids = map[int]bool{} // which processes are the agent's is no longer known: all end with it
 	}
 	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
-	if err := x.rec.flush(); err != nil {
-		return err // The agent's events could not be recorded.
-	}
 	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)
 	defer cancel()
 	return i.execute(ctx, x, r.Deadline)
@@ -168,7 +166,7 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			switch sb, gone := i.sandbox(ctx, box); {
 			case gone != nil && ctx.Err() == nil:
 				return exit, gone
-			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound:
+			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound && i.lost(ctx, box, terminal):
 				return exit, failf(caisson.RunAgentError, "the agent's terminal is gone")
 			}
 		}
@@ -181,6 +179,12 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			return exit, errors.Join(context.Cause(ctx), i.kill(context.WithoutCancel(ctx), box, terminal))
 		}
 	}
+}
+
+// lost reports whether the sandbox knows that it has no such terminal: that nobody answers may have other reasons.
+func (i *interactive) lost(ctx context.Context, box, terminal caisson.ID) bool {
+	list, err := i.terminals.ListTerminals(ctx, string(box))
+	return err == nil && !slices.ContainsFunc(list, func(t caisson.Terminal) bool { return t.ID == terminal })
 }
 
 // kill removes the terminal and waits for the end of its program, for a while: afterwards its changes are read.

@@ -124,10 +124,14 @@ func (s *Server) Serve(ln Listener) {
 // readOutput keeps the program's output until its end.
 func (s *Server) readOutput() {
 	b := make([]byte, maxData)
+	asked := newQueries()
 	for {
 		n, err := s.program.Read(b)
 		s.mu.Lock()
 		s.out.add(b[:n])
+		if answers := asked.read(b[:n], s.info.Rows, s.info.Cols); len(s.pending)+len(answers) <= maxPending {
+			s.pending = append(s.pending, answers...)
+		}
 		if err != nil {
 			exit := s.program.Exit()
 			s.info.Exit = &exit

@@ -49,6 +49,7 @@ type Filter struct {
 	cr           bool   // Log: a carriage return is held until the next byte.
 	out          []byte
 	modesChanged bool // Screen: a sequence with a lasting effect was passed, see Close.
+	origin       bool // Screen: positions may be relative to the margins.
 }
 
 // NewFilter returns a filter that writes to w.
@@ -84,15 +85,19 @@ func (f *Filter) Close() error {
 	} else {
 		f.reject()
 	}
+	if f.origin { // This moves the cursor.
+		f.out = append(f.out, "\x1b[?6l"...)
+	}
 	if f.modesChanged {
 		f.out = append(f.out, resetScreen...)
-		f.modesChanged = false
 	}
+	f.modesChanged, f.origin = false, false
 	return f.flush()
 }
 
-// resetScreen resets the modes that Screen mode lets programs switch on.
-const resetScreen = "\x1b[?1000;1002;1003;1004;1005;1006;1015;2004;2026;1;5;6l\x1b[?1049l\x1b[?25;7h\x1b[4l\x1b[r\x1b(B\x0f\x1b>\x1b[m"
+// resetScreen resets the modes that Screen mode lets programs switch on. The cursor stays where it is, unless it was on the alternate
+// screen: its position is saved before the margins are reset, which moves it, and before 1049l, which restores a saved one.
+const resetScreen = "\x1b[?1000;1002;1003;1004;1005;1006;1015;2004;2026;1;5l\x1b7\x1b[r\x1b8\x1b[?1049l\x1b[?25;7h\x1b[4l\x1b(B\x0f\x1b>\x1b[m"
 
 func (f *Filter) flush() error {
 	if len(f.out) == 0 {

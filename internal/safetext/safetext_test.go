@@ -139,6 +139,17 @@ func TestCloseRestoresTheScreen(t *testing.T) {
 			t.Errorf("the reset lacks %s", m)
 		}
 	}
+	// What moves the cursor is between saving and restoring it, and the origin mode is reset only if it was set.
+	if !strings.Contains(resetScreen, "\x1b7\x1b[r\x1b8") || strings.Contains(resetScreen, "6l\x1b7") {
+		t.Errorf("the reset moves the cursor: %q", resetScreen)
+	}
+	b.Reset()
+	f = NewFilter(&b, Screen)
+	f.Write([]byte("\x1b[?6h"))
+	f.Close()
+	if want := "\x1b[?6h\x1b[?6l" + resetScreen; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
 	b.Reset()
 	f = NewFilter(&b, Screen)
 	f.Write([]byte("plain"))

@@ -99,7 +99,7 @@ func (f *Filter) endCSI() {
 	}
 }
 
-// privateModes are the DEC modes that full screen programs use. [resetScreen] resets all of them.
+// privateModes are the DEC modes that full screen programs use. [Filter.Close] resets all of them.
 var privateModes = []int{1, 5, 6, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
 
 // modes passes the allowed modes of CSI … h and CSI … l.
@@ -118,6 +118,7 @@ func (f *Filter) modes(body []byte, final byte) {
 			out = append(out, ';')
 		}
 		out = strconv.AppendInt(out, int64(m), 10)
+		f.origin = f.origin || prefix != "" && m == 6 && final == 'h'
 	}
 	if n > 0 {
 		f.modesChanged = true
