@@ -134,6 +134,22 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 }
 
+// TestUsesAreBounded checks that reports of use arrive in parts, and that a larger one than the wire process may send ends it.
+func TestUsesAreBounded(t *testing.T) {
+	t.Parallel()
+	var heard atomic.Int64
+	_, process, done := hear(t, Config{}, Handlers{Used: func(list []caisson.IngressUse) { heard.Add(int64(len(list))) }})
+	list := slices.Repeat([]caisson.IngressUse{{Sandbox: caisson.NewID(caisson.SandboxPrefix), Active: true}}, 2*maxUses+1)
+	newFeed(process).reportUses(list)
+	say(t, process, feedMessage{Uses: list[:maxUses+1]})
+	if err := <-done; !errors.Is(err, errMessage) {
+		t.Errorf("%d uses in a message: %v, want %v", maxUses+1, err, errMessage)
+	}
+	if n := heard.Load(); n != int64(len(list)) {
+		t.Errorf("%d uses were taken, want %d", n, len(list))
+	}
+}
+
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	var q decisionQuota

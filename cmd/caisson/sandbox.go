@@ -128,7 +128,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
 		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},
-		{"Unused", autoPause(s.Spec.AutoPause).String()}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 

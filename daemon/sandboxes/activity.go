@@ -11,6 +11,7 @@ import (
 // sandboxes count as just used.
 type activity struct {
 	start time.Time // of the daemon
+	build string
 
 	mu   sync.Mutex
 	uses map[caisson.ID]*uses // guarded by mu
@@ -23,7 +24,9 @@ type uses struct {
 	last  time.Time // end of the last use
 }
 
-func newActivity() *activity { return &activity{start: now(), uses: map[caisson.ID]*uses{}} }
+func newActivity(build string) *activity {
+	return &activity{start: now(), build: build, uses: map[caisson.ID]*uses{}}
+}
 
 // begin counts a use of a sandbox until end is called.
 func (a *activity) begin(id caisson.ID) (end func()) {

@@ -273,6 +273,20 @@ func TestAutoPauseRestart(t *testing.T) {
 	w.wantState(runs.ID, caisson.Running)
 }
 
+// TestAutoPauseOtherBuild: what another build started can only be stopped; nothing else is tried.
+func TestAutoPauseOtherBuild(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	sb := w.create(caisson.CreateRequest{})
+	w.config.Build = "b2"
+	w.restart()
+	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: 1, Pause: 1, Stop: later}})
+	must(t, w.Expire(w.ctx(), sb.ID))
+	w.wantState(sb.ID, caisson.Running)
+	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Stop: 1}})
+	w.waitState(sb.ID, caisson.Stopped)
+}
+
 // TestAutoPauseFails: a step that fails, or whose outcome cannot be stored, is tried again.
 func TestAutoPauseFails(t *testing.T) {
 	t.Parallel()

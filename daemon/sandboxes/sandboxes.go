@@ -181,7 +181,7 @@ func New(cfg Config) (*Core, error) {
 	logs := &logs{dirs: dirs, states: states, background: background, log: log}
 	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
-	activity := newActivity()
+	activity := newActivity(cfg.Build)
 	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	admission := &admission{
@@ -369,7 +369,8 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	return c.garbage.collect(ctx)
 }
 
-// Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
+// Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline or another
+// time at which something is to be done with it.
 func (c *Core) Idle(ctx context.Context) (bool, error) {
 	boxes, err := c.states.list(ctx, caisson.AllAccounts())
 	if err != nil {

@@ -78,6 +78,9 @@ func (a *activity) idleSteps(sb *caisson.Sandbox) (list []step) {
 	default:
 		return nil
 	}
+	if wired(sb) && sb.Build != a.build { // It can only be stopped.
+		p.Suspend, p.Pause = 0, 0
+	}
 	if sb.WakeAt != nil { // A stopped sandbox cannot be woken.
 		p.Stop = 0
 	}

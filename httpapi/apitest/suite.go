@@ -153,6 +153,17 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 			t.Errorf("state %s, want %s", got.State, step.want)
 		}
 	}
+	wake, pause := time.Now().Add(time.Hour).UTC().Truncate(time.Second), caisson.AutoPause{Suspend: ttl, Stop: 2 * ttl}
+	got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &pause, WakeAt: &wake}))(t)
+	if got.Spec.AutoPause != pause || got.WakeAt == nil || !got.WakeAt.Equal(wake) {
+		t.Errorf("extend: %+v, %v", got.Spec.AutoPause, got.WakeAt)
+	}
+	got = must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &caisson.AutoPause{}, WakeAt: &time.Time{}}))(t)
+	if got.WakeAt != nil || got.Spec.AutoPause != (caisson.AutoPause{}) {
+		t.Errorf("extend to never: %+v, %v", got.Spec.AutoPause, got.WakeAt)
+	}
+	_, err = c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: 2, Stop: 1}})
+	Fails(t, err, caisson.Invalid, "autoPause.stop")
 	if got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{TTL: &ttl}))(t); got.PauseAt == nil || got.RemoveAt != nil {
 		t.Errorf("extend: %v %v", got.PauseAt, got.RemoveAt)
 	}

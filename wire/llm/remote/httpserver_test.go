@@ -96,6 +96,17 @@ func TestFrontTLS(t *testing.T) {
 	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
 		t.Error("served without TLS")
 	}
+	// The header of a frame that is too large makes it allocate nothing.
+	if c, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: trustsFirst, NextProtos: []string{"h2"}}); err != nil {
+		t.Error(err)
+	} else {
+		c.SetDeadline(time.Now().Add(time.Minute))
+		io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"+"\x00\x40\x01\xfa\x00\x00\x00\x00\x00")
+		if _, err := io.ReadAll(c); err != nil {
+			t.Errorf("after a frame of 16385 bytes: %v", err)
+		}
+		c.Close()
+	}
 	second, trustsSecond := certificate(t, 2)
 	f.SetCertificate(second)
 	if _, err := fetch(t, "https://"+addr, trustsFirst); err == nil {
