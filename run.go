@@ -66,8 +66,8 @@ type RunRequest struct {
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	// Interactive opens the agent's own interface at a terminal in the sandbox instead of giving it a prompt. The run ends when that
 	// program does.
-	Interactive bool `json:"interactive,omitempty" doc:"Instead of giving it a prompt, start the agent's own interface at a terminal, to which clients attach; the run ends with that program, and has no time limit unless one is given"`
-	Labels  map[string]string `json:"labels,omitempty"`
+	Interactive bool              `json:"interactive,omitempty" doc:"Instead of giving it a prompt, start the agent's own interface at a terminal, to which clients attach; the run ends with that program, and has no time limit unless one is given"`
+	Labels      map[string]string `json:"labels,omitempty"`
 	// Source is the caller's path of the directory that becomes the workspace; Directory is its descriptor, opened by
 	// the client, and only over the unix socket. The callee owns and closes it.
 	Source    string        `json:"source,omitempty"`

@@ -382,8 +382,7 @@ func TestDaemonEndsDuringRequest(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")
 			left := tt.ending
 			var requests atomic.Int64
-			var serve func() error
-			serve = func() error {
+			serve := func() error {
 				l, err := net.Listen("unix", socket)
 				if err != nil {
 					return err

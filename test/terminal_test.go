@@ -139,7 +139,7 @@ func TestTerminal(t *testing.T) {
 	d = again("detached")
 	daemon.kill()
 	<-d.ended // the client cannot go on
-	daemon = h.serve()
+	h.serve()
 	again("restarted").leaves("web")
 	h.ok("sandbox", "suspend", "web")
 	h.ok("sandbox", "wake", "web")

@@ -75,7 +75,7 @@ func (a *app) relaySSH(ctx context.Context, api api, ref string) error {
 		defer conn.Close() // ssh has gone
 		io.Copy(conn, a.in)
 	}()
-	_, err = io.Copy(a.out, conn)
+	_, _ = io.Copy(a.out, conn) // ssh tells its user that the connection has ended
 	return ctx.Err()
 }
 
