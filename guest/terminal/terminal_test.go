@@ -252,7 +252,7 @@ func TestSignal(t *testing.T) {
 // TestLingers: a program that ends at once, with a background process that keeps the terminal open, is not lost.
 func TestLingers(t *testing.T) {
 	b := newBox(t)
-	id := b.start(`(trap '' HUP; while sleep 0.01; do echo noise; done) & echo said; exit 5`, time.Hour)
+	id := b.start(`(trap '' HUP; while sleep 0.01 && echo noise; do :; done) & echo said; exit 5`, time.Hour)
 	poll.Until(t, time.Minute, func() bool {
 		info, err := b.sockets.ask(id, kindInfo)
 		return err == nil && info.Exit != nil
