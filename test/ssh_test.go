@@ -136,10 +136,7 @@ func TestSSH(t *testing.T) {
 			{"sftp", "-F", h.config, "-b", h.write("batch", "mkdir /tmp/d\nput file /tmp/d/sftp\nchmod 600 /tmp/d/sftp\nls -l /tmp/d\n"), "web.caisson"},
 			{"rsync", "-a", "-e", "ssh -F " + h.config, file, "web.caisson:/tmp/rsync"},
 		} {
-			if _, err := exec.LookPath(tt[0]); err != nil {
-				t.Logf("there is no %s here", tt[0])
-				continue
-			}
+			needPrograms(t, tt[0])
 			if r := h.tool(nil, tt[0], tt[1:]...); r.code != 0 {
 				t.Errorf("%v", r)
 			}
