@@ -398,7 +398,10 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	work.Wait()
-	for _, in := range d.held {
+	d.mu.Lock()
+	held := slices.Clone(d.held)
+	d.mu.Unlock()
+	for _, in := range held {
 		work.Go(func() {
 			if n, err := io.Copy(io.Discard, in); err != nil || n != int64(len(sent)) {
 				t.Errorf("%d bytes arrived: %v", n, err)
@@ -406,7 +409,7 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if len(d.held) != MaxStreams {
-		t.Errorf("%d processes were started", len(d.held))
+	if len(held) != MaxStreams {
+		t.Errorf("%d processes were started", len(held))
 	}
 }
