@@ -183,8 +183,9 @@ func (h *host) reads(command string) json.RawMessage {
 }
 
 // unpackOldData unpacks the archive, whose data directory was dir, into the host's data directory. It adapts values
-// that depend on the machine and the time: the instance ID, which cgroups contain, the paths of layers, and the time
-// when a run of another machine ends. It returns a replacer that makes the same changes in recorded output.
+// that depend on the machine and the time: the instance ID, which cgroups contain, the paths of layers, the time
+// when a run of another machine ends, and the time when a workspace without changes left has ended, which is kept for a
+// day. It returns a replacer that makes the same changes in recorded output.
 func (h *host) unpackOldData(dir string) *strings.Replacer {
 	h.t.Helper()
 	must := func(err error) {
@@ -214,7 +215,12 @@ func (h *host) unpackOldData(dir string) *strings.Replacer {
 	must(db.QueryRow(`SELECT json_extract(doc, '$.expiresAt') FROM gateway_run`).Scan(&ended))
 	_, err = db.Exec(`UPDATE gateway_run SET doc = json_set(doc, '$.expiresAt', ?)`, ends)
 	must(err)
-	return strings.NewReplacer(dir+"/images/", h.data+"/images/", ended, ends)
+	var settled string
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	must(db.QueryRow(`SELECT json_extract(doc, '$.endedAt') FROM workspace WHERE json_extract(doc, '$.state') = 'settled'`).Scan(&settled))
+	_, err = db.Exec(`UPDATE workspace SET doc = json_set(doc, '$.endedAt', ?) WHERE json_extract(doc, '$.state') = 'settled'`, now)
+	must(err)
+	return strings.NewReplacer(dir+"/images/", h.data+"/images/", ended, ends, settled, now)
 }
 
 // tar packs or unpacks the data directory.

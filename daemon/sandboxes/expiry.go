@@ -110,6 +110,14 @@ func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
 
 // do does a step, and returns the sandbox as it is then; nil if it is removed. The caller must hold its lock.
 func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
+	if (s.act == actRemove || s.act == actExpire) && s.limit > 0 && !isAnnounced(sb, s.until) {
+		// The time of the announcement has passed, because the host was busy or no daemon ran.
+		announced, err := e.announce(ctx, sb, s)
+		if err != nil {
+			return nil, err
+		}
+		sb = announced
+	}
 	switch s.act {
 	case actRemove:
 		return nil, e.remove(ctx, sb)

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -10,7 +11,7 @@ import (
 type step struct {
 	act   act
 	at    time.Time
-	until time.Time        // of an announcement: what is announced
+	until time.Time        // the end of the TTL, of an announcement or of what is done then
 	limit caisson.Duration // the TTL, or how long the sandbox has not been used
 }
 
@@ -30,12 +31,12 @@ const (
 // steps returns what is to be done with a sandbox. Of the steps that are due, the first one is to be done.
 func (a *activity) steps(sb *caisson.Sandbox) (list []step) {
 	if sb.RemoveAt != nil {
-		list = append(list, step{act: actRemove, at: *sb.RemoveAt, limit: sb.Spec.HardTTL})
+		list = append(list, step{act: actRemove, at: *sb.RemoveAt, until: *sb.RemoveAt, limit: sb.Spec.HardTTL})
 		list = appendAnnouncement(list, sb, *sb.RemoveAt, sb.Spec.HardTTL)
 	}
 	if sb.PauseAt != nil && sb.State.Live() {
 		list = appendAnnouncement(list, sb, *sb.PauseAt, sb.Spec.TTL)
-		list = append(list, step{act: actExpire, at: *sb.PauseAt, limit: sb.Spec.TTL})
+		list = append(list, step{act: actExpire, at: *sb.PauseAt, until: *sb.PauseAt, limit: sb.Spec.TTL})
 	}
 	if sb.WakeAt != nil {
 		list = append(list, step{act: actWake, at: *sb.WakeAt})
@@ -50,15 +51,15 @@ func announceBefore(ttl caisson.Duration) time.Duration {
 
 // appendAnnouncement appends the announcement of a TTL that ends at a time, unless it was announced already or has ended.
 func appendAnnouncement(list []step, sb *caisson.Sandbox, end time.Time, ttl caisson.Duration) []step {
-	if ttl == 0 || !now().Before(end) {
+	if ttl == 0 || !now().Before(end) || isAnnounced(sb, end) {
 		return list
 	}
-	for _, t := range sb.Announced {
-		if t.Equal(end) {
-			return list
-		}
-	}
 	return append(list, step{act: actAnnounce, at: end.Add(-announceBefore(ttl)), until: end, limit: ttl})
+}
+
+// isAnnounced reports whether it was announced that a TTL ends at a time.
+func isAnnounced(sb *caisson.Sandbox, end time.Time) bool {
+	return slices.ContainsFunc(sb.Announced, end.Equal)
 }
 
 // minCheck is the minimum time between two looks at a sandbox that is in use.
