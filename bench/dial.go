@@ -14,7 +14,7 @@ import (
 )
 
 // sinkPort is the port of the load program in a sandbox, on 127.0.0.1.
-const sinkPort = "7000"
+const sinkPort = 7000
 
 // The directions of the load program; see the command in bench/load.
 const (
@@ -27,7 +27,7 @@ func (s traffic) dialConnect(ctx context.Context) error {
 	return s.withSink(ctx, func(rt *gvisor.Runtime, box *loadSandbox) error {
 		all, err := compare(ctx, 10*s.N,
 			side{do: func(ctx context.Context) error {
-				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", sinkPort)
+				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", fmt.Sprint(sinkPort))
 				if err != nil {
 					return err
 				}
@@ -56,7 +56,7 @@ func (s traffic) dialThroughput(ctx context.Context) error {
 		overWire := func(client string) measure { return box.inside("-for=1s", client, sink.addressOn(hostAddress)) }
 		dialled := func(way byte) measure {
 			return func(ctx context.Context) (samples, error) {
-				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", sinkPort)
+				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", fmt.Sprint(sinkPort))
 				if err != nil {
 					return nil, err
 				}
@@ -79,13 +79,13 @@ func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSand
 	if err != nil {
 		return err
 	}
-	rt, err := s.openRuntime()
+	rt, err := s.openRuntime(s.daemon)
 	if err != nil {
 		return errors.Join(err, box.remove(ctx))
 	}
-	_, err = s.api.Exec(ctx, box.id, caisson.ExecRequest{Command: []string{loadPath, "sink", "127.0.0.1:" + sinkPort}, Detach: true})
+	_, err = s.api.Exec(ctx, box.id, caisson.ExecRequest{Command: []string{loadPath, "sink", fmt.Sprintf("127.0.0.1:%d", sinkPort)}, Detach: true})
 	if err == nil {
-		err = listening(ctx, rt, caisson.ID(box.id))
+		err = listening(ctx, rt, caisson.ID(box.id), sinkPort)
 	}
 	if err == nil {
 		err = f(rt, box)
@@ -93,19 +93,19 @@ func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSand
 	return errors.Join(err, rt.Close(), box.remove(ctx))
 }
 
-// listening waits until the sink listens.
-func listening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID) error {
+// listening waits until a program in a sandbox listens on a port of 127.0.0.1.
+func listening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		f, err := rt.Dial(ctx, id, "tcp", sinkPort)
+		f, err := rt.Dial(ctx, id, "tcp", fmt.Sprint(port))
 		if caisson.KindOf(err) != caisson.Unavailable {
 			return errors.Join(err, f.Close())
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the sink does not listen: %w", err)
+			return fmt.Errorf("port %d: nothing listens: %w", port, err)
 		}
 	}
 }

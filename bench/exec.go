@@ -18,7 +18,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt, err := s.openRuntime()
+	rt, err := s.openRuntime(s.daemon)
 	if err != nil {
 		return err
 	}
@@ -51,10 +51,10 @@ func (s *suite) execAPI(ctx context.Context) error {
 	return nil
 }
 
-// openRuntime returns a separate runtime that has the daemon's sandboxes. It does not change them.
-func (s *suite) openRuntime() (*gvisor.Runtime, error) {
+// openRuntime returns a separate runtime that has the sandboxes of a daemon. It does not change them.
+func (s *suite) openRuntime(d *daemon) (*gvisor.Runtime, error) {
 	return gvisor.New(gvisor.Config{
-		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
+		Dir: filepath.Join(d.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
 		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
 	})
 }

@@ -129,7 +129,7 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 	return d.removeAll(ctx, ids[:])
 }
 
-// anonymousMemory waits for the time settle and returns the anonymous memory of the daemon and its wire process, in MB.
+// anonymousMemory waits for settleTime and returns the anonymous memory of the daemon and its wire process, in MB.
 func (d *daemon) anonymousMemory(ctx context.Context) (engine, wire float64, err error) {
 	if err := waitSettled(ctx); err != nil {
 		return 0, 0, err
@@ -137,18 +137,60 @@ func (d *daemon) anonymousMemory(ctx context.Context) (engine, wire float64, err
 	if engine, err = procField(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid), "RssAnon:"); err != nil {
 		return 0, 0, err
 	}
-	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.cmd.Process.Pid))
+	pid, err := d.wireProcess()
 	if err != nil {
 		return 0, 0, err
+	}
+	wire, err = procField(fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")
+	return engine, wire, err
+}
+
+// wireProcess returns the process id of the daemon's wire process.
+func (d *daemon) wireProcess() (int, error) {
+	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
 	}
 	for _, file := range children {
 		data, _ := os.ReadFile(file)
 		for _, pid := range strings.Fields(string(data)) {
 			if argv, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(argv, []byte("caisson-wire\x00")) {
-				wire, err = procField("/proc/"+pid+"/status", "RssAnon:")
-				return engine, wire, err
+				return strconv.Atoi(pid)
 			}
 		}
 	}
-	return 0, 0, errors.New("the daemon has no wire process")
+	return 0, errors.New("the daemon has no wire process")
+}
+
+// processorTime returns the processor time in milliseconds that the daemon and its wire process use during settleTime.
+func (d *daemon) processorTime(ctx context.Context) (ms float64, err error) {
+	wire, err := d.wireProcess()
+	if err != nil {
+		return 0, err
+	}
+	used := func() (sum float64, err error) {
+		ours, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid)) // The patterns are valid.
+		theirs, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", wire))
+		for _, thread := range append(ours, theirs...) {
+			data, err := os.ReadFile(thread)
+			if err != nil {
+				return 0, err
+			}
+			var ns float64
+			if _, err := fmt.Sscan(string(data), &ns); err != nil {
+				return 0, err
+			}
+			sum += ns / 1e6
+		}
+		return sum, nil
+	}
+	before, err := used()
+	if err == nil {
+		err = waitSettled(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := used()
+	return after - before, err
 }

@@ -59,8 +59,8 @@ type tab struct {
 	call int
 }
 
-// newTab starts a browser, which ends with the test.
-func newTab(t *testing.T) *tab {
+// newTab starts a browser with additional flags, which ends with the test.
+func newTab(t *testing.T, flags ...string) *tab {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
@@ -68,8 +68,9 @@ func newTab(t *testing.T) *tab {
 	}
 	dir := t.TempDir()
 	var said bytes.Buffer
-	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0", "--user-data-dir="+dir)
+	cmd := exec.Command(program, append(flags, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0",
+		"--user-data-dir="+dir)...)
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,312 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor"
+)
+
+// modelPort is the port of the load program's HTTP server in a sandbox, on 127.0.0.1.
+const modelPort = 7001
+
+// ingressRate is the number of concurrent connections of ingress.rate.
+const ingressRate = 32
+
+// An ingressStand is a daemon with an ingress, and a sandbox whose HTTP server a route leads to. The route resumes the sandbox.
+type ingressStand struct {
+	*daemon
+	box     *loadSandbox
+	runtime *gvisor.Runtime
+	host    string // host and port of the ingress
+}
+
+// startIngress starts the daemon and the server.
+func (s traffic) startIngress(ctx context.Context, name string) (_ *ingressStand, err error) {
+	free, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	_, port, err := net.SplitHostPort(free)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.Dir, name+".yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "ingress: {listen: '127.0.0.1:%s'}\n", port), 0o600); err != nil {
+		return nil, err
+	}
+	t := &ingressStand{host: "localhost:" + port}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.end(ctx))
+		}
+	}()
+	if t.daemon, err = startDaemon(ctx, s.Config, name, "--config", file); err != nil {
+		return nil, err
+	}
+	if t.box, err = s.createLoaded(ctx, t.daemon, nil); err != nil {
+		return nil, err
+	}
+	if t.runtime, err = s.openRuntime(t.daemon); err != nil {
+		return nil, err
+	}
+	command := []string{loadPath, "model", fmt.Sprintf("127.0.0.1:%d", modelPort)}
+	if _, err := t.api.Exec(ctx, t.box.id, caisson.ExecRequest{Command: command, Detach: true}); err != nil {
+		return nil, err
+	}
+	if err := listening(ctx, t.runtime, caisson.ID(t.box.id), modelPort); err != nil {
+		return nil, err
+	}
+	const most = 1e6 // requests per second: more than are made
+	_, err = t.api.Routes.PutRoute(ctx, "model", caisson.RouteSpec{
+		Path: "/v1", Sandbox: t.box.id, Port: modelPort, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone}, Resume: true,
+		Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}, MaxClient: 2 * ingressRate},
+	})
+	return t, err
+}
+
+// end removes the sandbox and stops the daemon.
+func (t *ingressStand) end(ctx context.Context) (err error) {
+	if t.runtime != nil {
+		err = t.runtime.Close()
+	}
+	if t.box != nil {
+		err = errors.Join(err, t.box.remove(context.WithoutCancel(ctx)))
+	}
+	if t.daemon != nil {
+		err = errors.Join(err, t.stop())
+	}
+	return err
+}
+
+// dialled runs a client of the load program on the host whose connections lead into the sandbox by Dial.
+func (s traffic) dialled(t *ingressStand, connections int, args ...string) measure {
+	return func(ctx context.Context) (_ samples, err error) {
+		var files []*os.File
+		defer func() {
+			for _, f := range files {
+				err = errors.Join(err, f.Close())
+			}
+		}()
+		for range connections {
+			f, err := t.runtime.Dial(ctx, caisson.ID(t.box.id), "tcp", fmt.Sprint(modelPort))
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
+		}
+		return s.runLoad(ctx, append(args, "fd://sandbox/v1/chat/completions"), func(cmd *exec.Cmd) { cmd.ExtraFiles = files }, nil)
+	}
+}
+
+// ingressAdded compares requests of one client through the ingress with those over a connection by Dial.
+func (s traffic) ingressAdded(ctx context.Context) error {
+	t, err := s.startIngress(ctx, "ingress-added")
+	if err != nil {
+		return err
+	}
+	args := callArgs(chatURL(t.host))
+	all, err := interleave(ctx, s.callRounds(), s.onHost(args...), s.dialled(t, 1, args[:len(args)-1]...))
+	if err := errors.Join(err, t.end(ctx)); err != nil {
+		return err
+	}
+	all = inMilliseconds(all)
+	s.add(newRow("ingress.added", "ms", all[0], "direct by Dial", all[1]).atMostOver(0.3))
+	return nil
+}
+
+// ingressRate compares the number of requests per second through the ingress with that of nginx, whose server is on the host
+// instead of in a sandbox, and with connections by Dial to the same server.
+func (s traffic) ingressRate(ctx context.Context) error {
+	t, err := s.startIngress(ctx, "ingress-rate")
+	if err != nil {
+		return err
+	}
+	model, err := s.startLoad(ctx, "model")
+	if err != nil {
+		return errors.Join(err, t.end(ctx))
+	}
+	proxy, err := startNginx(ctx, t.dir, model.addressOn(hostAddress))
+	if err != nil {
+		return errors.Join(err, model.end(), t.end(ctx))
+	}
+	args := []string{"-for=800ms", fmt.Sprintf("-conns=%d", ingressRate), "rate"}
+	sides := []measure{s.onHost(append(args, chatURL(t.host))...), s.dialled(t, ingressRate, args...)}
+	baseline := withoutNginx
+	if proxy != nil {
+		baseline, sides = "nginx proxy_pass, server on the host", append(sides, s.onHost(append(args, chatURL(proxy.address))...))
+	}
+	all, err := interleave(ctx, 4, sides...)
+	if proxy != nil {
+		err = errors.Join(err, proxy.end())
+	}
+	if err := errors.Join(err, model.end(), t.end(ctx)); err != nil {
+		return err
+	}
+	row := newSpeed("ingress.rate", "calls/s", all[0], baseline, append(all, nil)[2])
+	if proxy != nil {
+		row = row.atLeastTimes(0.3)
+	}
+	s.add(row)
+	s.add(newSpeed("ingress.rate.dial", "calls/s", all[0], "direct by Dial", all[1]))
+	return nil
+}
+
+// firstByte makes a request on a new connection to the ingress, and returns when the first byte of the answer has arrived.
+func (t *ingressStand) firstByte(ctx context.Context) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "%s /v1/first HTTP/1.1\r\nHost: %s\r\n\r\n", http.MethodGet, t.host); err != nil {
+		return err
+	}
+	head := make([]byte, len("HTTP/1.1 200"))
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return err
+	}
+	if string(head) != "HTTP/1.1 200" {
+		return fmt.Errorf("the answer begins with %q", head)
+	}
+	return nil
+}
+
+// wakeSuspended compares the time to the first byte of an answer of a suspended sandbox with that of the same sandbox while it runs.
+func (s traffic) wakeSuspended(ctx context.Context) error {
+	t, err := s.startIngress(ctx, "wake-suspended")
+	if err != nil {
+		return err
+	}
+	all, err := compare(ctx, s.N,
+		side{before: func(ctx context.Context) error { _, err := t.api.Suspend(ctx, t.box.id); return err }, do: t.firstByte},
+		side{do: t.firstByte},
+	)
+	if err := errors.Join(err, t.end(ctx)); err != nil {
+		return err
+	}
+	s.add(newRow("wake.suspended", "ms", all[0], "the same, running", all[1]).atMostOver(20))
+	return nil
+}
+
+// hold is a command that uses 100 MB of memory, and then creates the file held.
+var hold = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open(my $f, ">", "/tmp/held") or die; close $f; sleep 100_000`}
+
+// isHeld is a command that succeeds when hold uses its memory.
+var isHeld = []string{"/usr/bin/test", "-f", "/tmp/held"}
+
+// wakePaused compares the time to the first byte of an answer of a sandbox that is paused to disk, with 100 MB of memory, with gVisor's
+// restore of such a sandbox.
+func (s traffic) wakePaused(ctx context.Context) (err error) {
+	t, err := s.startIngress(ctx, "wake-paused")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.end(ctx)) }()
+	if _, err := t.api.Exec(ctx, t.box.id, caisson.ExecRequest{Command: hold, Detach: true}); err != nil {
+		return err
+	}
+	bare, err := s.bare.bundle(ctx, hold...)
+	if err != nil {
+		return err
+	}
+	image, restored := filepath.Join(s.bare.dir, "held"), ""
+	err = s.bare.start(ctx, bare)
+	for _, held := range []func() error{
+		func() error { return t.execute(ctx, t.box.id, isHeld...) },
+		func() error { return s.bare.runCommand(ctx, append([]string{"exec", bare}, isHeld...)...) },
+	} {
+		for end := time.Now().Add(time.Minute); err == nil && held() != nil; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				err = errors.New("the memory is not in use")
+			}
+		}
+	}
+	if err == nil {
+		err = s.bare.checkpoint(ctx, bare, image)
+	}
+	if err := errors.Join(err, s.bare.remove(ctx, bare)); err != nil {
+		return err
+	}
+	all, err := compare(ctx, s.N/2,
+		side{before: func(ctx context.Context) error { _, err := t.api.Pause(ctx, t.box.id); return err }, do: t.firstByte},
+		side{
+			before: func(ctx context.Context) (err error) { restored, err = s.bare.bundle(ctx, hold...); return err },
+			do:     func(ctx context.Context) error { return s.bare.restore(ctx, restored, image) },
+			after:  func(ctx context.Context) error { return s.bare.remove(ctx, restored) },
+		},
+	)
+	if err := errors.Join(err, os.RemoveAll(image)); err != nil {
+		return err
+	}
+	s.add(newRow("wake.paused", "ms", all[0], "runsc restore", all[1]).atMostTimes(1.3))
+	return nil
+}
+
+// pausedSandboxes is the number of sandboxes of paused.
+const pausedSandboxes = 200
+
+// paused measures what sandboxes use that are paused to disk: the memory that they add to the daemon and the wire process, and the
+// processor time of both while nothing happens. They have no processes of their own.
+func (s *suite) paused(ctx context.Context) (err error) {
+	d, err := startDaemon(ctx, s.Config, "paused")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	id, err := d.create(ctx) // so that what the first one needs is there
+	if err != nil {
+		return err
+	}
+	if _, err := d.api.Pause(ctx, id); err != nil {
+		return err
+	}
+	engine, wire, err := d.anonymousMemory(ctx)
+	if err != nil {
+		return err
+	}
+	ids := []string{id}
+	for range pausedSandboxes {
+		id, err := d.create(ctx)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, id)
+		if _, err := d.api.Pause(ctx, id); err != nil {
+			return err
+		}
+	}
+	allEngine, allWire, err := d.anonymousMemory(ctx)
+	if err != nil {
+		return err
+	}
+	instance, err := os.ReadFile(filepath.Join(d.dir, "instance"))
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if pids, _ := processesIn(filepath.Join("/caisson", string(instance), id)); len(pids) > 0 {
+			return fmt.Errorf("%s is paused and has %d processes", id, len(pids))
+		}
+	}
+	used, err := d.processorTime(ctx)
+	if err != nil {
+		return err
+	}
+	more := (allEngine + allWire - engine - wire) / pausedSandboxes
+	s.add(newRow("sandbox.paused.memory", "MB", samples{more}, "", nil).under(0.1))
+	s.add(newRow("sandbox.paused.processor", "ms", samples{used}, "", nil).under(100))
+	return d.removeAll(ctx, ids)
+}
