@@ -63,6 +63,7 @@ var benchmarks = []struct {
 	{"dial.throughput", trafficBenchmark(traffic.dialThroughput)},
 	{"ingress.added", trafficBenchmark(traffic.ingressAdded)},
 	{"ingress.rate", trafficBenchmark(traffic.ingressRate)},
+	{"ingress.inside", trafficBenchmark(traffic.ingressInside)},
 	{"wake.suspended", trafficBenchmark(traffic.wakeSuspended)},
 	{"wake.paused", trafficBenchmark(traffic.wakePaused)},
 	{"sandbox.paused", (*suite).paused},

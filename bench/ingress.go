@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -19,8 +20,8 @@ import (
 // modelPort is the port of the load program's HTTP server in a sandbox, on 127.0.0.1.
 const modelPort = 7001
 
-// ingressRate is the number of concurrent connections of ingress.rate.
-const ingressRate = 32
+// ingressConnections is the number of concurrent connections of rows about rates.
+const ingressConnections = 32
 
 // An ingressStand is a daemon with an ingress, and a sandbox whose HTTP server a route leads to. The route resumes the sandbox.
 type ingressStand struct {
@@ -69,7 +70,7 @@ func (s traffic) startIngress(ctx context.Context, name string) (_ *ingressStand
 	const most = 1e6 // requests per second: more than are made
 	_, err = t.api.Routes.PutRoute(ctx, "model", caisson.RouteSpec{
 		Path: "/v1", Sandbox: t.box.id, Port: modelPort, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone}, Resume: true,
-		Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}, MaxClient: 2 * ingressRate},
+		Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}, MaxClient: 2 * ingressConnections},
 	})
 	return t, err
 }
@@ -104,7 +105,7 @@ func (s traffic) dialled(t *ingressStand, connections int, args ...string) measu
 			}
 			files = append(files, f)
 		}
-		return s.runLoad(ctx, append(args, "fd://sandbox/v1/chat/completions"), func(cmd *exec.Cmd) { cmd.ExtraFiles = files }, nil)
+		return s.runLoad(ctx, append(slices.Clip(args), "fd://sandbox/v1/chat/completions"), func(cmd *exec.Cmd) { cmd.ExtraFiles = files }, nil)
 	}
 }
 
@@ -124,40 +125,58 @@ func (s traffic) ingressAdded(ctx context.Context) error {
 	return nil
 }
 
-// ingressRate compares the number of requests per second through the ingress with that of nginx, whose server is on the host
-// instead of in a sandbox, and with connections by Dial to the same server.
+// ingressRate compares the number of requests per second through the ingress with that of nginx. Both have the same server on the host
+// behind them: the ingress is that of the wire process in a process of its own (see the command in bench/gateway).
 func (s traffic) ingressRate(ctx context.Context) error {
-	t, err := s.startIngress(ctx, "ingress-rate")
-	if err != nil {
-		return err
-	}
 	model, err := s.startLoad(ctx, "model")
 	if err != nil {
-		return errors.Join(err, t.end(ctx))
-	}
-	proxy, err := startNginx(ctx, t.dir, model.addressOn(hostAddress))
-	if err != nil {
-		return errors.Join(err, model.end(), t.end(ctx))
-	}
-	args := []string{"-for=800ms", fmt.Sprintf("-conns=%d", ingressRate), "rate"}
-	sides := []measure{s.onHost(append(args, chatURL(t.host))...), s.dialled(t, ingressRate, args...)}
-	baseline := withoutNginx
-	if proxy != nil {
-		baseline, sides = "nginx proxy_pass, server on the host", append(sides, s.onHost(append(args, chatURL(proxy.address))...))
-	}
-	all, err := interleave(ctx, 4, sides...)
-	if proxy != nil {
-		err = errors.Join(err, proxy.end())
-	}
-	if err := errors.Join(err, model.end(), t.end(ctx)); err != nil {
 		return err
 	}
-	row := newSpeed("ingress.rate", "calls/s", all[0], baseline, append(all, nil)[2])
-	if proxy != nil {
+	server := model.addressOn(hostAddress)
+	ingress, err := s.startServer(ctx, gatewayProgram, "ingress", server)
+	if err != nil {
+		return errors.Join(err, model.end())
+	}
+	client := func(host string) measure {
+		return s.onHost("-for=800ms", fmt.Sprintf("-conns=%d", ingressConnections), "rate", chatURL(host))
+	}
+	baseline, sides := withoutNginx, []measure{client(ingress.addressOn("localhost"))}
+	dir := filepath.Join(s.Dir, "ingress-nginx")
+	if err = os.Mkdir(dir, 0o700); err == nil {
+		var proxy *nginx
+		if proxy, err = startNginx(ctx, dir, server); proxy != nil {
+			defer func() { err = errors.Join(err, proxy.end()) }()
+			baseline, sides = "nginx proxy_pass", append(sides, client(proxy.address))
+		}
+	}
+	var all []samples
+	if err == nil {
+		all, err = interleave(ctx, 4, sides...)
+	}
+	if err := errors.Join(err, ingress.end(), model.end()); err != nil {
+		return err
+	}
+	row := newSpeed("ingress.rate", "calls/s", all[0], baseline, append(all, nil)[1])
+	if len(all) > 1 {
 		row = row.atLeastTimes(0.3)
 	}
 	s.add(row)
-	s.add(newSpeed("ingress.rate.dial", "calls/s", all[0], "direct by Dial", all[1]))
+	return nil
+}
+
+// ingressInside compares the number of requests per second through the ingress to a server in a sandbox with that over connections by
+// Dial.
+func (s traffic) ingressInside(ctx context.Context) error {
+	t, err := s.startIngress(ctx, "ingress-inside")
+	if err != nil {
+		return err
+	}
+	args := []string{"-for=800ms", fmt.Sprintf("-conns=%d", ingressConnections), "rate"}
+	all, err := interleave(ctx, 4, s.onHost(append(slices.Clip(args), chatURL(t.host))...), s.dialled(t, ingressConnections, args...))
+	if err := errors.Join(err, t.end(ctx)); err != nil {
+		return err
+	}
+	s.add(newSpeed("ingress.inside", "calls/s", all[0], "direct by Dial", all[1]))
 	return nil
 }
 

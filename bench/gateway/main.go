@@ -3,13 +3,18 @@
 // journal into the store, as in a daemon. Only the wire is missing.
 //
 //	gateway DIR PROVIDER
+//	gateway ingress ADDRESS
 //
 // DIR is an empty directory for the ledger, PROVIDER the base URL of a provider that implements OpenAI's API. The listener is
 // descriptor 3. When standard input ends, the command prints the number of calls in the ledger and exits.
+//
+// With the argument ingress, it serves the ingress of the wire process instead, with one route for /v1, whose connections lead to a
+// server at ADDRESS instead of one in a sandbox.
 package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +31,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/sqlite"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wire/ingress"
 	"github.com/caisson-dev/caisson/wire/wireproc"
 )
 
@@ -36,7 +42,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: gateway DIR PROVIDER")
 		os.Exit(2)
 	}
-	if err := run(ctx, os.Args[1], os.Args[2]); err != nil {
+	serve := run
+	if os.Args[1] == "ingress" {
+		serve = serveIngress
+	}
+	if err := serve(ctx, os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}
@@ -84,6 +94,45 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	fmt.Println(calls)
 	return nil
 }
+
+// serveIngress serves the ingress until standard input ends.
+func serveIngress(_ context.Context, _, address string) error {
+	var d net.Dialer
+	g := ingress.New(ingress.Config{
+		Dial: func(ctx context.Context, _ caisson.IngressDial) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", address)
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	const most = 1e6 // requests per second: more than are made
+	err := g.Configure(&caisson.IngressConfig{Domain: "localhost", Key: make([]byte, ed25519.PublicKeySize), Routes: []caisson.IngressRoute{{
+		ID: caisson.NewID(caisson.RoutePrefix), Spec: caisson.RouteSpec{
+			Path: "/v1", Sandbox: string(caisson.NewID(caisson.SandboxPrefix)), Port: 1, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone},
+			Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}},
+		},
+	}}})
+	if err != nil {
+		return err
+	}
+	l, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		return err
+	}
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		g.Close()
+	}()
+	if err := g.Serve(loopbackListener{l}); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// loopbackListener is a listener of all addresses that the ingress takes for one of the loopback device, so that it serves without TLS.
+type loopbackListener struct{ net.Listener }
+
+// Addr implements [net.Listener].
+func (loopbackListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // serve serves until standard input ends.
 func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider string, log *slog.Logger) error {

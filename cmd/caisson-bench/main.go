@@ -55,9 +55,9 @@ func main() {
 		err = measure(o)
 	default:
 		err = isolate(o)
-	}
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		os.Exit(max(exit.ExitCode(), 1)) // The process has reported the error.
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			os.Exit(max(exit.ExitCode(), 1)) // The process has reported the error.
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "caisson-bench:", err)
