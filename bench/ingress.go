@@ -17,6 +17,17 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
+// ingress has the benchmarks of the ingress.
+type ingress struct {
+	*suite
+	net traffic
+}
+
+// ingressBenchmark converts a benchmark of the ingress to one of suite.
+func ingressBenchmark(f func(ingress, context.Context) error) func(*suite, context.Context) error {
+	return func(s *suite, ctx context.Context) error { return f(ingress{s, traffic{s}}, ctx) }
+}
+
 // modelPort is the port of the load program's HTTP server in a sandbox, on 127.0.0.1.
 const modelPort = 7001
 
@@ -32,7 +43,7 @@ type ingressStand struct {
 }
 
 // startIngress starts the daemon and the server.
-func (s traffic) startIngress(ctx context.Context, name string) (_ *ingressStand, err error) {
+func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand, err error) {
 	free, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -54,7 +65,7 @@ func (s traffic) startIngress(ctx context.Context, name string) (_ *ingressStand
 	if t.daemon, err = startDaemon(ctx, s.Config, name, "--config", file); err != nil {
 		return nil, err
 	}
-	if t.box, err = s.createLoaded(ctx, t.daemon, nil); err != nil {
+	if t.box, err = s.net.createLoaded(ctx, t.daemon, nil); err != nil {
 		return nil, err
 	}
 	if t.runtime, err = s.openRuntime(t.daemon); err != nil {
@@ -90,7 +101,7 @@ func (t *ingressStand) end(ctx context.Context) (err error) {
 }
 
 // dialled runs a client of the load program on the host whose connections lead into the sandbox by Dial.
-func (s traffic) dialled(t *ingressStand, connections int, args ...string) measure {
+func (s ingress) dialled(t *ingressStand, connections int, args ...string) measure {
 	return func(ctx context.Context) (_ samples, err error) {
 		var files []*os.File
 		defer func() {
@@ -105,18 +116,18 @@ func (s traffic) dialled(t *ingressStand, connections int, args ...string) measu
 			}
 			files = append(files, f)
 		}
-		return s.runLoad(ctx, append(slices.Clip(args), "fd://sandbox/v1/chat/completions"), func(cmd *exec.Cmd) { cmd.ExtraFiles = files }, nil)
+		return s.net.runLoad(ctx, append(slices.Clip(args), "fd://sandbox/v1/chat/completions"), func(cmd *exec.Cmd) { cmd.ExtraFiles = files }, nil)
 	}
 }
 
-// ingressAdded compares requests of one client through the ingress with those over a connection by Dial.
-func (s traffic) ingressAdded(ctx context.Context) error {
+// added compares requests of one client through the ingress with those over a connection by Dial.
+func (s ingress) added(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-added")
 	if err != nil {
 		return err
 	}
 	args := callArgs(chatURL(t.host))
-	all, err := interleave(ctx, s.callRounds(), s.onHost(args...), s.dialled(t, 1, args[:len(args)-1]...))
+	all, err := interleave(ctx, s.net.callRounds(), s.net.onHost(args...), s.dialled(t, 1, args[:len(args)-1]...))
 	if err := errors.Join(err, t.end(ctx)); err != nil {
 		return err
 	}
@@ -125,22 +136,22 @@ func (s traffic) ingressAdded(ctx context.Context) error {
 	return nil
 }
 
-// ingressRate compares the number of requests per second through the ingress with that of nginx. Both have the same server on the host
+// rate compares the number of requests per second through the ingress with that of nginx. Both have the same server on the host
 // behind them: the ingress is that of the wire process in a process of its own (see the command in bench/gateway).
-func (s traffic) ingressRate(ctx context.Context) error {
-	model, err := s.startLoad(ctx, "model")
+func (s ingress) rate(ctx context.Context) error {
+	model, err := s.net.startLoad(ctx, "model")
 	if err != nil {
 		return err
 	}
 	server := model.addressOn(hostAddress)
-	ingress, err := s.startServer(ctx, gatewayProgram, "ingress", server)
+	alone, err := s.net.startServer(ctx, gatewayProgram, "ingress", server)
 	if err != nil {
 		return errors.Join(err, model.end())
 	}
 	client := func(host string) measure {
-		return s.onHost("-for=800ms", fmt.Sprintf("-conns=%d", ingressConnections), "rate", chatURL(host))
+		return s.net.onHost("-for=800ms", fmt.Sprintf("-conns=%d", ingressConnections), "rate", chatURL(host))
 	}
-	baseline, sides := withoutNginx, []measure{client(ingress.addressOn("localhost"))}
+	baseline, sides := withoutNginx, []measure{client(alone.addressOn("localhost"))}
 	dir := filepath.Join(s.Dir, "ingress-nginx")
 	if err = os.Mkdir(dir, 0o700); err == nil {
 		var proxy *nginx
@@ -153,7 +164,7 @@ func (s traffic) ingressRate(ctx context.Context) error {
 	if err == nil {
 		all, err = interleave(ctx, 4, sides...)
 	}
-	if err := errors.Join(err, ingress.end(), model.end()); err != nil {
+	if err := errors.Join(err, alone.end(), model.end()); err != nil {
 		return err
 	}
 	row := newSpeed("ingress.rate", "calls/s", all[0], baseline, append(all, nil)[1])
@@ -164,15 +175,15 @@ func (s traffic) ingressRate(ctx context.Context) error {
 	return nil
 }
 
-// ingressInside compares the number of requests per second through the ingress to a server in a sandbox with that over connections by
+// inside compares the number of requests per second through the ingress to a server in a sandbox with that over connections by
 // Dial.
-func (s traffic) ingressInside(ctx context.Context) error {
+func (s ingress) inside(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-inside")
 	if err != nil {
 		return err
 	}
 	args := []string{"-for=800ms", fmt.Sprintf("-conns=%d", ingressConnections), "rate"}
-	all, err := interleave(ctx, 4, s.onHost(append(slices.Clip(args), chatURL(t.host))...), s.dialled(t, ingressConnections, args...))
+	all, err := interleave(ctx, 4, s.net.onHost(append(slices.Clip(args), chatURL(t.host))...), s.dialled(t, ingressConnections, args...))
 	if err := errors.Join(err, t.end(ctx)); err != nil {
 		return err
 	}
@@ -204,7 +215,7 @@ func (t *ingressStand) firstByte(ctx context.Context) error {
 }
 
 // wakeSuspended compares the time to the first byte of an answer of a suspended sandbox with that of the same sandbox while it runs.
-func (s traffic) wakeSuspended(ctx context.Context) error {
+func (s ingress) wakeSuspended(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "wake-suspended")
 	if err != nil {
 		return err
@@ -228,7 +239,7 @@ var isHeld = []string{"/usr/bin/test", "-f", "/tmp/held"}
 
 // wakePaused compares the time to the first byte of an answer of a sandbox that is paused to disk, with 100 MB of memory, with gVisor's
 // restore of such a sandbox.
-func (s traffic) wakePaused(ctx context.Context) (err error) {
+func (s ingress) wakePaused(ctx context.Context) (err error) {
 	t, err := s.startIngress(ctx, "wake-paused")
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
@@ -405,4 +406,71 @@ func TestPromise1Routes(t *testing.T) {
 		c.Close()
 		t.Error("there is an ingress although none is configured")
 	}
+}
+
+// TestRoutesMany tests that a thousand routes of two accounts are served, that ten thousand idle connections keep nobody out, and that a sandbox whose
+// TTL ends in the middle of a request serves the next one.
+func TestRoutesMany(t *testing.T) {
+	testneed.Full(t, "the tests of package ingress have fewer routes and connections")
+	t.Parallel()
+	h := newRoutedHost(t)
+	h.ok("route", "add", "wake", "web", "3000", "--at", "wake.localhost", "--auth", "none", "--resume")
+	h.reach(h.at("wake.localhost", "/"))
+	h.ok("--account", "b", "sandbox", "create", "--name", "web")
+	defer h.ok("--account", "b", "sandbox", "rm", "web")
+	for _, account := range []string{"local", "b"} { // an account may have 500
+		api, err := client.New(client.Config{Socket: filepath.Join(h.data, "caisson.sock"), Account: account})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer api.Close()
+		for i := range 499 {
+			_, err := api.Routes.PutRoute(t.Context(), fmt.Sprint("r", i), caisson.RouteSpec{
+				Host: fmt.Sprintf("r%d-%s.localhost", i, account), Sandbox: "web", Port: 3000, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if r := h.run("route", "add", "more", "web", "3000", "--at", "more.localhost", "--auth", "none"); r.code == 0 {
+		h.fails(6, "too many routes", "route", "add", "evenmore", "web", "3000", "--at", "evenmore.localhost", "--auth", "none")
+	}
+	for i := 0; i < 499; i += 37 {
+		if s := h.reach(h.at(fmt.Sprintf("r%d-local.localhost", i), "/x")); s.Path != "/x" {
+			t.Errorf("route %d: %+v", i, s)
+		}
+		if status, _ := h.get(h.at(fmt.Sprintf("r%d-b.localhost", i), "/x")); status != http.StatusBadGateway {
+			t.Errorf("route %d of an account whose sandbox serves nothing: %d", i, status)
+		}
+	}
+
+	refused := 0
+	for i := range 10_000 {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 2, 0, byte(i%40))}}
+		c, err := from.Dial("tcp", h.addr)
+		if err != nil {
+			refused++
+			continue
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			io.WriteString(c, "GET / HTTP/1.1\r\n")
+		}
+	}
+	if status, body := h.get(h.at("r1-local.localhost", "/")); status != http.StatusOK {
+		t.Errorf("among idle connections, of which %d were refused: %d %s", refused, status, body)
+	}
+
+	res, err := h.client.Get(h.at("wake.localhost", "/hold"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	h.ok("sandbox", "extend", "--ttl", "1s", "web")
+	if _, err := io.ReadAll(res.Body); err == nil {
+		t.Error("an answer that goes on does not end with the TTL")
+	}
+	poll.Until(t, hang, func() bool { return h.show("web").State == caisson.Paused })
+	h.reach(h.at("wake.localhost", "/"))
 }

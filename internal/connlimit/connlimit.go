@@ -4,6 +4,7 @@ package connlimit
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -12,15 +13,29 @@ import (
 type Listener struct {
 	net.Listener
 	maxTotal, maxPerSource int
+	displace               bool
 
 	mu      sync.Mutex
-	total   int                  // number of open connections; guarded by mu
-	sources map[netip.Prefix]int // number of open connections by source; guarded by mu
+	total   int                      // number of open connections; guarded by mu
+	sources map[netip.Prefix][]*conn // the open connections of each source, the oldest first; guarded by mu
+	// byCount has the sources with each number of open connections; guarded by mu.
+	byCount []map[netip.Prefix]struct{}
 }
 
 // New returns a listener that accepts the connections of l, at most total, and perSource of each source; see [SourceOf].
 func New(l net.Listener, total, perSource int) *Listener {
-	return &Listener{Listener: l, maxTotal: total, maxPerSource: perSource, sources: map[netip.Prefix]int{}}
+	return &Listener{
+		Listener: l, maxTotal: total, maxPerSource: perSource, sources: map[netip.Prefix][]*conn{},
+		byCount: make([]map[netip.Prefix]struct{}, perSource+1),
+	}
+}
+
+// NewDisplacing is New, but a connection above total displaces the oldest one of the source that has most, unless its own source has
+// as many. So a few sources cannot occupy all connections.
+func NewDisplacing(l net.Listener, total, perSource int) *Listener {
+	b := New(l, total, perSource)
+	b.displace = true
+	return b
 }
 
 // Accept implements [net.Listener].
@@ -30,44 +45,83 @@ func (b *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		source := SourceOf(c.RemoteAddr().String())
-		if b.acquire(source) {
-			return &conn{Conn: c, release: sync.OnceFunc(func() { b.release(source) })}, nil
+		accepted := &conn{Conn: c, listener: b, source: SourceOf(c.RemoteAddr().String())}
+		displaced, ok := b.add(accepted)
+		if displaced != nil {
+			displaced.Conn.Close() // as if the client had closed it; the owner calls Close, too
+		}
+		if ok {
+			return accepted, nil
 		}
 		c.Close()
 	}
 }
 
-func (b *Listener) acquire(source netip.Prefix) bool {
+// add counts c, unless a limit is reached. It returns the connection that c has displaced, which is not counted any more, if any.
+func (b *Listener) add(c *conn) (displaced *conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.total >= b.maxTotal || b.sources[source] >= b.maxPerSource {
-		return false
+	own := len(b.sources[c.source])
+	if own >= b.maxPerSource {
+		return nil, false
+	}
+	if b.total >= b.maxTotal {
+		if displaced = b.oldestOfMost(own + 1); displaced == nil {
+			return nil, false
+		}
+		b.remove(displaced)
 	}
 	b.total++
-	b.sources[source]++
-	return true
+	b.set(c.source, append(b.sources[c.source], c))
+	return displaced, true
 }
 
-func (b *Listener) release(source netip.Prefix) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.total--
-	if b.sources[source]--; b.sources[source] == 0 {
-		delete(b.sources, source)
+// oldestOfMost returns the oldest connection of a source that has most, if that is more than least, or else nil. The caller must hold mu.
+func (b *Listener) oldestOfMost(least int) *conn {
+	for n := b.maxPerSource; b.displace && n > least; n-- {
+		for source := range b.byCount[n] {
+			return b.sources[source][0]
+		}
+	}
+	return nil
+}
+
+// remove no longer counts c, if it was counted. The caller must hold mu.
+func (b *Listener) remove(c *conn) {
+	list := b.sources[c.source]
+	if i := slices.Index(list, c); i >= 0 {
+		b.total--
+		b.set(c.source, slices.Delete(list, i, i+1))
 	}
 }
 
-// A conn is a connection that counts against the limits until it is closed.
+// set replaces the connections of a source. The caller must hold mu.
+func (b *Listener) set(source netip.Prefix, list []*conn) {
+	delete(b.byCount[len(b.sources[source])], source)
+	if len(list) == 0 {
+		delete(b.sources, source)
+		return
+	}
+	b.sources[source] = list
+	if b.byCount[len(list)] == nil {
+		b.byCount[len(list)] = map[netip.Prefix]struct{}{}
+	}
+	b.byCount[len(list)][source] = struct{}{}
+}
+
+// A conn is a connection that counts against the limits until it is closed or displaced.
 type conn struct {
 	net.Conn
-	release func() // releases the connection from the limits; idempotent
+	listener *Listener
+	source   netip.Prefix
 }
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.release()
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.remove(c)
 	return err
 }
 

@@ -342,7 +342,7 @@ var directions = map[string][]string{
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"job/sshproxy", "job/forge", "job/gate/jobs", "job/image", "job/relay", "job/relay/transport", "job/worker"},
 	"bench":              {"guest/coder/sample", "daemon/agent/openclaw", "client", "job/gate/baseline", "job/worker", "httpapi/protocol", "wire/llm/scripted", "daemon/engine", "daemon/sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "daemon/credential"},
-	"bench/gateway":      {"daemon/credential", "wire/wireproc", "ledger", "daemon/sqlite", "wire"}, // The product's own handlers, without a wire.
+	"bench/gateway":      {"daemon/credential", "wire/ingress", "wire/wireproc", "ledger", "daemon/sqlite", "wire"}, // The product's own handlers, without a wire.
 	"bench/load":         {},
 	"bench/runsc":        {},
 	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},

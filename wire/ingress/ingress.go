@@ -162,7 +162,7 @@ func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
 
 // Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
 func (g *Ingress) Serve(l net.Listener) error {
-	bounded := connlimit.New(l, g.cfg.MaxConns, g.cfg.MaxClientConns)
+	bounded := connlimit.NewDisplacing(l, g.cfg.MaxConns, g.cfg.MaxClientConns)
 	if !g.secure.Load() && loopback(l.Addr()) {
 		return g.server.Serve(bounded)
 	}
