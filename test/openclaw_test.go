@@ -49,7 +49,7 @@ func TestOpenClaw(t *testing.T) {
 	}{
 		{"a tool and a file", (*agentHost).clawWorks}, {"sealed", (*agentHost).clawIsSealed}, {"two at once", (*agentHost).clawsApart},
 		{"a session", (*agentHost).clawGoesOn}, {"cancelled", (*agentHost).clawIsCancelled}, {"a budget", (*agentHost).clawIsOutOfMoney},
-		{"cold", (*agentHost).clawIsCold}, {"a while after", (*agentHost).clawWorks},
+		{"cold", (*agentHost).clawIsCold}, {"a new model", (*agentHost).clawHasNewModel}, {"a while after", (*agentHost).clawWorks},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.test(h.as(t), &a) })
 	}
@@ -97,6 +97,37 @@ func (h *agentHost) clawWorks(a *caisson.Agent) {
 		}
 	}
 	t.Logf("phases: %+v", r.Result.Phases)
+}
+
+// clawHasNewModel tests that a model that was added after the warm snapshot was made is used by runs that fork it.
+func (h *agentHost) clawHasNewModel(a *caisson.Agent) {
+	t := h.t
+	config, err := os.ReadFile(h.configFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(config, []byte("alias: later")) {
+		h.configure(strings.Replace(string(config), "models:\n", "models:\n- "+agentModel("later", "litellm")+"\n", 1))
+		h.ok("daemon", "reload")
+	}
+	if now := shows[caisson.Agent](h.host, "agent", "show", "openclaw"); now.Status.Snapshot != a.Status.Snapshot {
+		t.Errorf("the snapshot was %s and is %s", a.Status.Snapshot, now.Status.Snapshot)
+	}
+	r := h.succeeds("-C", h.project("claw later"), "--model", "later", "--session", "later", "openclaw", "Make the file, please.")
+	if !r.Result.Warm || changed(r, "made.txt") != "added" {
+		t.Errorf("the run is %+v; the daemon's log: %s", r.Result, h.daemonLog())
+	}
+	for _, c := range h.accounts(r) {
+		if !bytes.Contains(c.Body, []byte(`"later-1"`)) {
+			t.Errorf("a call for another model: %.200s", c.Body)
+		}
+	}
+	r = h.succeeds("--model", "later", "--session", "later", "openclaw", "Which word was it?")
+	if !strings.Contains(r.Result.Answer, "made by a tool") {
+		t.Errorf("in the session it says %q", r.Result.Answer)
+	}
+	h.accounts(r)
+	h.ok("session", "rm", string(r.Session))
 }
 
 // clawIsSealed tests that neither keys nor data of the host can be found inside while all processes of the agent are

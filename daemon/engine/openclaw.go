@@ -73,6 +73,9 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	}
 	if turn.Warmup {
 		t.Model = openclaw.DefaultModel
+	} else if i := slices.IndexFunc(turn.Models, func(m caisson.Model) bool { return m.Alias == t.Model }); i >= 0 {
+		alias, window := openclaw.Substitute(turn.Models[i])
+		t.Substitute = &task.Substitute{Config: openclaw.ConfigFile, Context: window, Model: alias}
 	}
 	if turn.Fork {
 		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when the snapshot was taken

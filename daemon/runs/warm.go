@@ -213,6 +213,13 @@ func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (str
 	if err != nil {
 		return "", err
 	}
+	// Runs use models that were added later, too, but a persona has the one that it was started with.
+	models = slices.DeleteFunc(models, func(m caisson.Model) bool {
+		return !slices.ContainsFunc(a.Personas, func(p caisson.Persona) bool { return p.Model == m.Alias })
+	})
+	for i, m := range models {
+		models[i] = caisson.Model{Alias: m.Alias, Context: m.Context, Output: m.Output}
+	}
 	b := *a
 	// Fields that concern only single runs do not change the snapshot.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil

@@ -104,10 +104,20 @@ func TestWarm(t *testing.T) {
 		})
 	}
 	w.put(*a)
-	w.models.set(nil, "new")
+	w.models.set(nil, "new", "small")
 	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != snaps[0] {
-		t.Errorf("models that the agent may not use change the snapshot: %s", s)
+		t.Errorf("a model that was added changes the snapshot: %s", s)
 	}
+	b := *a
+	b.Models, b.Personas = []string{"small", "later"}, []caisson.Persona{{ID: "reviewer", Model: "later"}}
+	w.put(b)
+	before := got(w.Agents().WarmAgent(w.ctx(), "claw", func(caisson.Progress) {}))(t).Status.Snapshot
+	w.models.set(nil, "new", "small", "later")
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; before == "" || s != "" {
+		t.Errorf("the model of a persona was added, and the snapshot was %q and is %q", before, s)
+	}
+	w.put(*a)
+	got(w.Agents().WarmAgent(w.ctx(), "claw", func(caisson.Progress) {}))(t)
 	w.config.Build, w.lconf.Build = "b2", "b2"
 	w.restart()
 	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != "" {

