@@ -1,7 +1,7 @@
 # Everything CI does is here, and a developer runs it with one command.
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w'
+STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w'
 LEAN     = internal/embedded/bin
 
 .PHONY: build demo test test-all test-times bench lint fmt clean
@@ -17,6 +17,7 @@ build:
 	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
 	@cmp -s bin/caisson-worker $(LEAN)/worker || cp bin/caisson-worker $(LEAN)/worker
+	@cd $(LEAN) && sha256sum agent guestd sentry worker > sums
 	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
 
 demo: build
@@ -51,4 +52,4 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 clean:
-	rm -rf bin bench/results $(LEAN)/worker $(LEAN)/guestd $(LEAN)/agent $(LEAN)/sentry
+	rm -rf bin bench/results $(LEAN)/sums $(LEAN)/worker $(LEAN)/guestd $(LEAN)/agent $(LEAN)/sentry

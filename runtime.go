@@ -171,6 +171,8 @@ type RuntimeSpec struct {
 	Workdir   string
 	User      string
 	Resources Resources
+	// Programs is the set of programs that a checkpoint is restored with; "" means the current one, see [Programs].
+	Programs string
 	// Randomness "openssl" makes OpenSSL's generators in restored processes reseed.
 	Randomness string
 	// ContinueClock makes the monotonic clock of restored processes continue where it was; otherwise it jumps by the time
@@ -180,6 +182,15 @@ type RuntimeSpec struct {
 	Stderr        *os.File
 	NetNS         *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
 }
+
+// Programs says which programs of sandboxes this daemon works with. A set of programs has an id, which depends on their contents.
+type Programs struct {
+	Current string               // the set that sandboxes are started with
+	Older   func(id string) bool // reports whether this daemon works with another set, which is still there; nil: with none
+}
+
+// Supports reports whether this daemon works with a set of programs.
+func (p Programs) Supports(id string) bool { return id == p.Current || p.Older != nil && p.Older(id) }
 
 // A RuntimeMount mounts a host directory in a sandbox.
 type RuntimeMount struct {

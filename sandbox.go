@@ -26,7 +26,7 @@ type Sandbox struct {
 	Exit      *ExitStatus `json:"exit,omitempty"`
 	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
 	Node      string      `json:"node" doc:"The machine it lives on"`
-	Build     string      `json:"build" doc:"The build of Caisson that started it; another build may list, stop and remove it"`
+	Build     string      `json:"build" doc:"The programs that it runs with, by content; a daemon that does not work with them may list, stop and remove it"`
 	Pooled    bool        `json:"pooled,omitempty" doc:"In its template's warm pool; not yet claimed"`
 	CreatedAt time.Time   `json:"createdAt"`
 	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`

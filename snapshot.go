@@ -26,7 +26,7 @@ type Snapshot struct {
 // Dependencies are the conditions for restoring a memory snapshot. On any mismatch only its files are restored, which
 // an event reports.
 type Dependencies struct {
-	Build    string `json:"build" doc:"Build of Caisson, and so of gVisor"`
+	Build    string `json:"build" doc:"Programs that it is restored with, by content"`
 	CPU      string `json:"cpu" doc:"Hash of the processor's features"`
 	Rootfs   string `json:"rootfs" doc:"Digest of all lower files"`
 	Platform string `json:"platform" doc:"gVisor platform"`

@@ -55,7 +55,8 @@ func (s *suite) execAPI(ctx context.Context) error {
 func (s *suite) openRuntime(d *daemon) (*gvisor.Runtime, error) {
 	return gvisor.New(gvisor.Config{
 		Dir: filepath.Join(d.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
-		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
+		Build:    "bench",
+		Programs: gvisor.Programs{Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd")},
 	})
 }
 

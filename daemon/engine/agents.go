@@ -40,7 +40,7 @@ func newRuns(e *Engine) *runs.Core {
 			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Work.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		},
 		Ledger: runs.LedgerConfig{Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget},
-		Events: e.events, Limits: e.cfg.Agents.Limits, Build: e.process.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
+		Events: e.events, Limits: e.cfg.Agents.Limits, Programs: e.programs(), Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }
 

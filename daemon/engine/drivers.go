@@ -25,6 +25,7 @@ type Drivers struct {
 	Transport repos.Transport
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in entries of the catalog
+	Programs  *programs        // of the runtime; nil if it has none
 	Close     func() error     // closes the drivers, after everything that uses them
 }
 
@@ -52,7 +53,7 @@ func WiresOf[W interface {
 
 // product constructs the drivers of the product.
 func (e *Engine) product() (*Drivers, error) {
-	programs, err := unpackPrograms(filepath.Join(e.cfg.Data.Dir, "programs"))
+	programs, err := openPrograms(filepath.Join(e.cfg.Data.Dir, "programs"))
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +71,9 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	runtime, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Data.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
+		Dir: filepath.Join(e.cfg.Data.Dir, "sandboxes"), Programs: programs.set, Find: programs.Find,
 		ToolsDir: filepath.Join(e.cfg.Data.Dir, "tools"), Cgroup: "/caisson/" + string(e.data.instance),
-		Platform: e.cfg.Platform, Build: e.process.build, Log: e.cfg.Log.With("component", "gvisor"),
+		Platform: e.cfg.Platform, Build: programs.current, Log: e.cfg.Log.With("component", "gvisor"),
 	})
 	if err != nil {
 		return nil, err
@@ -83,6 +84,6 @@ func (e *Engine) product() (*Drivers, error) {
 			m, err := wire.New(cfg)
 			return WiresOf(m), err
 		},
-		Agents: agent.Builtin(), Close: runtime.Close,
+		Agents: agent.Builtin(), Programs: programs, Close: runtime.Close,
 	}, nil
 }

@@ -190,7 +190,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 			Disconnect: e.gateway.routes.Connector.Disconnect,
 		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Host: sandboxes.HostConfig{Node: node}, Build: e.process.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Host: sandboxes.HostConfig{Node: node}, Programs: e.programs(), Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
@@ -291,6 +291,7 @@ const (
 
 // housekeep removes old records, once every housekeeping interval.
 func (e *Engine) housekeep(ctx context.Context) error {
+	e.collectPrograms(ctx)
 	for {
 		now := time.Now()
 		if e.cfg.Data.EventRetention > 0 {

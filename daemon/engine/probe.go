@@ -27,12 +27,12 @@ func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	programs, err := unpackPrograms(filepath.Join(dir, "programs"))
+	programs, err := openPrograms(filepath.Join(dir, "programs"))
 	if err != nil {
 		return err
 	}
 	r, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, ToolsDir: filepath.Join(dir, "tools"),
+		Dir: filepath.Join(dir, "sandboxes"), Programs: programs.set, ToolsDir: filepath.Join(dir, "tools"),
 		Cgroup: "/caisson/probe-" + string(caisson.NewID(caisson.InstancePrefix)), Platform: platform, Build: "probe",
 	})
 	if err != nil {

@@ -89,7 +89,7 @@ func (p plan) world(t *testing.T) *world {
 	hub := events.New(w.store.Events(), log)
 	w.lconf = sandboxes.Config{
 		Dir: dir, Store: w.store, Events: hub, Runtime: sandboxes.RuntimeOf(hostRuntime{w.rt}), Images: imagetest.New(t.TempDir()),
-		Network: sandboxes.NetworkConfig{Gateway: gateway{}, Traffic: gateway{}}, Host: sandboxes.HostConfig{Node: "here"}, Build: "b1", Log: log, Limits: p.hosts,
+		Network: sandboxes.NetworkConfig{Gateway: gateway{}, Traffic: gateway{}}, Host: sandboxes.HostConfig{Node: "here"}, Programs: caisson.Programs{Current: "b1"}, Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)
@@ -97,7 +97,7 @@ func (p plan) world(t *testing.T) *world {
 		p.limits.Grace = 200 * time.Millisecond
 	}
 	w.config = runs.Config{
-		Dir: root, Store: w.store, Events: hub, Limits: p.limits, Build: "b1", Version: "test", Log: log,
+		Dir: root, Store: w.store, Events: hub, Limits: p.limits, Programs: caisson.Programs{Current: "b1"}, Version: "test", Log: log,
 		Work: runs.WorkConfig{Masker: masker{}}, Ledger: runs.LedgerConfig{Calls: w.calls.list, UnderWay: w.calls.underWay},
 		Agents: runs.AgentConfig{Models: w.models, Recipes: p.recipes, Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,

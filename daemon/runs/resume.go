@@ -17,7 +17,7 @@ type resumer struct {
 	workspaces Workspaces // nil if directories can only be copied
 	dirs       *directories
 	retrier    *retrier
-	build      string // of Caisson
+	programs   caisson.Programs
 }
 
 // open wakes the sandbox of the run's session and assigns it to the run. It returns false if the session has no
@@ -128,8 +128,8 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 		if sb, err = m.lifecycle.Get(ctx, string(id)); err != nil {
 			return err
 		}
-		// A sandbox that another build started can only be stopped and started again; its files are kept.
-		if foreign := sb.Build != m.build; foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
+		// A sandbox with programs that this daemon does not work with can only be stopped and started again; its files are kept.
+		if foreign := !m.programs.Supports(sb.Build); foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
 			if sb, err = m.lifecycle.Stop(ctx, string(id), 0); err != nil {
 				return err
 			}

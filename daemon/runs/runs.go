@@ -171,7 +171,7 @@ type Config struct {
 	Ledger    LedgerConfig
 	Events    caisson.Publisher
 	Limits    Limits
-	Build     string // of Caisson: warm snapshots of other builds cannot be used
+	Programs  caisson.Programs // of sandboxes: warm snapshots that need others cannot be used
 	Version   string
 	Log       *slog.Logger
 }
@@ -208,7 +208,7 @@ func New(cfg Config) *Core {
 	}
 	builder := &builder{catalog: cfg.Agents.Catalog, recipes: recipes, templates: boxes.Templates}
 	services := &services{recipes: recipes, models: cfg.Agents.Models, files: boxes.Files, processes: boxes.Processes}
-	snapshots := &snapshots{service: boxes.Snapshots, services: services, build: cfg.Build}
+	snapshots := &snapshots{service: boxes.Snapshots, services: services, programs: cfg.Programs}
 	warm := &warmSnapshots{
 		capturer: &capturer{
 			recipes: recipes, builder: builder, services: services, guestExec: guestExec, snapshots: snapshots,
@@ -227,7 +227,7 @@ func New(cfg Config) *Core {
 	provisioner := &provisioner{
 		resumer: &resumer{
 			sessions: sessionTable, lifecycle: boxes.Lifecycle, policies: boxes.Policies, assign: boxes.Assign, services: services,
-			workspaces: cfg.Work.Workspaces, dirs: dirs, retrier: retrier, build: cfg.Build,
+			workspaces: cfg.Work.Workspaces, dirs: dirs, retrier: retrier, programs: cfg.Programs,
 		},
 		retrier: retrier, services: services, warm: warm, snapshots: snapshots, lifecycle: boxes.Lifecycle, service: boxes.Snapshots,
 		files: boxes.Files, dirs: dirs, relay: cfg.Work.Relay,

@@ -204,7 +204,7 @@ func keyOf(parts ...any) (string, error) {
 type snapshots struct {
 	service  caisson.Snapshots
 	services *services
-	build    string // of Caisson: warm snapshots of other builds cannot be used
+	programs caisson.Programs
 }
 
 // key returns a hash of all that a warm snapshot of the agent depends on, except what is checked when it is restored.
@@ -224,7 +224,7 @@ func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (str
 	// Fields that concern only single runs do not change the snapshot.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
-	return keyOf(b, models, t.name, t.key, s.build)
+	return keyOf(b, models, t.name, t.key)
 }
 
 // current returns the warm snapshot that runs of the agent fork, or nil.
@@ -237,7 +237,9 @@ func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) 
 		return nil, err
 	}
 	list, err := s.list(ctx, a.ID)
-	i := slices.IndexFunc(list, func(o *caisson.Snapshot) bool { return o.Labels[labelKey] == key && o.Memory })
+	i := slices.IndexFunc(list, func(o *caisson.Snapshot) bool {
+		return o.Labels[labelKey] == key && o.Memory && s.programs.Supports(o.Depends.Build)
+	})
 	if err != nil || i < 0 {
 		return nil, err
 	}

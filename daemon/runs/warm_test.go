@@ -118,7 +118,13 @@ func TestWarm(t *testing.T) {
 	}
 	w.put(*a)
 	got(w.Agents().WarmAgent(w.ctx(), "claw", func(caisson.Progress) {}))(t)
-	w.config.Build, w.lconf.Build = "b2", "b2"
+	older := caisson.Programs{Current: "b2", Older: func(id string) bool { return id == "b1" }}
+	w.config.Programs, w.lconf.Programs = older, older
+	w.restart()
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s == "" {
+		t.Error("the snapshot of older programs, with which the daemon works, is not used")
+	}
+	w.config.Programs, w.lconf.Programs = caisson.Programs{Current: "b2"}, caisson.Programs{Current: "b2"}
 	w.restart()
 	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != "" {
 		t.Error("the snapshot of another build is used")

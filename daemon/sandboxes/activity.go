@@ -10,8 +10,8 @@ import (
 // activity knows which sandboxes are used from outside, and when each was used last. It is not stored: when the daemon starts, running
 // sandboxes count as just used.
 type activity struct {
-	start time.Time // of the daemon
-	build string
+	start    time.Time // of the daemon
+	programs caisson.Programs
 
 	mu   sync.Mutex
 	uses map[caisson.ID]*uses // guarded by mu
@@ -24,8 +24,8 @@ type uses struct {
 	last  time.Time // end of the last use
 }
 
-func newActivity(build string) *activity {
-	return &activity{start: now(), build: build, uses: map[caisson.ID]*uses{}}
+func newActivity(programs caisson.Programs) *activity {
+	return &activity{start: now(), programs: programs, uses: map[caisson.ID]*uses{}}
 }
 
 // begin counts a use of a sandbox until end is called.

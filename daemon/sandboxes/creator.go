@@ -95,7 +95,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 		}
 	}
 	made, err := c.states.set(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
-		s.Plan, s.Reason, s.SharedRandomness = nil, out.filesOnly, out.shared
+		s.Plan, s.Build, s.Reason, s.SharedRandomness = nil, sb.Build, out.filesOnly, out.shared
 		setDeadlines(s)
 		return nil
 	})

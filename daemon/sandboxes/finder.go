@@ -14,7 +14,7 @@ import (
 // A finder resolves references to sandboxes for the caller of a request.
 type finder struct {
 	sandboxes caisson.Table[caisson.Sandbox]
-	build     string
+	programs  caisson.Programs
 }
 
 // find returns a sandbox of the caller's account.
@@ -35,14 +35,14 @@ func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caiss
 	return sb, f.allow(sb, v)
 }
 
-// allow returns an error if v is not allowed in the state of sb. A sandbox that another build started uses that build's
-// protocol: it can only be stopped or removed, and started again by this build.
+// allow returns an error if v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does
+// not work with can only be stopped or removed, and started again with others.
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		return err
 	}
-	if wired(sb) && sb.Build != f.build && v != caisson.VerbStop && v != caisson.VerbRemove {
-		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
+	if wired(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {
+		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox whose programs, of another build of caisson, this one does not work with; stop and start it first", v)
 	}
 	return nil
 }

@@ -278,7 +278,7 @@ func TestAutoPauseOtherBuild(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
-	w.config.Build = "b2"
+	w.config.Programs.Current = "b2"
 	w.restart()
 	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: 1, Pause: 1, Stop: later}})
 	must(t, w.Expire(w.ctx(), sb.ID))

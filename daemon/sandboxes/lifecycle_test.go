@@ -177,7 +177,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 		change func(w *world)
 		reason string
 	}{
-		{"build", func(w *world) { w.config.Build = "b2" }, "another build"},
+		{"build", func(w *world) { w.config.Programs.Current = "b2" }, "another build"},
 		{"processor", func(w *world) { w.runtime.cpu = "-new" }, "another kind of processor"},
 		{"host files", func(w *world) { w.images.Upgrade() }, "files of its image have changed"},
 	} {

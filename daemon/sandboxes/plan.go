@@ -51,7 +51,7 @@ type planner struct {
 	workspaces *workspaces
 	dirs       dirs
 	node       string
-	build      string
+	programs   caisson.Programs
 }
 
 // create resolves a request to create a sandbox. The sandbox's layers are protected from pruning until the caller calls
@@ -120,7 +120,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	sb := &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
 		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
-		Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(),
+		Node: p.node, Build: p.programs.Current, CreatedAt: now(), ChangedAt: now(),
 	}
 	pl = &plan{
 		sandbox: sb, start: !req.NoStart, workspace: req.Workspace,
@@ -201,7 +201,7 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		sb := &caisson.Sandbox{
 			ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
 			State: caisson.Creating, Labels: req.Labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
-			Node: p.node, Build: p.build, CreatedAt: now(), ChangedAt: now(), Assigned: req.Assigned,
+			Node: p.node, Build: p.programs.Current, CreatedAt: now(), ChangedAt: now(), Assigned: req.Assigned,
 		}
 		pl := &plan{
 			sandbox: sb, from: &from, dir: dir, start: true, workspace: req.Workspace,

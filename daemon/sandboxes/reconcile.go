@@ -185,3 +185,20 @@ func (g *garbage) removeDir(kind, name string, found *[]caisson.Garbage) error {
 	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
 	return guesttree.Remove(context.Background(), filepath.Join(g.dirs.root, kind, name))
 }
+
+// programsInUse implements [Core.ProgramsInUse].
+func (g *garbage) programsInUse(ctx context.Context) (map[string]bool, error) {
+	used := map[string]bool{}
+	boxes, err := g.states.list(ctx, caisson.AllAccounts())
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range boxes {
+		used[sb.Build] = true
+	}
+	snapshots, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	for _, s := range snapshots {
+		used[s.Depends.Build] = true
+	}
+	return used, err
+}

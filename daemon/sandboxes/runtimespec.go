@@ -20,7 +20,7 @@ type specs struct {
 	runtime    interface{ Capabilities() caisson.Capabilities }
 	workspaces *workspaces
 	dirs       dirs
-	build      string
+	programs   caisson.Programs
 }
 
 // forStart returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
@@ -95,7 +95,7 @@ func (s *specs) of(ctx context.Context, sb *caisson.Sandbox) (spec caisson.Runti
 // dependencies returns the dependencies of a memory snapshot of a sandbox that starts now.
 func (s *specs) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := s.runtime.Capabilities()
-	d = caisson.Dependencies{Build: s.build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
+	d = caisson.Dependencies{Build: s.programs.Current, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {
 		return d, nil // Layers are immutable.
 	}
@@ -143,10 +143,10 @@ func copyDepends(from, to string) error {
 }
 
 // mismatch returns why a checkpoint with the dependencies had cannot be restored with have, or "" if it can.
-func mismatch(had, have caisson.Dependencies) string {
+func (s *specs) mismatch(had, have caisson.Dependencies) string {
 	switch {
-	case had.Build != have.Build:
-		return "it was taken by another build of Caisson"
+	case !s.programs.Supports(had.Build):
+		return "it was taken with programs of another build of Caisson"
 	case had.Platform != have.Platform:
 		return "it was taken on gVisor's platform " + had.Platform
 	case had.CPU != have.CPU:

@@ -63,9 +63,11 @@ type Config struct {
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
 	Host    HostConfig
-	Build   string // identifies this build of Caisson, recorded in each sandbox and snapshot
-	Limits  Limits
-	Log     *slog.Logger
+	// Programs are those that sandboxes are started with, and others that this daemon works with. Their ids are recorded in each sandbox
+	// and snapshot.
+	Programs caisson.Programs
+	Limits   Limits
+	Log      *slog.Logger
 }
 
 // NetworkConfig says what sandboxes can reach.
@@ -173,7 +175,7 @@ func New(cfg Config) (*Core, error) {
 	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
 	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
-	finder, states, catalog := finder{boxes, cfg.Build}, states{boxes, cfg.Events}, catalog{templates}
+	finder, states, catalog := finder{boxes, cfg.Programs}, states{boxes, cfg.Events}, catalog{templates}
 	network := network{
 		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
 		budget: cfg.Limits.Budget,
@@ -181,7 +183,7 @@ func New(cfg Config) (*Core, error) {
 	logs := &logs{dirs: dirs, states: states, background: background, log: log}
 	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
-	activity := newActivity(cfg.Build)
+	activity := newActivity(cfg.Programs)
 	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	admission := &admission{
@@ -196,14 +198,14 @@ func New(cfg Config) (*Core, error) {
 		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: boxes, accounts: accounts, states: states, dirs: dirs,
 	}
 	specs := &specs{
-		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, build: cfg.Build,
+		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, programs: cfg.Programs,
 	}
 	processes := &processes{
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
 		leftovers: leftovers,
 	}
 	supervisors := &supervisors{
-		runtime: runtime, states: states, build: cfg.Build, background: background, log: log, followers: map[caisson.ID]*following{},
+		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*following{},
 	}
 	watches := &watches{
 		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
@@ -223,11 +225,11 @@ func New(cfg Config) (*Core, error) {
 	}
 	verbs := &verbs{
 		runtime: runtime, states: states, admission: admission, processes: processes, freezer: freezer, clients: clients,
-		watches: watches, dirs: dirs, build: cfg.Build,
+		watches: watches, dirs: dirs, programs: cfg.Programs,
 	}
 	planner := &planner{
 		catalog: catalog, images: images, holds: cfg.Images, snapshots: snapshots, network: network, workspaces: workspaces, dirs: dirs,
-		node: cfg.Host.Node, build: cfg.Build,
+		node: cfg.Host.Node, programs: cfg.Programs,
 	}
 	creator := &creator{
 		accounts: accounts, sandboxes: boxes, states: states, locks: locks, admission: admission, dirs: dirs, workspaces: workspaces,
@@ -362,6 +364,9 @@ func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.requ
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 	return c.api.images.layersInUse(ctx)
 }
+
+// ProgramsInUse returns the ids of the sets of programs that sandboxes and snapshots of any account depend on.
+func (c *Core) ProgramsInUse(ctx context.Context) (map[string]bool, error) { return c.garbage.programsInUse(ctx) }
 
 // CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
 // and returns them.

@@ -3,6 +3,7 @@ package sandboxes_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -226,7 +227,7 @@ func TestSnapshotAfterUpgrade(t *testing.T) {
 	w := newWorld(t)
 	sb := w.counting()
 	got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
-	w.config.Build = "b2"
+	w.config.Programs.Current = "b2"
 	w.restart()
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
 	if snap.Depends.Build != "b1" {
@@ -265,4 +266,39 @@ func TestSnapshotList(t *testing.T) {
 	must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
 	w.holds()
 	got(w.Snapshots().Fork(w.ctx(), string(ids[0]), caisson.ForkRequest{}))(t) // a snapshot outlives its sandbox
+}
+
+// TestOlderPrograms tests that sandboxes and snapshots of another set of programs, with which the daemon works, go on with their
+// memory and their programs, and that those count as in use.
+func TestOlderPrograms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	running, paused, suspended := w.counting(), w.counting(), w.counting()
+	snap := got(w.Snapshots().Snapshot(w.ctx(), string(running.ID), caisson.SnapshotRequest{}))(t)
+	n := w.counts(paused.ID, 3)
+	got(w.Sandboxes().Pause(w.ctx(), string(paused.ID)))(t)
+	got(w.Sandboxes().Suspend(w.ctx(), string(suspended.ID)))(t)
+	w.config.Programs = caisson.Programs{Current: "b2", Older: func(id string) bool { return id == "b1" }}
+	w.restart()
+	for name, sb := range map[string]*caisson.Sandbox{
+		"resumed": got(w.Sandboxes().Resume(w.ctx(), string(paused.ID)))(t),
+		"woken":   got(w.Sandboxes().Wake(w.ctx(), string(suspended.ID)))(t),
+		"forked":  got(w.Snapshots().Fork(w.ctx(), string(snap.ID), caisson.ForkRequest{}))(t)[0],
+		"running": got(w.Snapshots().Fork(w.ctx(), string(running.ID), caisson.ForkRequest{}))(t)[0],
+	} {
+		if sb.State != caisson.Running || sb.Reason != "" || sb.Build != "b1" {
+			t.Errorf("%s: %+v", name, sb)
+		}
+	}
+	if m := w.counts(paused.ID, n); m < n {
+		t.Errorf("the counter is at %d, not %d", m, n)
+	}
+	stopped := got(w.Sandboxes().Stop(w.ctx(), string(paused.ID), 0))(t)
+	if sb := got(w.Sandboxes().Start(w.ctx(), string(stopped.ID)))(t); sb.Build != "b2" {
+		t.Errorf("after stop and start: %+v", sb)
+	}
+	want := map[string]bool{"b1": true, "b2": true}
+	if used, err := w.ProgramsInUse(w.ctx()); err != nil || !maps.Equal(used, want) {
+		t.Errorf("in use: %v, %v", used, err)
+	}
 }

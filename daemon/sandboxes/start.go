@@ -60,6 +60,7 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	case from.checkpoint == "":
 		err = h.runtime.Create(ctx, sb.ID, spec)
 	default:
+		spec.Programs = sb.Build
 		if err = h.runtime.Restore(ctx, sb.ID, spec, from.checkpoint); err == nil {
 			err = h.probe(ctx, sb)
 		}
@@ -71,7 +72,8 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 }
 
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
-// with its files only; then filesOnly is the reason. randomness is as in [source].
+// with its files only; then filesOnly is the reason. randomness is as in [source]. It sets sb.Build: memory is restored with the programs
+// that it was captured with.
 func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
@@ -81,9 +83,11 @@ func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, rando
 	if err != nil {
 		return "", err
 	}
-	if why := mismatch(had, have); why != "" {
+	if why := h.specs.mismatch(had, have); why != "" {
+		sb.Build = have.Build
 		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
 	}
+	sb.Build, have.Build = had.Build, had.Build
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 

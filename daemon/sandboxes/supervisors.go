@@ -26,7 +26,7 @@ type supervisors struct {
 		ender
 	}
 	states     states
-	build      string
+	programs   caisson.Programs
 	background *background.Group
 	log        *slog.Logger
 	applying   keylock.Locks // held while a sandbox is brought its services
@@ -46,7 +46,7 @@ func (s *supervisors) follow(sb *caisson.Sandbox) {
 
 // ensureFollowed follows the services of a running sandbox unless that is done already.
 func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
-	if len(sb.Spec.Services) == 0 || sb.Build != s.build {
+	if len(sb.Spec.Services) == 0 || !s.programs.Supports(sb.Build) {
 		return
 	}
 	s.mu.Lock()

@@ -206,7 +206,7 @@ func TestSuspendedOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	sb := w.in(caisson.Suspended)
-	w.config.Build = "b2"
+	w.config.Programs.Current = "b2"
 	w.restart()
 	_, err := w.Sandboxes().Wake(w.ctx(), string(sb.ID))
 	wantKind(t, err, caisson.Conflict)

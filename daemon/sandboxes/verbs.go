@@ -28,7 +28,7 @@ type verbs struct {
 	clients   *fileClients
 	watches   *watches
 	dirs      dirs
-	build     string
+	programs  caisson.Programs
 }
 
 // start starts a sandbox that does not run, with its saved files.
@@ -38,7 +38,7 @@ func (v *verbs) start(ctx context.Context, sb *caisson.Sandbox) error {
 		return err
 	}
 	defer admitted()
-	sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = v.build, nil, "", nil
+	sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = v.programs.Current, nil, "", nil
 	return v.processes.run(ctx, sb, source{files: pathIfExists(v.dirs.inDir(sb.ID, filesTar))})
 }
 
@@ -200,6 +200,5 @@ func (v *verbs) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	if filesOnly != "" {
 		sb.Reason, sb.Exit, sb.SharedRandomness = filesOnly, nil, nil
 	}
-	sb.Build = v.build
 	return nil
 }

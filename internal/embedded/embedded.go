@@ -5,6 +5,7 @@ import (
 	"embed"
 	"io"
 	"io/fs"
+	"strings"
 )
 
 //go:embed bin
@@ -25,6 +26,20 @@ func Worker() (program *io.SectionReader, ok bool) { return open(files, "worker"
 // Agent returns the program that drives agents within sandboxes (cmd/caisson-agent). ok is false if this build embeds
 // none; there is no replacement for it.
 func Agent() (program *io.SectionReader, ok bool) { return open(files, "agent") }
+
+// Sum returns the SHA-256 hash of a program in hexadecimal, by its name in bin, as "make build" has computed it; "" if it has not.
+func Sum(name string) string {
+	list, err := files.ReadFile("bin/sums") // as sha256sum prints them
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == name && len(f[0]) == 64 {
+			return f[0]
+		}
+	}
+	return ""
+}
 
 func open(fsys fs.FS, name string) (*io.SectionReader, bool) {
 	f, err := fsys.Open("bin/" + name)

@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"testing"
 	"testing/fstest"
@@ -25,13 +27,24 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestEmbedded tests that an embedded program can be read repeatedly.
+// TestEmbedded tests that an embedded program can be read repeatedly, and that its hash is that of its content.
 func TestEmbedded(t *testing.T) {
 	for range 2 {
-		for _, get := range []func() (*io.SectionReader, bool){Guestd, Sentry, Worker, Agent} {
-			if r, ok := get(); ok && r.Size() < 1<<20 {
-				t.Errorf("%d bytes are no program", r.Size())
+		for name, get := range map[string]func() (*io.SectionReader, bool){"guestd": Guestd, "sentry": Sentry, "worker": Worker, "agent": Agent} {
+			r, ok := get()
+			if !ok {
+				continue
+			}
+			hash := sha256.New()
+			if n, err := io.Copy(hash, r); err != nil || n < 1<<20 {
+				t.Errorf("%d bytes are no program: %v", n, err)
+			}
+			if sum := Sum(name); sum != "" && sum != fmt.Sprintf("%x", hash.Sum(nil)) {
+				t.Errorf("%s has the hash %x, not %s; run make build", name, hash.Sum(nil), sum)
 			}
 		}
+	}
+	if sum := Sum("none"); sum != "" {
+		t.Errorf("the hash of no program is %s", sum)
 	}
 }

@@ -84,6 +84,19 @@ func writeGuestPrograms(dir string, list []guestProgram) (string, error) {
 	return layer, nil
 }
 
+// writeLayer creates the layer with the guest programs of a set in dir, and returns its directory.
+func writeLayer(dir string, set Programs) (string, error) {
+	programs, err := readGuestPrograms(set.Guestd, set.Coder)
+	if err != nil {
+		return "", fmt.Errorf("read guest programs: %w", err)
+	}
+	layer, err := writeGuestPrograms(dir, programs)
+	if err != nil {
+		return "", fmt.Errorf("write guest programs: %w", err)
+	}
+	return layer, nil
+}
+
 // setLayerOwner makes the guest's root the owner of path and sets its mode, independent of the umask.
 func setLayerOwner(path string, mode os.FileMode) error {
 	if err := os.Chown(path, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {

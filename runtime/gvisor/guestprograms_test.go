@@ -25,7 +25,7 @@ func TestAgentProgram(t *testing.T) {
 		name, agent, want string
 	}{{"with", agent, "works\n"}, {"without", "", "none\n"}} {
 		t.Run(c.name, func(t *testing.T) {
-			r := openWith(t, func(cfg *Config) { cfg.Coder = c.agent })
+			r := openWith(t, func(cfg *Config) { cfg.Programs.Coder = c.agent })
 			id := caisson.NewID("sb")
 			if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
 				t.Fatal(err)

@@ -28,24 +28,28 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// Config configures a Runtime. Dir, Cgroup, ToolsDir, Guestd and Build are required.
+// Programs are the paths of the executables of sandboxes.
+type Programs struct {
+	Exe    string // gVisor's processes; "" means this binary. A smaller one with only package sentry starts faster
+	Guestd string // /.caisson/inside (guestd) in every sandbox
+	Coder  string // /.caisson/agent, the built-in coding agent; "" leaves it out
+}
+
+// Config configures a Runtime. Dir, Cgroup, ToolsDir, Programs.Guestd and Build are required.
 type Config struct {
 	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
 	// of this instance: its path distinguishes the sandboxes of this instance from those of others.
 	Dir string
-	// Exe is the binary for gVisor's processes; "" is the running one. A smaller binary with only package sentry starts faster.
-	Exe string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
-	// Guestd is the path of the executable for /.caisson/inside (guestd) in every sandbox.
-	Guestd string
-	// Coder is the path of the executable for /.caisson/agent, the built-in coding agent; "" leaves it out.
-	Coder string
+	Programs Programs
+	// Find returns the programs of another build, by its id, to restore checkpoints with; nil: there are none.
+	Find func(build string) (Programs, error)
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string
 	// Platform is gVisor's platform: "systrap" or "ptrace"; "" means systrap.
 	Platform string
-	Build    string       // identifies the binary; recorded in snapshots
+	Build    string       // identifies Programs
 	Log      *slog.Logger // nil discards messages
 }
 
@@ -90,19 +94,15 @@ func New(cfg Config) (*Runtime, error) {
 	if r.cfg.Platform == "" {
 		r.cfg.Platform = "systrap"
 	}
-	if r.cfg.Exe == "" {
-		r.cfg.Exe = "/proc/self/exe"
+	if r.cfg.Programs.Exe == "" {
+		r.cfg.Programs.Exe = "/proc/self/exe"
 	}
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	programs, err := readGuestPrograms(cfg.Guestd, cfg.Coder)
+	layer, err := writeLayer(cfg.ToolsDir, r.cfg.Programs)
 	if err != nil {
-		return nil, fmt.Errorf("read guest programs: %w", err)
-	}
-	tools, err := writeGuestPrograms(cfg.ToolsDir, programs)
-	if err != nil {
-		return nil, fmt.Errorf("write guest programs: %w", err)
+		return nil, err
 	}
 	emptyNetNS, err := emptyNetNS()
 	if err != nil {
@@ -117,7 +117,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.launcher = &launcher{
-		exe: r.cfg.Exe, platform: r.cfg.Platform, programsLayer: tools, emptyNetNS: emptyNetNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
+		exe: r.cfg.Programs.Exe, platform: r.cfg.Platform, programsLayer: layer, emptyNetNS: emptyNetNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
 	}
 	return r, adopt(r)
 }

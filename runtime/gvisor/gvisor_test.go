@@ -58,7 +58,7 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	t.Helper()
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
-		Exe: testbin.Path(t, "caisson-sentry"), Guestd: testbin.Path(t, "caisson-guestd"),
+		Programs: Programs{Exe: testbin.Path(t, "caisson-sentry"), Guestd: testbin.Path(t, "caisson-guestd")},
 		Cgroup: testCgroup(dir),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}

@@ -12,6 +12,22 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
+// programs returns the binary for gVisor's processes, and the layer with guest programs, of the set called build; "" means the current one.
+func (l *launcher) programs(cfg *Config, build string) (exe, layer string, err error) {
+	if build == "" || build == cfg.Build {
+		return l.exe, l.programsLayer, nil
+	}
+	if cfg.Find == nil {
+		return "", "", caisson.Errorf(caisson.NotFound, "the programs of another build are not here")
+	}
+	set, err := cfg.Find(build)
+	if err != nil {
+		return "", "", err
+	}
+	layer, err = writeLayer(cfg.ToolsDir, set)
+	return set.Exe, layer, err
+}
+
 // launch starts a sandbox. If image is not "", it restores the sandbox from the checkpoint in that directory.
 func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, image string) error {
 	if spec.Dir != filepath.Join(r.cfg.Dir, string(id)) {
@@ -65,7 +81,11 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 			return fmt.Errorf("create the runtime's directory: %w", err)
 		}
 	}
-	req, files, owned, err := r.launcher.request(s, spec, image)
+	exe, layer, err := r.launcher.programs(&r.cfg, spec.Programs)
+	if err != nil {
+		return err
+	}
+	req, files, owned, err := r.launcher.request(s, spec, image, layer)
 	defer func() {
 		for _, f := range owned {
 			f.Close()
@@ -74,7 +94,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return err
 	}
-	reply, err := r.launcher.run(ctx, s, req, files, spec)
+	reply, err := r.launcher.run(ctx, exe, s, req, files, spec)
 	if err != nil {
 		return err
 	}

@@ -40,9 +40,9 @@ func (l *launcher) close() error {
 	return err
 }
 
-// request returns the request that describes the sandbox, and the descriptors to pass with it. The caller must close those in
-// owned, also after an error.
-func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
+// request returns the request that describes the sandbox with a layer of guest programs, and the descriptors to pass with it. The caller
+// must close those in owned, also after an error.
+func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
 	give := func(f *os.File) int {
 		files = append(files, f)
 		return sentry.FirstFD + len(files) - 1
@@ -56,7 +56,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		Flags:   l.flags(s.dir, spec.Resources, spec.NetNS != nil),
 		Bundle:  filepath.Join(s.dir, "bundle"),
 		Spec:    ociSpec(spec, s.state.Cgroup),
-		Layers:  append([]string{l.programsLayer}, spec.Rootfs.Layers...),
+		Layers:  append([]string{programs}, spec.Rootfs.Layers...),
 		Binds:   map[string]string{},
 		IDMapFD: give(idmap), EmptyNetNSFD: give(l.emptyNetNS), NetNSFD: -1,
 	}
@@ -90,8 +90,8 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 	return req, files, owned, nil
 }
 
-// run starts a launcher, sends it the request and waits for its reply.
-func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
+// run starts a launcher of the binary exe, sends it the request and waits for its reply.
+func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
 	reqR, reqW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	}
 	defer replyR.Close()
 
-	cmd := exec.Command(l.exe)
+	cmd := exec.Command(exe)
 	cmd.Args = []string{sentry.LaunchArg0}
 	cmd.Env = []string{}
 	cmd.Dir = "/"

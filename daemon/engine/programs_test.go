@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// shapes are the types that are encoded between the daemon and the programs of a sandbox; protocolFiles, the files with protocols that are
+// not only types.
+var (
+	shapes = []reflect.Type{
+		reflect.TypeFor[sentry.LaunchRequest](), reflect.TypeFor[sentry.LaunchReply](), reflect.TypeFor[task.Task](), reflect.TypeFor[task.Line](),
+	}
+	protocolFiles = []string{"guest/guestd/protocol.go", "guest/service/protocol.go", "guest/terminal/protocol.go"}
+)
+
+// TestProtocol tests that what the daemon and the programs of a sandbox say to each other has not changed since testdata/protocol.txt was
+// recorded. If this fails, decide: can an older program still work with this daemon? If not, increase protocol, and minProtocol, unless
+// the daemon is to work with both. Then record the new state with CAISSON_TEST_UPDATE=1.
+func TestProtocol(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	fmt.Fprintf(&b, "protocol %d\n", protocol)
+	seen := map[reflect.Type]bool{}
+	for _, s := range shapes {
+		describe(&b, s, seen)
+	}
+	for _, name := range protocolFiles {
+		files := token.NewFileSet()
+		tree, err := parser.ParseFile(files, filepath.Join("../..", name), nil, parser.SkipObjectResolution) // without comments
+		if err != nil {
+			t.Fatal(err)
+		}
+		var source bytes.Buffer
+		if err := format.Node(&source, files, tree); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s %x\n", name, sha256.Sum256(source.Bytes()))
+	}
+	const golden = "testdata/protocol.txt"
+	if os.Getenv("CAISSON_TEST_UPDATE") != "" {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != b.String() {
+		t.Errorf("the protocol has changed, see the comment of this test: %v\n%s", err, b.String())
+	}
+}
+
+// describe writes the fields of a struct, and of those that it contains.
+func describe(b *strings.Builder, t reflect.Type, seen map[reflect.Type]bool) {
+	for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array}, t.Kind()) {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || seen[t] || !strings.HasPrefix(t.PkgPath(), "github.com/caisson-dev/") {
+		return
+	}
+	seen[t] = true
+	fields := reflect.VisibleFields(t)
+	fmt.Fprintf(b, "%s\n", t)
+	for _, f := range fields {
+		if tag := f.Tag.Get("json"); f.IsExported() && !f.Anonymous && tag != "-" {
+			fmt.Fprintf(b, "\t%s %s %q\n", f.Name, f.Type, tag)
+		}
+	}
+	for _, f := range fields {
+		if f.IsExported() && f.Tag.Get("json") != "-" {
+			describe(b, f.Type, seen)
+		}
+	}
+}
+
+// TestPrograms tests which sets of programs can be used, and that sets that are not in use are removed.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p, err := openPrograms(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// add stores a set and returns its id.
+	add := func(protocol int, content string) string {
+		t.Helper()
+		m := manifest{Protocol: protocol, SHA256: map[string]string{
+			sentryName: fmt.Sprintf("%x", sha256.Sum256([]byte(content))), guestdName: fmt.Sprintf("%x", sha256.Sum256([]byte("g"))),
+		}}
+		at := filepath.Join(dir, m.id())
+		if err := os.Mkdir(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		files := map[string]string{
+			sentryName: content, guestdName: "g",
+			manifestFile: fmt.Sprintf(`{"protocol": %d, "sha256": {"sentry": %q, "guestd": %q}}`, protocol, m.SHA256[sentryName], m.SHA256[guestdName]),
+		}
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m.id()
+	}
+	good, unused, newer, changed := add(protocol, "a"), add(protocol, "b"), add(protocol+1, "a"), add(protocol, "c")
+	incomplete, forged := add(protocol, "d"), add(protocol, "e")
+	write := func(id, name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, id, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(changed, sentryName, "C")
+	write(forged, manifestFile, fmt.Sprintf(`{"protocol": %d, "sha256": {}}`, protocol))
+	if err := os.Remove(filepath.Join(dir, incomplete, guestdName)); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]bool{
+		p.current: true, good: true, unused: true, newer: false, changed: false, incomplete: false, forged: false, "": false, "..": false, "0123456789abcdef": false,
+	} {
+		if got := p.Usable(id); got != want {
+			t.Errorf("the set %q can be used: %t", id, got)
+		}
+	}
+	if set, err := p.Find(good); err != nil || set.Exe != filepath.Join(dir, good, sentryName) || set.Coder != "" {
+		t.Errorf("the programs are %+v, %v", set, err)
+	}
+	write("", "sentry-0123456789abcdef", "of a build that named files differently")
+	if err := p.Collect(map[string]bool{good: true}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if name := e.Name(); name != good && name != p.current && name != filepath.Base(p.worker) {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if p.Usable(unused) || !p.Usable(good) {
+		t.Error("what is in use was removed, or the other one was not")
+	}
+	// What was unpacked is replaced if it is not what the binary has.
+	if p.set.Exe != selfExe {
+		if err := os.WriteFile(p.set.Exe, []byte("x"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		again, err := openPrograms(dir)
+		if err != nil || !again.Usable(p.current) {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(p.set.Exe); err != nil || info.Size() < 1000 {
+			t.Errorf("a damaged program was not replaced: %v", err)
+		}
+	}
+}
