@@ -1,18 +1,19 @@
 # Everything CI does is here, and a developer runs it with one command.
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags='-s -w'
+STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w'
 LEAN     = internal/embedded/bin
 
 .PHONY: build demo test test-all test-times bench lint fmt clean
 
-# The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges.
+# The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges. Their content
+# must not change with each commit: sandboxes depend on it.
 build:
 	@mkdir -p bin
-	$(STATIC) -o bin/caisson-guestd ./cmd/caisson-guestd
-	$(STATIC) -o bin/caisson-agent ./cmd/caisson-agent
-	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
-	$(STATIC) -o bin/caisson-worker ./cmd/caisson-worker
+	$(STATIC) -buildvcs=false -o bin/caisson-guestd ./cmd/caisson-guestd
+	$(STATIC) -buildvcs=false -o bin/caisson-agent ./cmd/caisson-agent
+	$(STATIC) -buildvcs=false -o bin/caisson-sentry ./cmd/caisson-sentry
+	$(STATIC) -buildvcs=false -o bin/caisson-worker ./cmd/caisson-worker
 	@cmp -s bin/caisson-guestd $(LEAN)/guestd || cp bin/caisson-guestd $(LEAN)/guestd
 	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry

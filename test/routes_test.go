@@ -474,3 +474,42 @@ func TestRoutesMany(t *testing.T) {
 	poll.Until(t, hang, func() bool { return h.show("web").State == caisson.Paused })
 	h.reach(h.at("wake.localhost", "/"))
 }
+
+// TestPromise7RoutesDaemonKilled tests that requests under way end when the daemon is killed, that nothing of them is left, and
+// that the next daemon serves the route, of a paused sandbox too.
+func TestPromise7RoutesDaemonKilled(t *testing.T) {
+	t.Parallel()
+	h := newRoutedHost(t)
+	h.ok("route", "add", "wake", "web", "3000", "--at", "wake.localhost", "--auth", "none", "--resume")
+	h.reach(h.at("wake.localhost", "/"))
+	var open []io.ReadCloser
+	for range 3 {
+		res, err := h.client.Get(h.at("wake.localhost", "/hold"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		open = append(open, res.Body)
+	}
+	h.daemon.kill()
+	for _, body := range open {
+		if _, err := io.ReadAll(body); err == nil {
+			t.Error("an answer that goes on ends as if it were complete")
+		}
+	}
+	h.daemon = h.serve()
+	h.reach(h.at("wake.localhost", "/"))
+	h.ok("sandbox", "pause", "web")
+	held := make(chan int, 1)
+	go func() {
+		status, _ := h.get(h.at("wake.localhost", "/")) // held while the sandbox is resumed
+		held <- status
+	}()
+	h.daemon.kill()
+	<-held // it was answered, or its connection has ended
+	h.daemon = h.serve()
+	h.reach(h.at("wake.localhost", "/"))
+	if sb := h.show("web"); sb.State != caisson.Running {
+		t.Errorf("the sandbox is %s", sb.State)
+	}
+}

@@ -46,6 +46,7 @@ type cli struct {
 	Service    serviceCmd    `cmd:"" help:"Manage the programs that sandboxes keep running."`
 	SSH        sshCmd        `cmd:"" name:"ssh" help:"Connect to a sandbox with ssh."`
 	SSHConfig  sshConfigCmd  `cmd:"" name:"ssh-config" help:"Print a configuration with which ssh, scp and editors reach sandboxes."`
+	Top        topCmd        `cmd:"" help:"Show all sandboxes with their use of processors, memory and network."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
 	Forward    forwardCmd    `cmd:"" name:"port-forward" help:"Forward ports of this machine to servers in a sandbox."`
@@ -121,8 +122,12 @@ func (a *app) main(ctx context.Context, args []string) error {
 		return err
 	}
 	a.parser = parser
-	if len(args) == 0 {
+	args = withoutAliases(parser.Model.Node, args)
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "--version":
+		args[0] = "version"
 	}
 	kctx, err := parser.Parse(args)
 	switch {
@@ -241,4 +246,30 @@ func (a *app) infof(format string, args ...any) {
 	if !a.globals.Quiet {
 		fmt.Fprintf(a.err, format+"\n", args...)
 	}
+}
+
+// aliases are other names of commands.
+var aliases = map[string]string{"list": "ls", "delete": "rm", "inspect": "show"}
+
+// withoutAliases returns args with the names of commands in place of their aliases. Kong's own aliases would be part of each message.
+func withoutAliases(n *kong.Node, args []string) []string {
+	args = slices.Clone(args)
+	child := func(name string) *kong.Node {
+		i := slices.IndexFunc(n.Children, func(c *kong.Node) bool { return c.Type == kong.CommandNode && c.Name == name })
+		if i < 0 {
+			return nil
+		}
+		return n.Children[i]
+	}
+	for i, arg := range args {
+		if arg == "--" || len(n.Children) == 0 {
+			break
+		}
+		if c := child(arg); c != nil {
+			n = c
+		} else if c := child(aliases[arg]); c != nil {
+			args[i], n = c.Name, c
+		} // else a flag, or its value
+	}
+	return args
 }

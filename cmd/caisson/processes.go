@@ -115,8 +115,8 @@ func statsColumns() []column[statsRow] {
 			return fmt.Sprintf("%.0f%%", 100*float64(m.Memory)/float64(m.MemoryMax))
 		}},
 		{name: "PIDS", value: func(m statsRow) string { return strconv.Itoa(m.PIDs) }},
-		{name: "NET OUT", value: networkValue(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesOut).String() })},
-		{name: "NET IN", value: networkValue(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesIn).String() })},
+		{name: "NET OUT", value: networkValue(bytesOut)},
+		{name: "NET IN", value: networkValue(bytesIn)},
 		{name: "OPEN", value: networkValue(func(n *caisson.NetworkStats) string { return strconv.Itoa(n.Open) })},
 		{name: "DENIED", value: networkValue(func(n *caisson.NetworkStats) string { return strconv.FormatInt(n.Denied, 10) })},
 	}
