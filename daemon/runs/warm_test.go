@@ -108,6 +108,17 @@ func TestWarm(t *testing.T) {
 	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != snaps[0] {
 		t.Errorf("a model that was added changes the snapshot: %s", s)
 	}
+	w.models.set(nil, "new")
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != snaps[0] {
+		t.Errorf("a model that was removed changes the snapshot: %s", s)
+	}
+	w.models.add(caisson.GatewayModel{Model: caisson.Model{
+		Alias: "small", Provider: "q", Upstream: "tiny", Prices: &caisson.Prices{Input: 1, Output: 2}, Context: 2000, Output: 200,
+	}})
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot; s != snaps[0] {
+		t.Errorf("another price and context of a model change the snapshot: %s", s)
+	}
+	w.models.set(nil, "new", "small")
 	b := *a
 	b.Models, b.Personas = []string{"small", "later"}, []caisson.Persona{{ID: "reviewer", Model: "later"}}
 	w.put(b)
