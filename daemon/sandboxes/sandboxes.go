@@ -366,7 +366,9 @@ func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 }
 
 // ProgramsInUse returns the ids of the sets of programs that sandboxes and snapshots of any account depend on.
-func (c *Core) ProgramsInUse(ctx context.Context) (map[string]bool, error) { return c.garbage.programsInUse(ctx) }
+func (c *Core) ProgramsInUse(ctx context.Context) (map[string]bool, error) {
+	return c.garbage.programsInUse(ctx)
+}
 
 // CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
 // and returns them.

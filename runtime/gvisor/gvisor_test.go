@@ -59,8 +59,8 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
 		Programs: Programs{Exe: testbin.Path(t, "caisson-sentry"), Guestd: testbin.Path(t, "caisson-guestd")},
-		Cgroup: testCgroup(dir),
-		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Cgroup:   testCgroup(dir),
+		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if change != nil {
 		change(&cfg)
