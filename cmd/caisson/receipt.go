@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 
@@ -41,10 +42,12 @@ type receiptArg struct {
 }
 
 // ProvideID parses the argument.
-func (r *receiptArg) ProvideID() (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.ReceiptPrefix, r.Receipt)
+func (r *receiptArg) ProvideID() (caisson.ID, error) { return parseReceipt(r.Receipt) }
+
+func parseReceipt(ref string) (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.ReceiptPrefix, ref)
 	if err != nil {
-		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", r.Receipt)
+		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", ref)
 	}
 	return id, nil
 }
@@ -52,20 +55,31 @@ func (r *receiptArg) ProvideID() (caisson.ID, error) {
 func receiptID(r *caisson.SyncReceipt) string { return string(r.ID) }
 
 // syncUndoCmd undoes a sync.
-type syncUndoCmd struct{ receiptArg }
+type syncUndoCmd struct {
+	Receipt string `arg:"" optional:"" help:"Id of the receipt, see sync log; without it the last sync into this directory." complete:"receipt"`
+}
 
 func (c *syncUndoCmd) Help() string {
 	return `Puts back what the sync has changed, all of it or nothing: if one of the files has changed on the host since, it is a conflict. The
 changes are pending in the workspace again.
 
-` + examples("caisson sync undo rc-abcdefghijklmnop")
+` + examples("caisson sync undo", "caisson sync undo rc-abcdefghijklmnop")
+}
+
+// ProvideID parses the argument; "" if there is none.
+func (c *syncUndoCmd) ProvideID() (caisson.ID, error) {
+	if c.Receipt == "" {
+		return "", nil
+	}
+	return parseReceipt(c.Receipt)
 }
 
 func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
-	r, err := api.GetReceipt(ctx, id)
+	r, err := c.find(ctx, a, id, api)
 	if err != nil {
 		return err
 	}
+	id = r.ID
 	w, err := api.GetWorkspace(ctx, string(r.Workspace))
 	if err != nil {
 		return err
@@ -79,6 +93,34 @@ func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	}
 	a.infof("caisson: %s restored", plural(len(r.Entries), "path"))
 	return printDone(a, r, string(r.ID))
+}
+
+// find returns the receipt with an id or, if that is "", the last one that is applied in the current directory or one above it.
+func (c *syncUndoCmd) find(ctx context.Context, a *app, id caisson.ID, api api) (*caisson.SyncReceipt, error) {
+	if id != "" {
+		return api.GetReceipt(ctx, id)
+	}
+	if !a.local() {
+		return nil, caisson.Invalidf("receipt", "is required, because the daemon is on another machine; see caisson sync log")
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	isHere := containsDir(dir)
+	list, _, err := api.ListReceipts(ctx, caisson.WorkspaceFilter{Limit: 1000})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list { // the newest first
+		if r.State != caisson.ReceiptApplied {
+			continue
+		}
+		if w, err := api.GetWorkspace(ctx, string(r.Workspace)); err == nil && isHere(w.Source) {
+			return r, nil
+		}
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "no sync into %s or a directory above it can be undone; see caisson sync log", dir)
 }
 
 // syncLogCmd lists receipts.

@@ -212,7 +212,16 @@ func (c *cancelCmd) Help() string {
 }
 
 func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {
-	return forEachRef(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
+	return forEachRef(ctx, a, c.Runs, runID, byID(parseRun, func(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+		r, err := api.GetRun(ctx, id)
+		if err == nil && r.State.Ended() {
+			err = caisson.Errorf(caisson.Conflict, "run %s has ended already, as %s; see caisson runs show %[1]s", id, r.State)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return api.CancelRun(ctx, id)
+	}))
 }
 
 // retryCmd starts another attempt of a run.

@@ -210,6 +210,23 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 	return api.GetWorkspace(ctx, ref)
 }
 
+// containsDir returns a function that reports whether a directory is dir or one above it.
+func containsDir(dir string) func(path string) bool {
+	var above []os.FileInfo
+	for d := dir; ; d = filepath.Dir(d) {
+		if info, err := os.Stat(d); err == nil {
+			above = append(above, info)
+		}
+		if d == filepath.Dir(d) {
+			break
+		}
+	}
+	return func(path string) bool {
+		info, err := os.Stat(path)
+		return err == nil && slices.ContainsFunc(above, func(d os.FileInfo) bool { return os.SameFile(d, info) })
+	}
+}
+
 // workspaceHere returns the newest workspace of the current directory or of one above it. Workspaces that may have pending
 // changes are preferred to settled ones.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
@@ -220,15 +237,7 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 	if err != nil {
 		return nil, err
 	}
-	var above []os.FileInfo
-	for d := dir; ; d = filepath.Dir(d) {
-		if info, err := os.Stat(d); err == nil {
-			above = append(above, info)
-		}
-		if d == filepath.Dir(d) {
-			break
-		}
-	}
+	isHere := containsDir(dir)
 	var settled *caisson.Workspace
 	f := caisson.WorkspaceFilter{Limit: 1000}
 	for more := true; more; {
@@ -238,8 +247,7 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 		}
 		for _, w := range page {
 			f.Before = w.ID
-			info, err := os.Stat(w.Source)
-			if err != nil || w.Kind == caisson.WorkspaceDirect || !slices.ContainsFunc(above, func(d os.FileInfo) bool { return os.SameFile(d, info) }) {
+			if w.Kind == caisson.WorkspaceDirect || !isHere(w.Source) {
 				continue
 			}
 			if w.State != caisson.WorkspaceSettled {

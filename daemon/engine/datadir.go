@@ -89,7 +89,7 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func()
 		}
 		if ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(deadline) {
 			f.Close()
-			return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; stop it, or use another --data directory", dir)
+			return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; run \"caisson daemon stop\", or use another --data directory", dir)
 		}
 		select {
 		case <-ctx.Done():

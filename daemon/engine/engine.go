@@ -267,6 +267,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.runs.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
+		e.collectPrograms(ctx) // before requests and runs can make sandboxes depend on them
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
 		if err := e.access.serve(ctx, g); err != nil {
@@ -291,7 +292,6 @@ const (
 
 // housekeep removes old records, once every housekeeping interval.
 func (e *Engine) housekeep(ctx context.Context) error {
-	e.collectPrograms(ctx)
 	for {
 		now := time.Now()
 		if e.cfg.Data.EventRetention > 0 {

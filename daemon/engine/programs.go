@@ -125,7 +125,7 @@ func openPrograms(dir string) (*programs, error) {
 		unpacked.Go(func() error { return unpack(filepath.Join(at, name), r) })
 	}
 	p.set = setIn(at, &m)
-	return p, errors.Join(unpacked.Wait(), durable.WriteJSON(filepath.Join(at, manifestFile), m))
+	return p, errors.Join(unpacked.Wait(), durable.WriteJSON(filepath.Join(at, manifestFile), m), durable.Sync(dir))
 }
 
 // setIn returns the set of programs in a directory.

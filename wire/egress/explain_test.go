@@ -275,3 +275,19 @@ func FuzzParseRule(f *testing.F) {
 		}
 	})
 }
+
+func TestSimilarPreset(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]string{
+		"nmp": "npm", "npn": "npm", "np": "npm", "npmm": "npm", "pipy": "pypi", "debain": "debian", "nas": "", "db": "", "g": "", "go": "", "example": "", "": "",
+	} {
+		if got := similarPreset(s); got != want {
+			t.Errorf("%q: %q, not %q", s, got, want)
+		}
+	}
+	for spec, ok := range map[string]bool{"nmp": false, "nmp:443": true, "nas": true, "npm": true} {
+		if _, err := ParseRule(caisson.Allow, spec); (err == nil) != ok {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+}

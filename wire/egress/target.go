@@ -3,6 +3,7 @@ package egress
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,6 +84,8 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	r := caisson.Rule{Action: action, Host: hostPart, Protocol: protocol}
 	if _, ok := findPreset(hostPart); ok {
 		r.Host, r.Preset = "", hostPart
+	} else if name := similarPreset(hostPart); name != "" && ports == "" {
+		return caisson.Rule{}, caisson.Invalidf(field, "%q is not a preset; did you mean %s? For a host called %[1]s, name its port: %[1]s:443", hostPart, name)
 	}
 	if ports != "" {
 		for part := range strings.SplitSeq(ports, ",") {
@@ -98,6 +101,35 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 		return caisson.Rule{}, caisson.Invalidf(field, "%s", messageOf(err))
 	}
 	return p.source.Rules[0], nil
+}
+
+// similarPreset returns the preset whose name differs from s by one letter that is added, missing or another, or by the order of letters;
+// "" if there is none.
+func similarPreset(s string) string {
+	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
+	oneMore := func(long, short string) bool { // long has one letter more
+		for i := range long {
+			if long[:i]+long[i+1:] == short {
+				return true
+			}
+		}
+		return false
+	}
+	for _, name := range presetNames() {
+		if len(name) < 3 {
+			continue // hosts have such names
+		}
+		differ := 0
+		for i := range min(len(s), len(name)) {
+			if s[i] != name[i] {
+				differ++
+			}
+		}
+		if len(s) == len(name) && (differ == 1 || letters(s) == letters(name)) || oneMore(s, name) || oneMore(name, s) {
+			return name
+		}
+	}
+	return ""
 }
 
 // messageOf returns the message of err without its field.
