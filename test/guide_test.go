@@ -3,12 +3,14 @@ package test_test
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
@@ -244,4 +246,60 @@ func TestGuideOwnAgent(t *testing.T) {
 	if change := h.diff(string(r.ID))["lines.txt"]; change.Kind != caisson.ChangeAdded {
 		t.Errorf("lines.txt is %+v in the diff", change)
 	}
+}
+
+// TestGuideStart runs the commands of docs/start.md with the built-in agent, and a provider of the test. TestAgentConsoles and TestOpenClaw
+// run those with agents from npm.
+func TestGuideStart(t *testing.T) {
+	t.Parallel()
+	h := &modelHost{host: newHost(t)}
+	h.configure("# nothing") // instead of no file: the host that runs this test may have one
+	u := newUpstream(t, caisson.ProviderAnthropic, sample.Script, false, nil)
+	dir := filepath.Join(h.dir, "project")
+	if err := sample.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	h.owned(dir)
+	before := h.tree(dir)
+	run := func(words []string) string {
+		t.Helper()
+		if i := slices.Index(words, "~/project"); i >= 0 {
+			words[i] = dir
+		}
+		return h.ok(words[1:]...)
+	}
+	h.host.dir = dir
+	h.guide("../start.md", map[string]func([]string){
+		"make build": skip, "install": skip, "cd": skip, "caisson run -it claude-code": skip, "caisson agent warm": skip, "caisson run openclaw": skip,
+		"caisson doctor": func(words []string) { h.run(words[1:]...) }, // it fails where something is missing
+		"export": func([]string) {
+			h.env = append(h.env, "ANTHROPIC_API_KEY="+u.key, "ANTHROPIC_BASE_URL="+u.url)
+		},
+		"caisson run caisson": func(words []string) {
+			if answer := run(words); !strings.Contains(answer, sample.Answer) && !strings.Contains(words[len(words)-1], "dependencies") {
+				t.Errorf("the agent says %s", answer)
+			}
+			if after := h.tree(dir); after != before {
+				t.Errorf("the directory was\n%s\nand is\n%s", before, after)
+			}
+		},
+		"caisson diff": func(words []string) {
+			if diff := run(words); !strings.Contains(diff, "+4 IV") {
+				t.Errorf("the diff is %s", diff)
+			}
+		},
+		"caisson sync": func(words []string) {
+			run(append(words, "--yes"))
+			if h.tree(dir) == before {
+				t.Error("nothing was applied")
+			}
+		},
+		"caisson sync undo": func(words []string) {
+			run(words)
+			if program, err := os.ReadFile(filepath.Join(dir, "roman.sh")); err != nil || strings.Contains(string(program), "4 IV") {
+				t.Errorf("after undo the program is %s, %v", program, err)
+			}
+			before = h.tree(dir)
+		},
+	})
 }
