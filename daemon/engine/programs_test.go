@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/boot"
+
 	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
@@ -23,6 +26,9 @@ import (
 var (
 	shapes = []reflect.Type{
 		reflect.TypeFor[sentry.LaunchRequest](), reflect.TypeFor[sentry.LaunchReply](), reflect.TypeFor[task.Task](), reflect.TypeFor[task.Line](),
+		// What the daemon sends to gVisor's main process; see runtime/gvisor/control.go.
+		reflect.TypeFor[control.ExecArgs](), reflect.TypeFor[control.SaveOpts](), reflect.TypeFor[control.TarRootfsUpperLayerOpts](),
+		reflect.TypeFor[control.ReadOpts](), reflect.TypeFor[control.Process](), reflect.TypeFor[boot.WaitPIDArgs](), reflect.TypeFor[boot.SignalArgs](),
 	}
 	protocolFiles = []string{"guest/guestd/protocol.go", "guest/service/protocol.go", "guest/terminal/protocol.go"}
 )
@@ -62,25 +68,30 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// describe writes the fields of a struct, and of those that it contains.
+// describe writes the fields of a struct, and of those of this module that it contains.
 func describe(b *strings.Builder, t reflect.Type, seen map[reflect.Type]bool) {
-	for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array}, t.Kind()) {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct || seen[t] || !strings.HasPrefix(t.PkgPath(), "github.com/caisson-dev/") {
-		return
-	}
 	seen[t] = true
-	fields := reflect.VisibleFields(t)
 	fmt.Fprintf(b, "%s\n", t)
-	for _, f := range fields {
-		if tag := f.Tag.Get("json"); f.IsExported() && !f.Anonymous && tag != "-" {
+	var parts []reflect.Type
+	for _, f := range reflect.VisibleFields(t) {
+		tag := f.Tag.Get("json")
+		if !f.IsExported() || tag == "-" {
+			continue
+		}
+		if !f.Anonymous {
 			fmt.Fprintf(b, "\t%s %s %q\n", f.Name, f.Type, tag)
 		}
+		part := f.Type
+		for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map, reflect.Array}, part.Kind()) {
+			part = part.Elem()
+		}
+		if part.Kind() == reflect.Struct && strings.HasPrefix(part.PkgPath(), "github.com/caisson-dev/") {
+			parts = append(parts, part)
+		}
 	}
-	for _, f := range fields {
-		if f.IsExported() && f.Tag.Get("json") != "-" {
-			describe(b, f.Type, seen)
+	for _, part := range parts {
+		if !seen[part] {
+			describe(b, part, seen)
 		}
 	}
 }
