@@ -408,8 +408,8 @@ func TestPromise1Routes(t *testing.T) {
 	}
 }
 
-// TestRoutesMany tests that a thousand routes of two accounts are served, that ten thousand idle connections keep nobody out, and that a sandbox whose
-// TTL ends in the middle of a request serves the next one.
+// TestRoutesMany tests a thousand routes of two accounts, a request beside ten thousand idle connections of other clients, and a TTL that ends
+// during a request.
 func TestRoutesMany(t *testing.T) {
 	testneed.Full(t, "the tests of package ingress have fewer routes and connections")
 	t.Parallel()
@@ -433,9 +433,7 @@ func TestRoutesMany(t *testing.T) {
 			}
 		}
 	}
-	if r := h.run("route", "add", "more", "web", "3000", "--at", "more.localhost", "--auth", "none"); r.code == 0 {
-		h.fails(6, "too many routes", "route", "add", "evenmore", "web", "3000", "--at", "evenmore.localhost", "--auth", "none")
-	}
+	h.fails(6, "too many routes", "route", "add", "more", "web", "3000", "--at", "more.localhost", "--auth", "none")
 	for i := 0; i < 499; i += 37 {
 		if s := h.reach(h.at(fmt.Sprintf("r%d-local.localhost", i), "/x")); s.Path != "/x" {
 			t.Errorf("route %d: %+v", i, s)

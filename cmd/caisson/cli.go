@@ -265,11 +265,14 @@ func withoutAliases(n *kong.Node, args []string) []string {
 		if arg == "--" || len(n.Children) == 0 {
 			break
 		}
+		if i > 0 && strings.HasPrefix(args[i-1], "-") {
+			continue // it may be the value of a flag, such as an account called "list"
+		}
 		if c := child(arg); c != nil {
 			n = c
 		} else if c := child(aliases[arg]); c != nil {
 			args[i], n = c.Name, c
-		} // else a flag, or its value
+		}
 	}
 	return args
 }

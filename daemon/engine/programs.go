@@ -27,10 +27,9 @@ import (
 // selfExe is the path of this binary, which stays valid if the file is renamed or replaced.
 const selfExe = "/proc/self/exe"
 
-// protocol is the version of what the daemon and the programs of a sandbox say to each other: the requests to launchers and to
-// gVisor's main process, and the protocols of guestd, of services and terminals, and of the agents' driver. It is increased when an
-// older daemon or an older program could not work with the other one. minProtocol is the oldest version that this daemon works with.
-// TestProtocol has the shapes of what is said.
+// protocol is the version of the messages between the daemon and the programs of a sandbox: the requests to launchers and to gVisor's main
+// process, and the protocols of guestd, of services and terminals, and of the agents' driver. It is increased by incompatible changes.
+// minProtocol is the oldest version that this daemon supports. TestProtocol records the types and files that define the messages.
 const (
 	protocol    = 1
 	minProtocol = 1
@@ -151,7 +150,7 @@ func (p *programs) Find(id string) (gvisor.Programs, error) {
 		p.opened[id] = set
 	}
 	if set == nil {
-		return gvisor.Programs{}, caisson.Errorf(caisson.NotFound, "the programs of the build that started it are not here any more")
+		return gvisor.Programs{}, caisson.Errorf(caisson.NotFound, "the programs that it was started with are missing or have changed; stop and start it")
 	}
 	return *set, nil
 }

@@ -33,9 +33,9 @@ var (
 	protocolFiles = []string{"guest/guestd/protocol.go", "guest/service/protocol.go", "guest/terminal/protocol.go"}
 )
 
-// TestProtocol tests that what the daemon and the programs of a sandbox say to each other has not changed since testdata/protocol.txt was
-// recorded. If this fails, decide: can an older program still work with this daemon? If not, increase protocol, and minProtocol, unless
-// the daemon is to work with both. Then record the new state with CAISSON_TEST_UPDATE=1.
+// TestProtocol tests that the messages between the daemon and the programs of a sandbox have not changed since testdata/protocol.txt was
+// recorded. After a change that older programs do not support, increase protocol, and minProtocol unless the daemon supports both
+// versions. Then record the new state with CAISSON_TEST_UPDATE=1.
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
