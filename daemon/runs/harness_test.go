@@ -20,6 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/sqlite/sqlitetest"
+	"github.com/caisson-dev/caisson/daemon/volumes"
 	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/namemask"
@@ -37,18 +38,19 @@ const patience = time.Minute
 // agents that are functions.
 type world struct {
 	*runs.Core
-	t      *testing.T
-	config runs.Config
-	boxes  *boxes
-	life   *sandboxes.Core
-	lconf  sandboxes.Config
-	store  *store
-	steps  steps
-	rt     *fake.Runtime
-	models *models
-	calls  *calls
-	logs   *safeBuffer
-	scope  leaktest.Scope
+	t       *testing.T
+	config  runs.Config
+	boxes   *boxes
+	life    *sandboxes.Core
+	volumes *volumes.Core // nil without volumes
+	lconf   sandboxes.Config
+	store   *store
+	steps   steps
+	rt      *fake.Runtime
+	models  *models
+	calls   *calls
+	logs    *safeBuffer
+	scope   leaktest.Scope
 
 	mu     sync.Mutex
 	voices map[string]func(*turn) int // agents by the first word of the prompt; guarded by mu
@@ -112,6 +114,9 @@ func (p plan) world(t *testing.T) *world {
 	t.Cleanup(func() {
 		must(t, w.Close())
 		must(t, w.life.Close())
+		if w.volumes != nil { // after the life cycle of sandboxes, whose background work detaches volumes
+			must(t, w.volumes.Close())
+		}
 		w.leaked()
 		list, err := w.rt.List(context.Background())
 		must(t, err)

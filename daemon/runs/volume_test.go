@@ -28,7 +28,7 @@ func (p plan) withVolumes(t *testing.T) (*world, *volumes.Service) {
 	w := p.world(t)
 	core, err := volumes.New(volumes.Config{Dir: w.lconf.Dir, Store: w.store, Events: w.config.Events})
 	must(t, err)
-	t.Cleanup(func() { must(t, core.Close()) })
+	w.volumes = core
 	w.down()
 	w.lconf.Volumes, w.config.Work.Workspaces = core.Attachments(), places{}
 	w.up()

@@ -135,7 +135,7 @@ func run(ctx context.Context, all bool, count int) error {
 				continue
 			}
 			again := i
-			again.packages, again.test, again.count = []string{f.Package}, f.Test, 1
+			again.packages, again.test, again.count = []string{f.Package}, f.Test, 1 // the whole package without a Test
 			if err := again.run(ctx, r); err != nil {
 				r.fail(err)
 			}

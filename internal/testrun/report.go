@@ -35,6 +35,8 @@ type report struct {
 	output  map[string][]string // Output of tests that have not passed, by package and test; guarded by mu.
 	results []result            // guarded by mu
 	broken  map[string]bool     // Packages with a panic or a data race; guarded by mu.
+	killed  map[string]bool     // Packages whose process was killed by a signal from outside; guarded by mu.
+	last    map[string][]string // The last output of packages that failed without a test; guarded by mu.
 	errs    []error             // guarded by mu
 }
 
@@ -72,7 +74,10 @@ func (r *report) add(e event) {
 			return
 		}
 		if r.output == nil {
-			r.output, r.broken = map[string][]string{}, map[string]bool{}
+			r.output, r.broken, r.killed = map[string][]string{}, map[string]bool{}, map[string]bool{}
+		}
+		if e.Test == "" && strings.HasPrefix(e.Output, "signal: killed") {
+			r.killed[e.Package] = true
 		}
 		if strings.HasPrefix(e.Output, "panic: ") || strings.HasPrefix(e.Output, "fatal error: ") || strings.Contains(e.Output, "WARNING: DATA RACE") {
 			r.broken[e.Package] = true
@@ -81,7 +86,14 @@ func (r *report) add(e event) {
 	case "pass", "skip", "fail":
 		r.results = append(r.results, result{e.Package, e.Test, e.Action, e.Elapsed})
 		if e.Action == "fail" {
-			fmt.Fprint(r.out, strings.Join(r.output[key], ""))
+			lines := r.output[key]
+			fmt.Fprint(r.out, strings.Join(lines, ""))
+			if e.Test == "" && !slices.ContainsFunc(r.results, func(x result) bool { return x.Package == e.Package && x.Test != "" && x.Action == "fail" }) {
+				if r.last == nil {
+					r.last = map[string][]string{}
+				}
+				r.last[e.Package] = lines[max(0, len(lines)-maxLast):]
+			}
 		}
 		delete(r.output, key)
 		if e.Test == "" {
@@ -105,12 +117,15 @@ func (r *report) failed(packages []string) bool {
 	return slices.ContainsFunc(r.results, func(x result) bool { return x.Action == "fail" && slices.Contains(packages, x.Package) })
 }
 
+// maxLast is the maximum number of lines that are printed at the end for a package that failed without a test.
+const maxLast = 30
+
 // maxRepeated is the maximum number of failed tests that are repeated.
 const maxRepeated = 3
 
 // repeatable returns the failed tests without those that are part of others, or nothing if one of the failures must not
 // be repeated: a panic, a data race, a package that failed without a test (it was not built, or ran out of time), or
-// more than maxRepeated tests.
+// more than maxRepeated tests. A package whose process was killed is repeated whole: the kernel may have run out of memory.
 func (r *report) repeatable() []result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +141,13 @@ func (r *report) repeatable() []result {
 		}
 	}
 	for _, p := range packages {
-		if r.broken[p.Package] || !tests[p.Package] {
+		switch {
+		case r.broken[p.Package]:
+			return nil
+		case tests[p.Package]:
+		case r.killed[p.Package]:
+			list = append(list, p)
+		default:
 			return nil
 		}
 	}
@@ -149,8 +170,8 @@ func (r *report) flaky() []string {
 		if x.Action != "fail" || last[name] != "pass" {
 			return false
 		}
-		if x.Test != "" {
-			list = append(list, name)
+		if x.Test != "" || r.killed[x.Package] {
+			list = append(list, strings.TrimSpace(name))
 		}
 		return true
 	})
@@ -186,6 +207,9 @@ func (r *report) close(took time.Duration) error {
 	fmt.Fprintf(r.out, "%s; \"make test-times\" shows where the time went\n", took.Round(time.Second))
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", n["pass"], n["fail"], n["skip"])
 	if len(failed) > 0 {
+		for name, lines := range r.last {
+			fmt.Fprintf(r.out, "the last output of %s, in which no test failed:\n%s", name, strings.Join(lines, ""))
+		}
 		return fmt.Errorf("failed:\n%s", strings.Join(failed, "\n"))
 	}
 	if len(r.errs) > 0 || err != nil {
