@@ -3,6 +3,7 @@ package test_test
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -79,6 +80,12 @@ func TestServices(t *testing.T) {
 	}
 	h.ok("service", "rm", "dev", "bad")
 	h.fails(3, "no service", "service", "logs", "dev", "bad")
+	// A service whose port another process has is not ready, although the port answers.
+	h.ok("service", "apply", "dev", "--id", "second", "--port", strconv.Itoa(web.Port), "--restart", "never", "--", "sleep", "1000")
+	if s := h.service("dev", "second", func(s caisson.ServiceStatus) bool { return s.State == caisson.ServiceFailed }); !strings.Contains(s.Message, "in use") {
+		t.Errorf("with a port that is in use: %+v", s)
+	}
+	h.ok("service", "rm", "dev", "second")
 	same("dev", "after changes of another service")
 
 	// It is a process of the sandbox.

@@ -125,6 +125,11 @@ func (u *unit) rest(e end, failures int) (requested bool) {
 
 // runOnce starts the service and returns when it has ended.
 func (u *unit) runOnce() end {
+	if u.portTaken() {
+		message := fmt.Sprintf("port %d is already in use by another process of the sandbox: end that process, or give the service another port", u.service.Port)
+		fmt.Fprintln(u.log, "[caisson: "+message+"]")
+		return end{exit: caisson.ExitStatus{Code: 1}, message: message}
+	}
 	p, err := u.supervisor.host.Start(u.service, u.log)
 	if err != nil {
 		message := "it cannot be started: " + short(err)
@@ -143,6 +148,22 @@ func (u *unit) runOnce() end {
 	checks.Wait()
 	e.exit = p.Exit()
 	return e
+}
+
+// portTaken reports whether something accepts connections at the service's port although the service does not run. It would otherwise
+// pass the check for readiness in place of the service.
+func (u *unit) portTaken() bool {
+	if u.service.Port == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(u.ctx, checkTimeout)
+	defer cancel()
+	conn, err := u.supervisor.host.Dial(ctx, u.service.Port)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // follow waits until p has ended, and ends it when the service is removed, restarted or not ready in time.
