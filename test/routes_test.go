@@ -301,10 +301,18 @@ func TestRoutesManyPauses(t *testing.T) {
 			}
 		})
 	}
-	for i := range rounds {
+	for done := 0; done < rounds && !t.Failed(); {
 		at := answers.Load()
-		h.run("sandbox", []string{"suspend", "pause"}[i%2], "web") // a request may have resumed it, or be about to
+		// A request may be about to resume it: then the command fails, and is not a round.
+		if h.run("sandbox", []string{"suspend", "pause"}[done%2], "web").code == 0 {
+			done++
+		}
 		poll.Until(t, hang, func() bool { return t.Failed() || answers.Load() >= at+25 })
+	}
+	stop()
+	events := h.ok("events", "web", "--after", "0", "--for", "1s", "-o", "jsonl")
+	if n := strings.Count(events, `"sandbox.running"`) - 1; n < rounds-1 { // the first is its creation; the last pause may still hold
+		t.Errorf("the sandbox was resumed %d times in %d rounds", n, rounds)
 	}
 }
 
@@ -335,7 +343,8 @@ func tasks(pid int) []string {
 	return list
 }
 
-// TestRoutesWireKilled tests that requests under way end when the wire process is killed, and that new ones work.
+// TestRoutesWireKilled tests that requests under way end when the wire process is killed, that new ones work, also those for which a
+// sandbox was about to be resumed, and that terminals and forwards, which do not lead through it, go on.
 func TestRoutesWireKilled(t *testing.T) {
 	t.Parallel()
 	h := newRoutedHost(t)
@@ -360,11 +369,34 @@ func TestRoutesWireKilled(t *testing.T) {
 	for range 10 {
 		<-begun
 	}
+	d := h.sit("exec", "-it", "--detach-keys", "ctrl-p,ctrl-q", "web", "--", "sh")
+	d.types("echo begin-$((40 + 2))\n")
+	d.sees("begin-42")
+	f := h.forward(1, nil, "web", "0:3000")
+	page := "http://" + f.locals[0] + "/"
+	mustGet(t, page)
+	h.startServer("late", "3000")
+	h.ok("route", "add", "late", "late", "3000", "--at", "late.localhost", "--auth", "none", "--resume")
+	h.reach(h.at("late.localhost", "/"))
+	h.ok("sandbox", "pause", "late")
+	held := make(chan int, 1)
+	go func() {
+		status, _ := h.get(h.at("late.localhost", "/"))
+		held <- status
+	}()
 	if err := syscall.Kill(h.wireProcess(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	wait.Wait()
+	<-held // it was answered, or its connection has ended
 	h.reach(h.at("open.localhost", "/again"))
+	h.reach(h.at("late.localhost", "/again"))
+	d.types("echo again-$((40 + 3))\n")
+	d.sees("again-43")
+	if _, err := get(page); err != nil {
+		t.Errorf("a forward after the wire process was killed: %v", err)
+	}
+	f.interrupt()
 }
 
 // TestPromise1Routes tests that nothing leads into sandboxes but routes and signed URLs: not the ingress without one, not another
