@@ -73,6 +73,7 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
 	Daemon     daemonCmd     `cmd:"" help:"Show, stop, restart or reload the daemon, and read its log."`
 	Gateway    gatewayCmd    `cmd:"" help:"Serve models to the sandboxes of other machines."`
+	Setup      setupCmd      `cmd:"" help:"Ask for a provider, its key and a model, try them, and write the configuration."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`
 	Config     configCmd     `cmd:"" name:"config" help:"Inspect the configuration."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and say how to mend what is missing."`

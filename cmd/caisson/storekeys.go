@@ -163,7 +163,11 @@ func (k *keyStore) howToChange(p caisson.Provider) string {
 // store stores the key of a provider, and its server if the environment names one.
 func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	name, key := k.key(v)
-	p, list, err := k.server(ctx, v, name, key)
+	base := ""
+	if v.baseURL != "" {
+		base = k.a.getenv(v.baseURL)
+	}
+	p, list, err := k.server(ctx, v, base, key)
 	if err != nil {
 		return err
 	}
@@ -195,13 +199,9 @@ func credentialOf(provider string) string {
 	return ""
 }
 
-// server returns the provider for the server that the environment names, nil if it names none, and the models of its own that it
-// has.
-func (k *keyStore) server(ctx context.Context, v keyVariables, keyName string, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
-	base := ""
-	if v.baseURL != "" {
-		base = strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
-	}
+// server returns the provider for the server at base, nil if that is "" or the vendor's own, and the models of its own that it has.
+func (k *keyStore) server(ctx context.Context, v keyVariables, base string, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
+	base = strings.TrimSuffix(base, "/")
 	builtin := models.Builtin()
 	i := slices.IndexFunc(builtin.Providers, func(p caisson.Provider) bool { return p.Name == v.provider })
 	p := builtin.Providers[i]
@@ -209,7 +209,7 @@ func (k *keyStore) server(ctx context.Context, v keyVariables, keyName string, k
 		return nil, nil, nil
 	}
 	p.BaseURL = base
-	if keyName == "" {
+	if key.IsZero() {
 		p.Credential = ""
 	}
 	if err := models.Validate([]caisson.Provider{p}, nil); err != nil {

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/internal/durable"
+)
+
+// setupCmd asks for what a first run needs and writes it into the configuration.
+type setupCmd struct {
+	NoTest bool `help:"Do not call the model to try it."`
+}
+
+func (c *setupCmd) Help() string {
+	return "It asks at the terminal for a provider, its key, which is not shown, and a model; stores the key; adds the provider and its models to the " +
+		"configuration file, the chosen model first; and calls it once, which costs less than a cent. A file with providers or models of its own is not " +
+		"changed. Where there is no terminal, store a key with \"caisson credential set\".\n\n" +
+		examples("sudo caisson setup", "caisson setup --config ./caisson.yaml")
+}
+
+// ProvideSetup checks what can be checked before a daemon is started.
+func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
+	if !isTerminal(a.in) {
+		return nil, usagef("setup", "standard input is not a terminal; store a key instead: caisson credential set ANTHROPIC_API_KEY -")
+	}
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Host != "" {
+		return nil, usagef("setup", "it is for the daemon of this machine; run it where %s runs", cfg.Host)
+	}
+	s := &setup{app: a, file: cfg.lookedFor}
+	if s.text, err = readSmall(s.file); errors.Is(err, fs.ErrNotExist) {
+		s.text, err = []byte(configTemplate), nil
+	}
+	if err != nil {
+		return nil, caisson.Invalidf("config", "%s", err)
+	}
+	if key := regexp.MustCompile(`(?m)^(providers|models)[ \t]*:`).FindSubmatch(s.text); key != nil {
+		return nil, caisson.Errorf(caisson.Conflict, "%s has %s already: edit it, and see caisson model ls", s.file, key[1])
+	}
+	return s, nil
+}
+
+func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
+	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, offer: models.Builtin()}
+	p, list, err := s.provider(ctx)
+	if err != nil {
+		return err
+	}
+	if list, err = s.chooseModel(ctx, p, list); err != nil {
+		return err
+	}
+	if err := s.write(p, list); err != nil {
+		return err
+	}
+	if _, err := api.Reload(ctx); err != nil {
+		return err
+	}
+	a.infof("wrote %s: runs that name no model use %s", s.file, list[0].Alias)
+	if c.NoTest {
+		return nil
+	}
+	a.infof("calling %s once, with caisson run caisson ...", list[0].Alias)
+	one, most := int64(1), caisson.Dollar/20
+	return runConsole{a, api}.startAndFollow(ctx, false, func(ctx context.Context) (*caisson.Run, error) {
+		return api.StartRun(ctx, caisson.RunRequest{
+			Agent: "caisson", Model: list[0].Alias, Prompt: "Answer with the word ready and do nothing else.",
+			Limits: caisson.AgentLimits{Calls: &one, Cost: &most},
+		})
+	})
+}
+
+// setup is one conversation of setupCmd.
+type setup struct {
+	*app
+	file string // the configuration file
+	text []byte // its content, or that of a new one
+	keys *keyStore
+}
+
+// compatible is the choice of a server that is not a vendor's.
+const compatible = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
+
+// provider asks for a provider and its key, which it stores, and returns the provider with the models that it serves.
+func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
+	names := []string{"Anthropic", "OpenAI", "Google Gemini", "OpenRouter", compatible} // in the order of providerVariables
+	i, err := s.choose(ctx, "Whose models do you use?", names)
+	if err != nil {
+		return p, nil, err
+	}
+	base, keyOptional := "", false
+	v := providerVariables[min(i, len(providerVariables)-1)]
+	switch {
+	case names[i] == compatible:
+		v, keyOptional = providerVariables[1], true
+		if base, err = s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: "); err != nil {
+			return p, nil, err
+		}
+	case v.baseURL != "":
+		base = s.getenv(v.baseURL)
+	}
+	p = s.keys.provider(v.provider)
+	key, err := s.key(ctx, v, p.Credential, keyOptional)
+	if err != nil {
+		return p, nil, err
+	}
+	own, list, err := s.keys.server(ctx, v, base, key)
+	if err != nil {
+		return p, nil, err
+	}
+	if own != nil {
+		p = *own
+	}
+	if len(list) == 0 && names[i] != compatible {
+		list = slices.DeleteFunc(slices.Clone(s.keys.offer.Models), func(m caisson.Model) bool { return m.Provider != v.provider })
+	}
+	return p, list, nil
+}
+
+// key returns the key of a provider, from its variable or from the terminal, and stores it. A key that is stored already is not asked
+// for; then, and if an optional key was left out, the result is zero.
+func (s *setup) key(ctx context.Context, v keyVariables, credential string, optional bool) (key caisson.Secret, err error) {
+	stored, err := s.keys.api.ListCredentials(ctx)
+	if err != nil {
+		return key, err
+	}
+	if slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == credential }) {
+		s.infof("Its key is stored as %s already and is used; to replace it: caisson credential rotate %[1]s", credential)
+		return key, nil
+	}
+	name, key := s.keys.key(v)
+	switch {
+	case name != "" && !optional:
+		s.infof("The key is taken from %s.", name)
+	default:
+		prompt := "Its key, which is not shown: "
+		if optional {
+			prompt = "Its key, which is not shown; Enter if it needs none: "
+		}
+		key, err = s.promptSecret(ctx, prompt)
+		if optional && caisson.FieldOf(err) == "value" {
+			return caisson.Secret{}, nil
+		}
+		if err != nil {
+			return key, err
+		}
+	}
+	_, err = s.keys.api.SetCredential(ctx, credential, key)
+	return key, err
+}
+
+// maxOffered is the number of models that are listed for a choice.
+const maxOffered = 20
+
+// chooseModel returns list with the model first that the user chooses.
+func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []caisson.Model) ([]caisson.Model, error) {
+	if len(list) == 0 {
+		name, err := s.ask(ctx, "The name of its model: ")
+		if err != nil {
+			return nil, err
+		}
+		list = ownModels(p, []servedModel{{ID: name}}, nil)
+		if len(list) == 0 {
+			return nil, caisson.Invalidf("model", "%.100q cannot be the name of a model", name)
+		}
+		return list, nil
+	}
+	var names []string
+	for _, m := range list[:min(len(list), maxOffered)] {
+		price := "no price is known: calls are refused until its entry has one"
+		switch {
+		case m.Free:
+			price = "free"
+		case m.Prices != nil:
+			price = fmt.Sprintf("%s in, %s out", m.Prices.Input, m.Prices.Output)
+		}
+		names = append(names, fmt.Sprintf("%-32s %s", quoteName(m.Alias), price))
+	}
+	i, err := s.choose(ctx, "Which model do runs use that name none? Prices are in US dollars per million tokens.", names)
+	if err != nil {
+		return nil, err
+	}
+	chosen := list[i]
+	return slices.Insert(slices.Delete(slices.Clone(list), i, i+1), 0, chosen), nil
+}
+
+// write adds the provider and its models to the configuration file.
+func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
+	text := strings.TrimRight(string(s.text), "\n") + fmt.Sprintf("\n\n# Added by caisson setup, %s. Built-in prices: %s.\nproviders:\n", time.Now().Format(time.DateOnly), models.Builtin().Builtin)
+	line := func(v any) error {
+		b, err := json.Marshal(v) // which is YAML, too
+		text += "- " + string(b) + "\n"
+		return err
+	}
+	if err := line(p); err != nil {
+		return err
+	}
+	text += "models:\n"
+	for _, m := range list {
+		if err := line(m); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
+		return err
+	}
+	return durable.Write(s.file, func(f *os.File) error {
+		_, err := io.WriteString(f, text)
+		return errors.Join(err, f.Chmod(0o644))
+	})
+}
+
+// choose asks which entry of a list the user means and returns its index. Enter means the first.
+func (s *setup) choose(ctx context.Context, question string, list []string) (int, error) {
+	fmt.Fprintln(s.err, question)
+	for i, text := range list {
+		fmt.Fprintf(s.err, "  %2d  %s\n", i+1, text)
+	}
+	for {
+		answer, err := s.readLine(ctx, fmt.Sprintf("1 to %d [1]: ", len(list)))
+		if err != nil {
+			return 0, err
+		}
+		if answer == "" {
+			return 0, nil
+		}
+		if n, err := strconv.Atoi(answer); err == nil && n >= 1 && n <= len(list) {
+			return n - 1, nil
+		}
+	}
+}
+
+// ask asks until something is entered.
+func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
+	for {
+		if answer, err := s.readLine(ctx, prompt); err != nil || answer != "" {
+			return answer, err
+		}
+	}
+}
+
+// readLine prompts for a line. It reads no byte after it, because a key may follow. The terminal delivers whole lines.
+func (s *setup) readLine(ctx context.Context, prompt string) (string, error) {
+	fmt.Fprint(s.err, prompt)
+	type line struct {
+		text []byte
+		err  error
+	}
+	typed := make(chan line, 1)
+	go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
+		var l line
+		for b := make([]byte, 1); l.err == nil && len(l.text) < maxLine; {
+			if _, l.err = s.in.Read(b); l.err == nil {
+				if b[0] == '\n' {
+					break
+				}
+				l.text = append(l.text, b[0])
+			}
+		}
+		typed <- l
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(s.err)
+		return "", context.Cause(ctx)
+	case l := <-typed:
+		if l.err != nil {
+			return "", caisson.Invalidf("setup", "the input ended before setup did; nothing was written")
+		}
+		return strings.TrimSpace(string(l.text)), nil
+	}
+}
