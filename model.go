@@ -149,7 +149,7 @@ type Models interface {
 	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)
 	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
-	// model_prices_and_context_window.json or a list of ListedPrice. It returns the number of models with a price in
+	// model_prices_and_context_window.json, OpenRouter's list of models or a list of ListedPrice. It returns the number of models with a price in
 	// it.
 	ImportPrices(ctx context.Context, source string, data []byte) (int, error)
 	// ListPrices returns imported prices whose model contains match, by model.

@@ -67,6 +67,16 @@ func TestFirstRun(t *testing.T) {
 				}
 			}
 
+			// The list of a server's models can be read again.
+			h.fails(3, "neither litellm nor openrouter", "model", "sync", "nothing")
+			if c.kind == caisson.ProviderOpenAI {
+				if got := h.ok("model", "sync", "openai", "-o", "json"); !strings.Contains(got, `"models": 1`) {
+					t.Errorf("sync of the server's models: %s", got)
+				}
+				h.env = plain
+				h.fails(2, "set OPENAI_API_KEY", "model", "sync", "openai")
+			}
+
 			// What is stored is used from then on, without the variables, and before them.
 			h.env = plain
 			if r := h.run("run", "caisson", "hello"); r.code != 0 || strings.Contains(r.stderr, "credential") {

@@ -20,6 +20,7 @@ type modelCmd struct {
 	Ls           modelLsCmd     `cmd:"" help:"List the models that sandboxes can be granted."`
 	Prices       modelPricesCmd `cmd:"" help:"List imported prices."`
 	ImportPrices modelImportCmd `cmd:"" name:"import-prices" help:"Import a price list."`
+	Sync         modelSyncCmd   `cmd:"" help:"Download current lists of models and their prices."`
 }
 
 // modelLsCmd lists models.
@@ -93,7 +94,7 @@ type modelImportCmd struct {
 }
 
 func (c *modelImportCmd) Help() string {
-	return "The list is LiteLLM's model_prices_and_context_window.json, or a JSON list in the format of \"caisson model prices -o json\". " +
+	return "The list is LiteLLM's model_prices_and_context_window.json, OpenRouter's list of models, or a JSON list in the format of \"caisson model prices -o json\". " +
 		"Nothing is downloaded unless you give a URL here. Prices in the configuration file override imported ones.\n\n" +
 		examples("caisson model import-prices ./model_prices_and_context_window.json",
 			"caisson model import-prices https://raw.githubusercontent.com/BerriAI/litellm/main/model_prices_and_context_window.json",

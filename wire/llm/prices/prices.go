@@ -1,9 +1,9 @@
-// Package prices parses price lists of models: LiteLLM's model_prices_and_context_window.json, or a list of
-// [caisson.ListedPrice].
+// Package prices parses price lists of models: LiteLLM's model_prices_and_context_window.json, OpenRouter's list of models, or a list
+// of [caisson.ListedPrice].
 //
 // A wrong price costs money, so implausible values are rejected: negative or very large numbers, and text in place of numbers. An
-// invalid entry makes the whole list invalid, but LiteLLM's list, which has many editors, may have a few invalid entries. They
-// are left out; the gateway refuses calls of a model without a price.
+// invalid entry makes the whole list invalid, but LiteLLM's and OpenRouter's, which have many editors, may have a few invalid entries.
+// They are left out; the gateway refuses calls of a model without a price.
 package prices
 
 import (
@@ -53,6 +53,8 @@ func Parse(source string, data []byte) ([]caisson.ListedPrice, error) {
 	var list []caisson.ListedPrice
 	var err error
 	switch trimmed := bytes.TrimLeft(data, " \t\r\n"); {
+	case bytes.HasPrefix(trimmed, []byte("{")) && isOpenRouter(trimmed):
+		list, err = parseOpenRouter(data)
 	case bytes.HasPrefix(trimmed, []byte("{")):
 		list, err = parseLiteLLM(data)
 	case bytes.HasPrefix(trimmed, []byte("[")):

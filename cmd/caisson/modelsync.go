@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
+)
+
+// publicLists are the URLs of lists of models with their prices, by their names as sources.
+var publicLists = map[string]string{
+	"litellm":    "https://raw.githubusercontent.com/BerriAI/litellm/main/model_prices_and_context_window.json",
+	"openrouter": "https://openrouter.ai/api/v1/models",
+}
+
+// modelSyncCmd downloads lists of models.
+type modelSyncCmd struct {
+	Sources []string `arg:"" optional:"" help:"litellm, openrouter, or the name of a provider that was taken from the environment; litellm and openrouter without one."`
+}
+
+func (c *modelSyncCmd) Help() string {
+	return "From LiteLLM and OpenRouter it takes prices and limits, as import-prices does; they go before built-in ones, and after those of the configuration. " +
+		"From the server of a provider that a run or setup has taken from the environment, such as Ollama, it takes the names of the models that the server " +
+		"has now; if the server needs a key, that is read from the provider's variable.\n\n" +
+		examples("caisson model sync", "caisson model sync openrouter", "caisson model sync openai")
+}
+
+// syncedModels is the output for a source with -o json.
+type syncedModels struct {
+	Source string `json:"source"`
+	Models int    `json:"models"`
+}
+
+func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	sources := c.Sources
+	if len(sources) == 0 {
+		sources = []string{"litellm", "openrouter"}
+	}
+	var done []syncedModels
+	for _, source := range sources {
+		n := 0
+		if list, ok := publicLists[source]; ok {
+			a.infof("downloading %s", list)
+			data, err := fetchList(ctx, http.DefaultTransport, list)
+			if err != nil {
+				return err
+			}
+			if n, err = api.ImportPrices(ctx, source, data); err != nil {
+				return err
+			}
+		} else if n, err = syncServed(ctx, a, cfg, api, source); err != nil {
+			return err
+		}
+		done = append(done, syncedModels{source, n})
+	}
+	return asList(a, []column[syncedModels]{
+		{name: "SOURCE", value: func(s syncedModels) string { return s.Source }},
+		{name: "MODELS", value: func(s syncedModels) string { return fmt.Sprint(s.Models) }},
+	})(done, nil)
+}
+
+// syncServed replaces the models of an own provider by those that its server lists, and returns their number.
+func syncServed(ctx context.Context, a *app, cfg *config, api api, name string) (int, error) {
+	own, err := cfg.ownProviders()
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(own.Providers, func(p caisson.Provider) bool { return p.Name == name })
+	j := slices.IndexFunc(providerVariables, func(v keyVariables) bool { return v.provider == name })
+	if i < 0 || j < 0 || own.Providers[i].Kind != caisson.ProviderOpenAI {
+		return 0, caisson.Errorf(caisson.NotFound, "%.60q is neither litellm nor openrouter nor a provider with OpenAI's API in %s; those of the configuration have their models there",
+			name, cfg.ownProvidersFile())
+	}
+	p := own.Providers[i]
+	k := &keyStore{a: a, cfg: cfg, api: api, own: own, offer: models.Builtin().With(own)}
+	variable, key := k.key(providerVariables[j])
+	if p.Credential == "" {
+		key = caisson.Secret{}
+	} else if variable == "" {
+		return 0, caisson.Invalidf("key", "the list of %s needs its key, which the store does not show: set %s for this command", p.BaseURL, strings.Join(providerVariables[j].keys, " or "))
+	}
+	served, err := servedModels(ctx, p.BaseURL, key)
+	if err != nil {
+		return 0, caisson.Errorf(caisson.Unavailable, "%s", err)
+	}
+	list := ownModels(p, served, models.Builtin().Models)
+	if len(list) == 0 {
+		return 0, caisson.Errorf(caisson.Unavailable, "%s lists no models of its own; nothing was changed", p.BaseURL)
+	}
+	return len(list), k.setOwn(ctx, name, &p, list)
+}
