@@ -46,13 +46,18 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 // agentReady returns how far an agent is prepared: warm if it has a warm snapshot, else cold with the reason why it has none,
-// built if its root file system was built, or "".
+// built if its root file system was built, "no set-up" if it uses that of the host as it is, or "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":
 		return "warm"
 	case g.Status.Problem != "":
 		return "cold (" + oneLine(g.Status.Problem) + ")"
+	case g.Status.Built && g.Template == "" && len(g.Setup) == 0 && g.Driver != caisson.DriverOpenClaw:
+		if g.Image != "" && g.Image != caisson.HostTemplate {
+			return "" // the first run pulls the image
+		}
+		return "no set-up"
 	case g.Status.Built:
 		return "built"
 	default:

@@ -31,6 +31,9 @@ type openClaw struct{}
 // Complete implements [runs.Recipe]. It fills in the fields that the entry leaves empty.
 func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	if a.Template == "" && len(a.Setup) == 0 {
+		if a.Version != "" && a.Version != openclaw.Version {
+			return a, caisson.Invalidf("version", "driver openclaw installs %s; leave version out, or install another one with a template or setup of your own", openclaw.Version)
+		}
 		a.Setup = openclaw.Steps(task.Program)
 		if len(a.BuildPolicy.Rules) == 0 {
 			a.BuildPolicy = openclaw.BuildPolicy()

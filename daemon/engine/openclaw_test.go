@@ -36,3 +36,23 @@ func TestOpenClawWarmUp(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenClawVersion: an agent's version is the one that is installed, unless the agent brings its own set-up.
+func TestOpenClawVersion(t *testing.T) {
+	steps := []caisson.SetupStep{{Run: []string{"true"}}}
+	for name, c := range map[string]struct {
+		agent caisson.Agent
+		ok    bool
+	}{
+		"none":         {caisson.Agent{}, true},
+		"this":         {caisson.Agent{Version: openclaw.Version}, true},
+		"another":      {caisson.Agent{Version: "2025.1.1"}, false},
+		"own template": {caisson.Agent{Version: "2025.1.1", Template: "mine"}, true},
+		"own set-up":   {caisson.Agent{Version: "2025.1.1", Setup: steps}, true},
+	} {
+		_, err := openClaw{}.Complete(c.agent)
+		if (err == nil) != c.ok || !c.ok && caisson.FieldOf(err) != "version" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -66,7 +66,7 @@ type installer struct {
 
 // run installs the packages of a lock file.
 func (in *installer) run(ctx context.Context, lockFile string) error {
-	l, err := readLock(lockFile)
+	l, content, err := readLock(lockFile)
 	if err != nil {
 		return err
 	}
@@ -87,6 +87,12 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 		if err := fetch(ctx, p, filepath.Join(work, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+	}
+	if content, err = l.resolve(content); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(in.dir, "package-lock.json"), content, 0o644); err != nil { // where npm reads it
+		return err
 	}
 	if err := in.npm(ctx, work); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -34,22 +35,62 @@ func TestParseLock(t *testing.T) {
 		t.Error("found what is not there")
 	}
 	for name, in := range map[string]string{
-		"no JSON":          "{",
-		"version 1":        `{"lockfileVersion":1}`,
-		"another registry": lockOf(strings.Replace(good, "registry.npmjs.org", "evil.example", 1)),
-		"a prefix of it":   lockOf(strings.Replace(good, "registry.npmjs.org/", "registry.npmjs.org.evil.example/", 1)),
-		"git":              lockOf(strings.Replace(good, "https://registry.npmjs.org/a/-/a-1.tgz", "git+ssh://git@x/a.git", 1)),
-		"query":            lockOf(strings.Replace(good, "a-1.tgz", "a-1.tgz?x=.tgz", 1)),
-		"up":               lockOf(strings.Replace(good, "/a/-/", "/../-/", 1)),
-		"no digest":        lockOf(strings.Replace(good, sum, "", 1)),
-		"sha1":             lockOf(strings.Replace(good, sum, "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk=", 1)),
-		"short":            lockOf(strings.Replace(good, sum, "sha512-AAAA", 1)),
-		"link":             lockOf(strings.Replace(good, `"version"`, `"link":true,"version"`, 1)),
-		"outside":          strings.Replace(lockOf(good), "node_modules/a", "../a", 1),
+		"no JSON":         "{",
+		"version 1":       `{"lockfileVersion":1}`,
+		"a file":          lockOf(strings.Replace(good, "https://registry.npmjs.org/a/-/a-1.tgz", "file:a.tgz", 1)),
+		"another name":    lockOf(`{"name":"../b","version":"1","integrity":"` + sum + `"}`),
+		"another version": lockOf(`{"version":"1/../../b","integrity":"` + sum + `"}`),
+		"no version":      lockOf(`{"integrity":"` + sum + `"}`),
+		"git":             lockOf(strings.Replace(good, "https://registry.npmjs.org/a/-/a-1.tgz", "git+ssh://git@x/a.git", 1)),
+		"query":           lockOf(strings.Replace(good, "a-1.tgz", "a-1.tgz?x=.tgz", 1)),
+		"up":              lockOf(strings.Replace(good, "/a/-/", "/../-/", 1)),
+		"no digest":       lockOf(strings.Replace(good, sum, "", 1)),
+		"sha1":            lockOf(strings.Replace(good, sum, "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk=", 1)),
+		"short":           lockOf(strings.Replace(good, sum, "sha512-AAAA", 1)),
+		"link":            lockOf(strings.Replace(good, `"version"`, `"link":true,"version"`, 1)),
+		"outside":         strings.Replace(lockOf(good), "node_modules/a", "../a", 1),
 	} {
 		if _, err := parseLock([]byte(in)); err == nil {
 			t.Errorf("%s is taken", name)
 		}
+	}
+}
+
+// TestResolve: packages whose address is a mirror's, or left out, come from the registry, for this program and for npm.
+func TestResolve(t *testing.T) {
+	const digest = `"integrity":"` + sum + `"`
+	in := []byte(`{"lockfileVersion":3,"extra":1,"packages":{"":{"name":"p"},
+	"node_modules/a":{"version":"1.0.0",` + digest + `,"dev":true},
+	"node_modules/@s/b":{"version":"2.0.0-rc.1","resolved":"http://mirror.example/npm/@s/b/-/b-2.0.0-rc.1.tgz",` + digest + `},
+	"node_modules/a/node_modules/c":{"name":"real","version":"3.0.0",` + digest + `},
+	"node_modules/d":{"version":"4.0.0","resolved":"https://registry.npmjs.org/d/-/other-4.tgz",` + digest + `},
+	"node_modules/d/node_modules/e":{"version":"5.0.0","inBundle":true}}}`)
+	l, err := parseLock(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.resolve(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Extra    int                       `json:"extra"`
+		Packages map[string]map[string]any `json:"packages"`
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]any{
+		"": nil, "node_modules/a": registry + "a/-/a-1.0.0.tgz", "node_modules/@s/b": registry + "@s/b/-/b-2.0.0-rc.1.tgz",
+		"node_modules/a/node_modules/c": registry + "real/-/real-3.0.0.tgz", "node_modules/d": registry + "d/-/other-4.tgz",
+		"node_modules/d/node_modules/e": nil,
+	} {
+		if got.Packages[at]["resolved"] != want {
+			t.Errorf("%s comes from %v", at, got.Packages[at]["resolved"])
+		}
+	}
+	if got.Extra != 1 || got.Packages["node_modules/a"]["dev"] != true {
+		t.Errorf("other fields are lost: %s", out)
 	}
 }
 
@@ -145,7 +186,7 @@ func TestFetch(t *testing.T) {
 
 // TestOwnLock: the lock file of the product is valid.
 func TestOwnLock(t *testing.T) {
-	l, err := readLock("../../../daemon/agent/openclaw/npm/package-lock.json")
+	l, _, err := readLock("../../../daemon/agent/openclaw/npm/package-lock.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path"
+	"regexp"
 	"strings"
 )
 
@@ -22,6 +24,7 @@ type lock struct {
 
 // lockPackage is one package of a lock file.
 type lockPackage struct {
+	Name      string `json:"name"` // only if it is not that of the path
 	Version   string `json:"version"`
 	Resolved  string `json:"resolved"`
 	Integrity string `json:"integrity"`
@@ -39,20 +42,22 @@ type source struct {
 	sum     []byte // SHA-512 of the archive
 }
 
-func readLock(name string) (*lock, error) {
+// readLock returns a lock file and its content.
+func readLock(name string) (*lock, []byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxLock+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return parseLock(b)
+	l, err := parseLock(b)
+	return l, b, err
 }
 
-// parseLock parses a lock file and checks that every package in it comes from the registry and has a digest. npm would accept
+// parseLock parses a lock file and checks that every package in it can come from the registry and has a digest. npm would accept
 // packages without one.
 func parseLock(b []byte) (*lock, error) {
 	if len(b) > maxLock {
@@ -72,7 +77,7 @@ func parseLock(b []byte) (*lock, error) {
 		if !strings.HasPrefix(name, "node_modules/") || p.Link {
 			return nil, fmt.Errorf("%.100q is not a package from the registry", name)
 		}
-		if _, err := p.source(registry); err != nil {
+		if _, err := p.source(name); err != nil {
 			return nil, fmt.Errorf("%.100q: %w", name, err)
 		}
 	}
@@ -85,7 +90,7 @@ func (l *lock) find(name, base string) (source, error) {
 	if !ok {
 		return source{}, fmt.Errorf("the lock file has no %s, without which nothing can be installed; add it to package.json", name)
 	}
-	s, err := p.source(registry)
+	s, err := p.source("node_modules/" + name)
 	if err != nil {
 		return source{}, fmt.Errorf("%s: %w", name, err)
 	}
@@ -93,11 +98,41 @@ func (l *lock) find(name, base string) (source, error) {
 	return s, nil
 }
 
-// source returns the address and digest of the package, or an error if it is not an archive below base with a SHA-512 digest.
-func (p lockPackage) source(base string) (source, error) {
+// Names and versions of packages that are safe in a URL.
+var (
+	packageName    = regexp.MustCompile(`^(@[A-Za-z0-9_-][A-Za-z0-9._-]*/)?[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
+	packageVersion = regexp.MustCompile(`^[0-9]+[0-9A-Za-z.-]*$`)
+)
+
+// url returns the address of the package at a path of the lock file. One that the lock file has from elsewhere than the registry, such
+// as a mirror, and one that it leaves out, are replaced by the registry's: the digest says which content is accepted.
+func (p lockPackage) url(at string) (string, error) {
 	u, err := url.Parse(p.Resolved)
-	if err != nil || !strings.HasPrefix(p.Resolved, base) || u.RawQuery != "" || u.User != nil || !strings.HasSuffix(u.Path, ".tgz") || strings.Contains(u.Path, "..") {
-		return source{}, fmt.Errorf("it comes from %.100q, which is no archive below %s", p.Resolved, base)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" && p.Resolved != "":
+		return "", fmt.Errorf("it comes from %.100q, not from a registry", p.Resolved)
+	case strings.HasPrefix(p.Resolved, registry):
+		if u.RawQuery != "" || u.User != nil || !strings.HasSuffix(u.Path, ".tgz") || strings.Contains(u.Path, "..") {
+			return "", fmt.Errorf("it comes from %.100q, which is no archive below %s", p.Resolved, registry)
+		}
+		return p.Resolved, nil
+	}
+	name := p.Name
+	if name == "" {
+		name = at[strings.LastIndex(at, "node_modules/")+len("node_modules/"):]
+	}
+	if !packageName.MatchString(name) || !packageVersion.MatchString(p.Version) {
+		return "", fmt.Errorf("%.100q in version %.50q cannot be a package of %s", name, p.Version, registry)
+	}
+	return registry + name + "/-/" + path.Base(name) + "-" + p.Version + ".tgz", nil
+}
+
+// source returns the address and digest of the package at a path of the lock file, or an error if it is not an archive with a SHA-512
+// digest.
+func (p lockPackage) source(at string) (source, error) {
+	address, err := p.url(at)
+	if err != nil {
+		return source{}, err
 	}
 	for _, field := range strings.Fields(p.Integrity) {
 		text, ok := strings.CutPrefix(field, "sha512-")
@@ -108,9 +143,45 @@ func (p lockPackage) source(base string) (source, error) {
 		if err != nil || len(sum) != 64 {
 			return source{}, fmt.Errorf("its digest %.100q is not a SHA-512 digest", field)
 		}
-		return source{version: p.Version, url: p.Resolved, sum: sum}, nil
+		return source{version: p.Version, url: address, sum: sum}, nil
 	}
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
+}
+
+// resolve returns the lock file b, which is parsed as l, with the addresses from which packages are fetched here. npm would otherwise fetch
+// the description of each package that has no address, and fetch others from their mirror.
+func (l *lock) resolve(b []byte) ([]byte, error) {
+	var file, packages map[string]json.RawMessage
+	if err := json.Unmarshal(b, &file); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(file["packages"], &packages); err != nil {
+		return nil, err
+	}
+	for at, p := range l.Packages {
+		if at == "" || p.InBundle {
+			continue
+		}
+		address, err := p.url(at)
+		if err != nil {
+			return nil, err
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(packages[at], &fields); err != nil {
+			return nil, err
+		}
+		if fields["resolved"], err = json.Marshal(address); err != nil {
+			return nil, err
+		}
+		if packages[at], err = json.Marshal(fields); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if file["packages"], err = json.Marshal(packages); err != nil {
+		return nil, err
+	}
+	return json.Marshal(file)
 }
 
 // stringOrList is a list of words in JSON; npm writes a list of one word as a string.

@@ -81,7 +81,7 @@ func TestDirect(t *testing.T) {
 		{"below another", map[string]lockPackage{"node_modules/a/node_modules/tool": tool}, "top level"},
 		{"elsewhere", map[string]lockPackage{"node_modules/../../tool": tool}, "top level"},
 		{"a bundle", map[string]lockPackage{"node_modules/tool": with(func(p *lockPackage) { p.InBundle = true })}, "top level"},
-		{"another registry", map[string]lockPackage{"node_modules/tool": with(func(p *lockPackage) { p.Resolved = "https://example.com/tool.tgz" })}, "no archive below"},
+		{"no registry", map[string]lockPackage{"node_modules/tool": with(func(p *lockPackage) { p.Resolved = "git+https://example.com/tool.git" })}, "not from a registry"},
 		{"nothing", map[string]lockPackage{}, "nothing for"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
