@@ -6,19 +6,15 @@ LEAN     = internal/embedded/bin
 
 .PHONY: build demo test test-all test-times bench lint fmt clean
 
-# The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges. Their content
-# must not change with each commit: sandboxes depend on it.
+# The main binary carries four lean ones, compressed: two that run inside sandboxes, gVisor's own processes, and jobs without privileges. Their
+# content must not change with each commit: sandboxes depend on it.
 build:
 	@mkdir -p bin
 	$(STATIC) -buildvcs=false -o bin/caisson-guestd ./cmd/caisson-guestd
 	$(STATIC) -buildvcs=false -o bin/caisson-agent ./cmd/caisson-agent
 	$(STATIC) -buildvcs=false -o bin/caisson-sentry ./cmd/caisson-sentry
 	$(STATIC) -buildvcs=false -o bin/caisson-worker ./cmd/caisson-worker
-	@cmp -s bin/caisson-guestd $(LEAN)/guestd || cp bin/caisson-guestd $(LEAN)/guestd
-	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
-	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
-	@cmp -s bin/caisson-worker $(LEAN)/worker || cp bin/caisson-worker $(LEAN)/worker
-	@cd $(LEAN) && sha256sum agent guestd sentry worker > sums
+	@CGO_ENABLED=0 $(GO) run -trimpath ./internal/embedded/pack $(LEAN) $(foreach p,guestd agent sentry worker,$(p)=bin/caisson-$(p))
 	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
 
 demo: build
@@ -53,4 +49,4 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 clean:
-	rm -rf bin bench/results $(LEAN)/sums $(LEAN)/worker $(LEAN)/guestd $(LEAN)/agent $(LEAN)/sentry
+	rm -rf bin bench/results $(filter-out $(LEAN)/README,$(wildcard $(LEAN)/*))

@@ -122,27 +122,27 @@ func buildOtherSentry(t *testing.T) string {
 func buildMain(t *testing.T, version, sentry string) string {
 	t.Helper()
 	dir := t.TempDir()
-	path, overlay := filepath.Join(dir, "caisson-"+version), map[string]string{}
+	path := filepath.Join(dir, "caisson-"+version)
 	bin, err := filepath.Abs("../internal/embedded/bin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := filepath.Join(dir, "none")
+	pack, overlay := []string{"run", "-trimpath", "./internal/embedded/pack", dir}, map[string]string{}
 	for _, name := range []string{"sentry", "guestd", "agent", "worker"} {
-		overlay[filepath.Join(bin, name)] = testbin.Path(t, "caisson-"+name)
+		program := testbin.Path(t, "caisson-"+name)
+		if name == "sentry" && sentry != "" {
+			program = sentry
+		}
+		pack = append(pack, name+"="+program)
+		overlay[filepath.Join(bin, name+".zst")] = filepath.Join(dir, name+".zst")
 	}
-	overlay[filepath.Join(bin, "sums")] = none
-	if sentry != "" {
-		overlay[filepath.Join(bin, "sentry")] = sentry
-	}
+	goTool(t, pack...)
 	replace, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{none: nil, filepath.Join(dir, "overlay.json"): replace} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), replace, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	goBuild(t, "-ldflags=-s -w -X main.release="+version, "-overlay="+filepath.Join(dir, "overlay.json"), "-o", path, "./cmd/caisson")
 	return path
@@ -151,7 +151,13 @@ func buildMain(t *testing.T, version, sentry string) string {
 // goBuild runs go build as make does.
 func goBuild(t *testing.T, args ...string) {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
+	goTool(t, append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
+}
+
+// goTool runs a command of Go's tool in the directory of the module.
+func goTool(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)

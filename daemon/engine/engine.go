@@ -276,6 +276,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := ready(); err != nil {
 			return err
 		}
+		e.unpackPrograms(ctx)
 		return e.housekeep(ctx)
 	})
 	err := g.Wait()

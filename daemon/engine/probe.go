@@ -32,8 +32,8 @@ func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 		return err
 	}
 	r, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(dir, "sandboxes"), Programs: programs.set, ToolsDir: filepath.Join(dir, "tools"),
-		Cgroup: "/caisson/probe-" + string(caisson.NewID(caisson.InstancePrefix)), Platform: platform, Build: "probe",
+		Dir: filepath.Join(dir, "sandboxes"), Programs: programs.set, Find: programs.Find, ToolsDir: filepath.Join(dir, "tools"),
+		Cgroup: "/caisson/probe-" + string(caisson.NewID(caisson.InstancePrefix)), Platform: platform, Build: programs.current,
 	})
 	if err != nil {
 		return err

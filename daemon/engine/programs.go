@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"debug/elf"
@@ -21,6 +20,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/embedded"
+	"github.com/caisson-dev/caisson/internal/embedded/packed"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
@@ -45,6 +45,7 @@ type programs struct {
 	current string // id of the set of this build
 	set     gvisor.Programs
 	worker  string // path of the program for jobs, which no sandbox depends on
+	sentry  lateProgram
 
 	mu     sync.Mutex
 	opened map[string]*gvisor.Programs // sets of other builds that were looked up; nil: cannot be used; guarded by mu
@@ -69,46 +70,48 @@ func (m *manifest) id() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// The names of the programs of a set.
-const (
-	sentryName = "sentry"
-	guestdName = "guestd"
-	agentName  = "agent"
-	workerName = "worker" // not part of a set
-)
+// A lateProgram is a program that is verified or unpacked once the daemon serves, because it is large and only a launch of a sandbox needs it.
+type lateProgram struct {
+	mu      sync.Mutex
+	path    string
+	program *packed.Program // nil: it is there; guarded by mu
+}
 
-// openPrograms unpacks the programs of this build into dir. A build that embeds no programs, as tests are, does without those of other
+// unpack returns when the program is there. What has failed is tried again by the next call.
+func (l *lateProgram) unpack() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.program == nil {
+		return nil
+	}
+	if err := unpack(l.path, *l.program); err != nil {
+		return fmt.Errorf("the sandbox's program could not be unpacked: %w", err)
+	}
+	l.program = nil
+	return nil
+}
+
+// openPrograms unpacks the programs of this build into dir, all but the sentry. A build that embeds no programs, as tests are, does without those of other
 // builds, too: its own binary takes all roles.
 func openPrograms(dir string) (*programs, error) {
 	p := &programs{dir: dir, worker: selfExe, set: gvisor.Programs{Exe: selfExe, Guestd: selfExe}, opened: map[string]*gvisor.Programs{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	m, contents := manifest{Protocol: protocol, SHA256: map[string]string{}}, map[string]*io.SectionReader{}
-	for name, open := range map[string]func() (*io.SectionReader, bool){
-		workerName: embedded.Worker, sentryName: embedded.Sentry, guestdName: embedded.Guestd, agentName: embedded.Agent,
-	} {
-		r, ok := open()
-		if !ok {
-			continue
+	m, contents := manifest{Protocol: protocol, SHA256: map[string]string{}}, map[string]packed.Program{}
+	for _, name := range []string{embedded.Worker, embedded.Sentry, embedded.Guestd, embedded.Agent} {
+		if program, ok := embedded.Find(name); ok {
+			contents[name], m.SHA256[name] = program, program.SHA256
 		}
-		sum := embedded.Sum(name)
-		if sum == "" {
-			var err error
-			if sum, err = hashOf(r); err != nil {
-				return nil, err
-			}
-		}
-		contents[name], m.SHA256[name] = r, sum
 	}
 	var unpacked errgroup.Group
-	if r := contents[workerName]; r != nil {
-		p.worker = filepath.Join(dir, "worker-"+m.SHA256[workerName][:16])
-		unpacked.Go(func() error { return unpack(p.worker, r) })
-		delete(contents, workerName)
-		delete(m.SHA256, workerName)
+	if program, ok := contents[embedded.Worker]; ok { // No sandbox depends on it, so it is in no set.
+		p.worker = filepath.Join(dir, "worker-"+program.SHA256[:16])
+		unpacked.Go(func() error { return unpack(p.worker, program) })
+		delete(contents, embedded.Worker)
+		delete(m.SHA256, embedded.Worker)
 	}
-	if contents[sentryName] == nil || contents[guestdName] == nil {
+	if m.SHA256[embedded.Sentry] == "" || m.SHA256[embedded.Guestd] == "" {
 		err := unpacked.Wait()
 		if err == nil {
 			p.current, err = buildID()
@@ -120,27 +123,30 @@ func openPrograms(dir string) (*programs, error) {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return nil, err
 	}
-	for name, r := range contents {
-		unpacked.Go(func() error { return unpack(filepath.Join(at, name), r) })
-	}
 	p.set = setIn(at, &m)
+	sentry := contents[embedded.Sentry]
+	p.sentry.path, p.sentry.program = p.set.Exe, &sentry
+	delete(contents, embedded.Sentry)
+	for name, program := range contents {
+		unpacked.Go(func() error { return unpack(filepath.Join(at, name), program) })
+	}
 	return p, errors.Join(unpacked.Wait(), durable.WriteJSON(filepath.Join(at, manifestFile), m), durable.Sync(dir))
 }
 
 // setIn returns the set of programs in a directory.
 func setIn(dir string, m *manifest) gvisor.Programs {
-	set := gvisor.Programs{Exe: filepath.Join(dir, sentryName), Guestd: filepath.Join(dir, guestdName)}
-	if m.SHA256[agentName] != "" {
-		set.Coder = filepath.Join(dir, agentName)
+	set := gvisor.Programs{Exe: filepath.Join(dir, embedded.Sentry), Guestd: filepath.Join(dir, embedded.Guestd)}
+	if m.SHA256[embedded.Agent] != "" {
+		set.Coder = filepath.Join(dir, embedded.Agent)
 	}
 	return set
 }
 
-// Find returns the programs of a set that this daemon can work with. Returns NotFound if there is none, or if its files are not what they
+// Find returns the programs of a set that this daemon can work with, once they are unpacked. Returns NotFound if there is none, or if its files are not what they
 // were.
 func (p *programs) Find(id string) (gvisor.Programs, error) {
 	if id == p.current {
-		return p.set, nil
+		return p.set, p.sentry.unpack()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,6 +163,9 @@ func (p *programs) Find(id string) (gvisor.Programs, error) {
 
 // Usable reports whether Find returns the programs of a set.
 func (p *programs) Usable(id string) bool {
+	if id == p.current {
+		return true
+	}
 	_, err := p.Find(id)
 	return err == nil
 }
@@ -199,70 +208,30 @@ func (p *programs) Collect(used map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// hashOf returns the SHA-256 hash of a program in hexadecimal.
-func hashOf(r *io.SectionReader) (string, error) {
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(r, 0, r.Size())); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// hasHash reports whether a regular file has a hash.
+// hasHash reports whether a regular file has a SHA-256 hash, given in hexadecimal.
 func hasHash(path, sum string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return false
-	}
-	got, err := hashOf(io.NewSectionReader(f, 0, info.Size()))
-	return err == nil && got == sum
-}
-
-// unpack writes a program to path, unless the file has its content already.
-func unpack(path string, r *io.SectionReader) error {
-	if hasContent(path, r) {
-		return nil
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "tmp-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = io.Copy(tmp, io.NewSectionReader(r, 0, r.Size()))
-	// Processes of unprivileged users execute it, through /proc/self/exe.
-	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
-
-// hasContent reports whether a regular file has the content of r.
-func hasContent(path string, r *io.SectionReader) bool {
 	f, err := os.Open(path)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != r.Size() {
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return false
 	}
-	ours, theirs := make([]byte, 1<<20), make([]byte, 1<<20)
-	for at := int64(0); at < r.Size(); at += int64(len(ours)) {
-		n, err := r.ReadAt(ours, at)
-		if err != nil && err != io.EOF {
-			return false
-		}
-		if _, err := io.ReadFull(f, theirs[:n]); err != nil || !bytes.Equal(ours[:n], theirs[:n]) {
-			return false
-		}
+	got := sha256.New()
+	_, err = io.Copy(got, f)
+	return err == nil && hex.EncodeToString(got.Sum(nil)) == sum
+}
+
+// unpack writes a program to path, unless the file has its content already.
+func unpack(path string, program packed.Program) error {
+	if hasHash(path, program.SHA256) {
+		return nil
 	}
-	return true
+	return durable.Write(path, func(f *os.File) error {
+		// Processes of unprivileged users execute it, through /proc/self/exe.
+		return errors.Join(program.Unpack(f), f.Chmod(0o755))
+	})
 }
 
 // buildID returns an id of this binary: a hash of the build id that Go's linker derives from its content.
@@ -290,6 +259,16 @@ func (e *Engine) programs() caisson.Programs {
 		return caisson.Programs{Current: e.process.build}
 	}
 	return caisson.Programs{Current: e.on.Programs.current, Older: e.on.Programs.Usable}
+}
+
+// unpackPrograms makes the programs ready for the first sandbox.
+func (e *Engine) unpackPrograms(ctx context.Context) {
+	if e.on.Programs == nil {
+		return
+	}
+	if err := e.on.Programs.sentry.unpack(); err != nil {
+		e.cfg.Log.ErrorContext(ctx, "no sandbox can be started", "err", err)
+	}
 }
 
 // collectPrograms removes the programs of earlier builds that no sandbox and no snapshot depends on.

@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/embedded"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
@@ -108,15 +109,15 @@ func TestPrograms(t *testing.T) {
 	add := func(protocol int, content string) string {
 		t.Helper()
 		m := manifest{Protocol: protocol, SHA256: map[string]string{
-			sentryName: fmt.Sprintf("%x", sha256.Sum256([]byte(content))), guestdName: fmt.Sprintf("%x", sha256.Sum256([]byte("g"))),
+			embedded.Sentry: fmt.Sprintf("%x", sha256.Sum256([]byte(content))), embedded.Guestd: fmt.Sprintf("%x", sha256.Sum256([]byte("g"))),
 		}}
 		at := filepath.Join(dir, m.id())
 		if err := os.Mkdir(at, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		files := map[string]string{
-			sentryName: content, guestdName: "g",
-			manifestFile: fmt.Sprintf(`{"protocol": %d, "sha256": {"sentry": %q, "guestd": %q}}`, protocol, m.SHA256[sentryName], m.SHA256[guestdName]),
+			embedded.Sentry: content, embedded.Guestd: "g",
+			manifestFile: fmt.Sprintf(`{"protocol": %d, "sha256": {"sentry": %q, "guestd": %q}}`, protocol, m.SHA256[embedded.Sentry], m.SHA256[embedded.Guestd]),
 		}
 		for name, text := range files {
 			if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o600); err != nil {
@@ -132,9 +133,9 @@ func TestPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(changed, sentryName, "C")
+	write(changed, embedded.Sentry, "C")
 	write(forged, manifestFile, fmt.Sprintf(`{"protocol": %d, "sha256": {}}`, protocol))
-	if err := os.Remove(filepath.Join(dir, incomplete, guestdName)); err != nil {
+	if err := os.Remove(filepath.Join(dir, incomplete, embedded.Guestd)); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]bool{
@@ -144,7 +145,7 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("the set %q can be used: %t", id, got)
 		}
 	}
-	if set, err := p.Find(good); err != nil || set.Exe != filepath.Join(dir, good, sentryName) || set.Coder != "" {
+	if set, err := p.Find(good); err != nil || set.Exe != filepath.Join(dir, good, embedded.Sentry) || set.Coder != "" {
 		t.Errorf("the programs are %+v, %v", set, err)
 	}
 	write("", "sentry-0123456789abcdef", "of a build that named files differently")
@@ -163,17 +164,46 @@ func TestPrograms(t *testing.T) {
 	if p.Usable(unused) || !p.Usable(good) {
 		t.Error("what is in use was removed, or the other one was not")
 	}
-	// What was unpacked is replaced if it is not what the binary has.
-	if p.set.Exe != selfExe {
-		if err := os.WriteFile(p.set.Exe, []byte("x"), 0o755); err != nil {
+	if p.set.Exe == selfExe {
+		return // This build embeds no programs.
+	}
+	// The sentry is unpacked when it is needed. What fails is tried again, and what is not what the binary has is replaced.
+	if _, err := os.Stat(p.set.Exe); !os.IsNotExist(err) {
+		t.Errorf("the sentry was unpacked before it was needed: %v", err)
+	}
+	if err := os.Mkdir(p.set.Exe, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Find(p.current); err == nil {
+		t.Error("a directory is a program")
+	}
+	if err := os.Remove(p.set.Exe); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if set, err := p.Find(p.current); err != nil || !hasHash(set.Exe, hashIn(t, embedded.Sentry)) {
+			t.Errorf("the sentry was not unpacked: %v", err)
+		}
+		for _, path := range []string{p.set.Exe, p.set.Guestd} {
+			if err := os.WriteFile(path, []byte("x"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p, err = openPrograms(dir); err != nil {
 			t.Fatal(err)
 		}
-		again, err := openPrograms(dir)
-		if err != nil || !again.Usable(p.current) {
-			t.Fatal(err)
-		}
-		if info, err := os.Stat(p.set.Exe); err != nil || info.Size() < 1000 {
-			t.Errorf("a damaged program was not replaced: %v", err)
+		if !hasHash(p.set.Guestd, hashIn(t, embedded.Guestd)) {
+			t.Error("a damaged program was not replaced")
 		}
 	}
+}
+
+// hashIn returns the hash of a program of this build, by its name.
+func hashIn(t *testing.T, name string) string {
+	t.Helper()
+	program, ok := embedded.Find(name)
+	if !ok {
+		t.Fatalf("this build has no %s", name)
+	}
+	return program.SHA256
 }

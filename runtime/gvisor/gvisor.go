@@ -43,7 +43,8 @@ type Config struct {
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
 	Programs Programs
-	// Find returns the programs of another build, by its id, to restore checkpoints with; nil: there are none.
+	// Find returns the programs of a build, by its id: those of Build once Exe is there, which need not be before the first launch, and
+	// those of others to restore checkpoints with. nil: Exe is there, and there are no others.
 	Find func(build string) (Programs, error)
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string

@@ -14,6 +14,11 @@ import (
 
 // programs returns the binary for gVisor's processes, and the layer with guest programs, of the set called build; "" means the current one.
 func (l *launcher) programs(cfg *Config, build string) (exe, layer string, err error) {
+	if cfg.Find != nil { // Those of this build are needed in any case, for user namespaces.
+		if _, err := cfg.Find(cfg.Build); err != nil {
+			return "", "", err
+		}
+	}
 	if build == "" || build == cfg.Build {
 		return l.exe, l.programsLayer, nil
 	}

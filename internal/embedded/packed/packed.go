@@ -1,0 +1,66 @@
+// Package packed is the form in which a program is embedded in another: compressed, with the hash of what it was.
+package packed
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// head is the beginning of a packed program: a frame of zstd with 32 bytes that decompressors skip. Those are the SHA-256 hash of the program.
+const head = "\x50\x2a\x4d\x18\x20\x00\x00\x00"
+
+// window limits the memory that unpacking needs. A larger one makes programs hardly smaller.
+const window = 1 << 18
+
+// Write writes a program in packed form to w. The result depends only on the program.
+func Write(w io.Writer, program []byte) error {
+	sum := sha256.Sum256(program)
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	_, err = w.Write(z.EncodeAll(program, append([]byte(head), sum[:]...)))
+	return err
+}
+
+// A Program is a packed program.
+type Program struct {
+	SHA256 string // of the program, in hexadecimal
+	file   io.ReaderAt
+}
+
+// Open reads the hash of a packed program. It returns an error if the file is none.
+func Open(file io.ReaderAt) (Program, error) {
+	start := make([]byte, len(head)+sha256.Size)
+	n, _ := file.ReadAt(start, 0)
+	sum, ok := bytes.CutPrefix(start[:n], []byte(head))
+	if !ok || len(sum) < sha256.Size {
+		return Program{}, errors.New("the file is no packed program")
+	}
+	return Program{SHA256: hex.EncodeToString(sum), file: file}, nil
+}
+
+// Unpack writes the program to w. It returns an error if what was written does not have the hash of the program.
+func (p Program) Unpack(w io.Writer) error {
+	const all = 1 << 62
+	z, err := zstd.NewReader(io.NewSectionReader(p.file, 0, all), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, sum), z); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != p.SHA256 {
+		return fmt.Errorf("the packed program is damaged: it has the hash %s, not %s", got, p.SHA256)
+	}
+	return nil
+}
