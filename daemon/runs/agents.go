@@ -98,10 +98,8 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 
 // PutAgent implements [caisson.Agents].
 func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error) {
-	if recipe := s.builder.recipes[a.Driver]; recipe != nil {
-		if _, err := recipe.Complete(a); err != nil {
-			return nil, err
-		}
+	if err := s.builder.check(a); err != nil {
+		return nil, err
 	}
 	put, err := s.catalog.PutAgent(ctx, a)
 	if err != nil {

@@ -32,6 +32,15 @@ func (b *builder) complete(ctx context.Context, id string) (*caisson.Agent, erro
 	return &full, nil
 }
 
+// check returns an error if the agent's recipe cannot complete it.
+func (b *builder) check(a caisson.Agent) error {
+	if recipe := b.recipes[a.Driver]; recipe != nil {
+		_, err := recipe.Complete(a)
+		return err
+	}
+	return nil
+}
+
 // prepared is a template from which an agent's sandboxes can be created.
 type prepared struct {
 	name string
