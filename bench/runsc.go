@@ -25,7 +25,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/daemon/sqlite"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 	"github.com/caisson-dev/caisson/wire"
 )
 
@@ -188,7 +188,7 @@ func mountClone(source, target string, idmap int) error {
 	if err := os.Mkdir(target, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	fd, err := sentry.CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, idmap)
+	fd, err := protocol.CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, idmap)
 	if err != nil {
 		return fmt.Errorf("%s: %w", source, err)
 	}

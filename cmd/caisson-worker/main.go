@@ -19,8 +19,6 @@ import (
 
 func main() {
 	if worker.IsWorker() {
-		// The jobs are the same as in the caisson binary, which runs them itself if no worker program is embedded in
-		// it.
 		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs(), sshproxy.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")

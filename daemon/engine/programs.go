@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -91,44 +92,30 @@ func (l *lateProgram) unpack() error {
 	return nil
 }
 
-// openPrograms unpacks the programs of this build into dir, all but the sentry. A build that embeds no programs, as tests are, does without those of other
-// builds, too: its own binary takes all roles.
+// openPrograms unpacks the programs of this build into dir, all but the sentry. Returns Unavailable if the build embeds none.
 func openPrograms(dir string) (*programs, error) {
-	p := &programs{dir: dir, worker: selfExe, set: gvisor.Programs{Exe: selfExe, Guestd: selfExe}, opened: map[string]*gvisor.Programs{}}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
+	p := &programs{dir: dir, opened: map[string]*gvisor.Programs{}}
 	m, contents := manifest{Protocol: protocol, SHA256: map[string]string{}}, map[string]packed.Program{}
-	for _, name := range []string{embedded.Worker, embedded.Sentry, embedded.Guestd, embedded.Agent} {
-		if program, ok := embedded.Find(name); ok {
-			contents[name], m.SHA256[name] = program, program.SHA256
+	for _, name := range []string{embedded.Sentry, embedded.Guestd, embedded.Agent, embedded.Worker} {
+		program, ok := embedded.Find(name)
+		if !ok {
+			return nil, caisson.Errorf(caisson.Unavailable, "this build of caisson carries no %s and cannot start sandboxes; build it with make", name)
 		}
-	}
-	var unpacked errgroup.Group
-	if program, ok := contents[embedded.Worker]; ok { // No sandbox depends on it, so it is in no set.
-		p.worker = filepath.Join(dir, "worker-"+program.SHA256[:16])
-		unpacked.Go(func() error { return unpack(p.worker, program) })
-		delete(contents, embedded.Worker)
-		delete(m.SHA256, embedded.Worker)
-	}
-	if m.SHA256[embedded.Sentry] == "" || m.SHA256[embedded.Guestd] == "" {
-		err := unpacked.Wait()
-		if err == nil {
-			p.current, err = buildID()
+		contents[name] = program
+		if name != embedded.Worker { // No sandbox depends on it.
+			m.SHA256[name] = program.SHA256
 		}
-		return p, err
 	}
 	p.current = m.id()
 	at := filepath.Join(dir, p.current)
-	if err := os.MkdirAll(at, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.MkdirAll(at, 0o755)); err != nil {
 		return nil, err
 	}
-	p.set = setIn(at, &m)
-	sentry := contents[embedded.Sentry]
-	p.sentry.path, p.sentry.program = p.set.Exe, &sentry
-	delete(contents, embedded.Sentry)
-	for name, program := range contents {
-		unpacked.Go(func() error { return unpack(filepath.Join(at, name), program) })
+	p.set, p.worker = setIn(at, &m), filepath.Join(dir, "worker-"+contents[embedded.Worker].SHA256[:16])
+	p.sentry.path, p.sentry.program = p.set.Exe, new(contents[embedded.Sentry])
+	var unpacked errgroup.Group
+	for path, name := range map[string]string{p.worker: embedded.Worker, p.set.Guestd: embedded.Guestd, p.set.Coder: embedded.Agent} {
+		unpacked.Go(func() error { return unpack(path, contents[name]) })
 	}
 	return p, errors.Join(unpacked.Wait(), durable.WriteJSON(filepath.Join(at, manifestFile), m), durable.Sync(dir))
 }
@@ -228,6 +215,9 @@ func unpack(path string, program packed.Program) error {
 	if hasHash(path, program.SHA256) {
 		return nil
 	}
+	// A process that another goroutine starts must not inherit the open file: until it executes its own program, nothing could execute this one.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return durable.Write(path, func(f *os.File) error {
 		// Processes of unprivileged users execute it, through /proc/self/exe.
 		return errors.Join(program.Unpack(f), f.Chmod(0o755))

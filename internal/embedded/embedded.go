@@ -20,7 +20,6 @@ const (
 )
 
 // Find returns a program by its name, a static ELF executable. ok is false if this build embeds none of the name, as one without "make build".
-// For all but Agent the main program then does the same if it is started under another name.
 func Find(name string) (p packed.Program, ok bool) {
 	f, err := files.Open("bin/" + name + ".zst")
 	if err != nil {

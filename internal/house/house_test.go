@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -311,9 +312,10 @@ var directions = map[string][]string{
 	"wire/llm/scripted":                  {},
 	"wire/llm/scripted/scriptedtest":     {"wire/llm/scripted"},
 	"wire/wireproc":                      {"wire", "wire/egress", "wire/ingress", "ledger", "wire/llm", "wire/llm/anthropic", "wire/llm/gemini", "wire/llm/openai", "wire/llm/remote", "wire/llm/runtoken", "wire/llm/scripted", "job/relay/front", "wire/subruns"},
-	"runtime/gvisor":                     {"runtime/gvisor/lastwrite", "runtime/gvisor/sentry"},
+	"runtime/gvisor":                     {"runtime/gvisor/lastwrite", "runtime/gvisor/protocol"},
+	"runtime/gvisor/protocol":            {},
 	"runtime/gvisor/lastwrite":           {},
-	"runtime/gvisor/sentry":              {"runtime/gvisor/lastwrite"},
+	"runtime/gvisor/sentry":              {"runtime/gvisor/lastwrite", "runtime/gvisor/protocol"},
 	"runtime/fake":                       {},
 	"runtime/fake/guest":                 {"runtime/fake", "guest/guestd", "guest/service", "guest/terminal"},
 	"runtime/runtimetest":                {"guest/guestd"},
@@ -334,18 +336,18 @@ var directions = map[string][]string{
 	"httpapi/apitest":                    {"httpapi"},
 	"client":                             {"httpapi/protocol"},
 	"cmd/caisson": {
-		"job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "job/relay/remoteurl", "daemon/workspaces", "daemon/repos", "daemon/routes", "daemon/runs", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "job/image", "guest/guestd", "daemon/models", "wire", "job/worker", "runtime/gvisor/sentry", "daemon/sshserver", "job/sshproxy",
+		"job/gate/baseline", "job/gate/check", "job/relay/remoteurl", "daemon/workspaces", "daemon/repos", "daemon/routes", "daemon/runs", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "daemon/models", "wire", "daemon/sshserver",
 		"daemon/credential", "wire/wireproc", "wire/egress", "wire/llm/prices", "wire/llm/remote",
 	},
 	"cmd/caisson-agent":  {"guest/drive", "guest/coder", "guest/openclaw/driver", "guest/openclaw/install"},
 	"cmd/caisson-guestd": {"guest/guestd"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"job/sshproxy", "job/forge", "job/gate/jobs", "job/image", "job/relay", "job/relay/transport", "job/worker"},
-	"bench":              {"guest/coder/sample", "daemon/agent/openclaw", "client", "job/gate/baseline", "job/worker", "httpapi/protocol", "wire/llm/scripted", "daemon/engine", "daemon/sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "daemon/credential"},
+	"bench":              {"guest/coder/sample", "daemon/agent/openclaw", "client", "job/gate/baseline", "job/worker", "httpapi/protocol", "wire/llm/scripted", "daemon/engine", "daemon/sqlite", "wire", "runtime/gvisor", "runtime/gvisor/protocol", "daemon/credential"},
 	"bench/gateway":      {"daemon/credential", "wire/ingress", "wire/wireproc", "ledger", "daemon/sqlite", "wire"}, // The product's own handlers, without a wire.
 	"bench/load":         {},
 	"bench/runsc":        {},
-	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},
+	"cmd/caisson-bench":  {"bench", "client"},
 	"test":               {"client"},
 }
 
@@ -367,6 +369,28 @@ func TestImportsPointOneWay(t *testing.T) {
 				t.Errorf("%s imports %s: %s may import only the root, internal packages and %v", file, imp, dir, allowed)
 			case dir == "." && strings.Contains(strings.Split(imp, "/")[0], "."):
 				t.Errorf("%s imports %s: the root package has the standard library below it and nothing else", file, imp)
+			}
+		}
+	}
+}
+
+// TestMainProgramWithoutGVisor tests that the main program has nothing of gVisor but its TCP/IP stack, its cgroups and what those need: sandboxes run in
+// cmd/caisson-sentry, and package runtime/gvisor/protocol has what the daemon says to it.
+func TestMainProgramWithoutGVisor(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "../../cmd/caisson")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, "gvisor.dev/gvisor/pkg/tcpip") {
+		t.Fatalf("the main program has no TCP/IP stack; it has %d packages", len(deps))
+	}
+	for _, dep := range deps {
+		for _, code := range []string{"gvisor.dev/gvisor/runsc", "gvisor.dev/gvisor/pkg/sentry", module + "/runtime/gvisor/sentry"} {
+			if (dep == code || strings.HasPrefix(dep, code+"/")) && dep != "gvisor.dev/gvisor/runsc/cgroup" {
+				t.Errorf("cmd/caisson depends on %s", dep)
 			}
 		}
 	}

@@ -12,13 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
-	"gvisor.dev/gvisor/pkg/state/statefile"
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // FilesName is the name of the file in a checkpoint's directory with the changes to the root file system, as written by
@@ -48,9 +44,8 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 	if err := s.saveFiles(ctx, files); err != nil {
 		return err
 	}
-	opts := &control.SaveOpts{
-		Metadata: statefile.CompressionLevelNone.ToMetadata(), HavePagesFile: true, Resume: true,
-		// Pages of zeroes are not written to disk.
+	opts := &protocol.SaveOpts{
+		Metadata: map[string]string{protocol.CompressionKey: protocol.CompressionNone}, HavePagesFile: true, Resume: true,
 		AppMFExcludeCommittedZeroPages: true,
 	}
 	var out []*os.File
@@ -59,14 +54,14 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 			f.Close()
 		}
 	}()
-	for _, name := range []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName} {
+	for _, name := range []string{protocol.StateFile, protocol.PagesMetadataFile, protocol.PagesFile} {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
 			return err
 		}
 		out = append(out, f)
 	}
-	if err := s.call(ctx, boot.ContMgrCheckpoint, opts, nil, out...); err != nil {
+	if err := s.call(ctx, protocol.MethodCheckpoint, opts, nil, out...); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
@@ -110,8 +105,8 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 		}
 		copied <- err
 	}()
-	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(s.id)}
-	callErr := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, pw)
+	opts := &protocol.TarOpts{ContainerID: string(s.id)}
+	callErr := s.call(ctx, protocol.MethodTarRootfs, opts, nil, pw)
 	pw.Close()
 	if callErr != nil {
 		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the main process still holds the other end

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // maxControlReply limits the reply to one call, in bytes: it comes from the process that runs untrusted code.
@@ -46,9 +46,9 @@ const (
 // timeoutOf returns the timeout of a call. It returns 0, which means no limit, for the call that waits for a process to exit.
 func timeoutOf(method string) time.Duration {
 	switch method {
-	case boot.ContMgrWaitPID:
+	case protocol.MethodWaitPID:
 		return 0
-	case boot.ContMgrCheckpoint, boot.FsTarRootfsUpperLayer, boot.ContMgrWaitRestore:
+	case protocol.MethodCheckpoint, protocol.MethodTarRootfs, protocol.MethodWaitRestore:
 		return saveTimeout
 	}
 	return callTimeout

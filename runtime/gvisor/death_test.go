@@ -12,7 +12,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // TestLauncherKilled kills launchers at each stage of a launch.
@@ -27,7 +27,7 @@ func TestLauncherKilled(t *testing.T) {
 		{"one process", func(dir string) bool { pids, err := processesOf(dir); return err == nil && len(pids) > 0 }},
 		{"both processes", func(dir string) bool { pids, err := processesOf(dir); return err == nil && len(pids) > 1 }},
 		{"socket", func(dir string) bool {
-			files, err := filepath.Glob(filepath.Join(dir, "bundle", sentry.StateDir, "*.sock"))
+			files, err := filepath.Glob(filepath.Join(dir, "bundle", protocol.StateDir, "*.sock"))
 			return err == nil && len(files) > 0
 		}},
 	} {
@@ -79,7 +79,7 @@ func launcherOf(t *testing.T) int {
 		data, _ := os.ReadFile(f)
 		for _, pid := range strings.Fields(string(data)) {
 			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
-			if !strings.HasPrefix(string(cmdline), sentry.LaunchArg0) {
+			if !strings.HasPrefix(string(cmdline), protocol.LaunchArg0) {
 				continue
 			}
 			// Skips the process that only keeps a user namespace open.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // Dial implements [caisson.Dialer]. The sandbox's main process, which has the network stack and the file systems, connects and copies;
@@ -49,7 +49,7 @@ func startDial(ctx context.Context, s *sandbox, network, address string, theirs 
 	if frozen {
 		return caisson.Errorf(caisson.Conflict, "sandbox %s is frozen", s.id)
 	}
-	return callSink(ctx, s, sentry.ConnectionsSink, map[string]any{"network": network, "address": address}, theirs)
+	return callSink(ctx, s, protocol.ConnectionsSink, map[string]any{"network": network, "address": address}, theirs)
 }
 
 // readDialStatus waits until the main process has connected.
@@ -64,11 +64,11 @@ func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address stri
 		return caisson.Wrap(err, caisson.Conflict, "sandbox %s is no longer running, or was captured", s.id)
 	}
 	switch status[0] {
-	case sentry.DialConnected:
+	case protocol.DialConnected:
 		return nil
-	case sentry.DialTooMany:
-		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", s.id, sentry.MaxConnections)
-	case sentry.DialRefused:
+	case protocol.DialTooMany:
+		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", s.id, protocol.MaxConnections)
+	case protocol.DialRefused:
 		return caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", address)
 	}
 	return caisson.Errorf(caisson.Unavailable, "cannot connect to %.200s in the sandbox", address)
@@ -76,7 +76,7 @@ func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address stri
 
 // endConnections ends all connections into the sandbox, because the main process's ends cannot be saved.
 func endConnections(ctx context.Context, s *sandbox) error {
-	if err := callSink(ctx, s, sentry.ConnectionsSink, map[string]any{"end": true}); err != nil {
+	if err := callSink(ctx, s, protocol.ConnectionsSink, map[string]any{"end": true}); err != nil {
 		return fmt.Errorf("end the connections into the sandbox: %w", err)
 	}
 	return nil

@@ -11,12 +11,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // session is an exec session. It implements [caisson.Process].
@@ -65,9 +62,8 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 		return nil, err
 	}
 	args := execArgs(id, e)
-	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs[0], 1: theirs[1], 2: theirs[2]}, nil)
 	var pid int32
-	if err := s.call(ctx, boot.ContMgrExecuteAsync, args, &pid, args.Files...); err != nil {
+	if err := s.call(ctx, protocol.MethodExecuteAsync, args, &pid, theirs...); err != nil {
 		p.closeAll()
 		return nil, execError(e, err)
 	}
@@ -80,17 +76,17 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 
 // execArgs translates a RuntimeExec to gVisor's arguments. For a user given by name, the command is started through guestd,
 // which looks the name up in the guest.
-func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
-	args := &control.ExecArgs{
+func execArgs(id caisson.ID, e caisson.RuntimeExec) *protocol.ExecArgs {
+	args := &protocol.ExecArgs{
 		Argv: e.Command, Envv: withPath(e.Env), WorkingDirectory: e.Workdir,
-		ContainerID: string(id), StdioIsPty: e.TTY, Capabilities: taskCapabilities(),
+		ContainerID: string(id), StdioIsPty: e.TTY, Capabilities: taskCapabilities(), GuestFDs: []int{0, 1, 2},
 	}
 	if args.WorkingDirectory == "" {
 		args.WorkingDirectory = "/"
 	}
 	uid, gid, numeric := numericUser(e.User)
 	if numeric {
-		args.KUID, args.KGID = auth.KUID(uid), auth.KGID(gid)
+		args.KUID, args.KGID = uid, gid
 	} else {
 		args.Argv = append([]string{guestdPath}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
 		args.WorkingDirectory = "/"
@@ -129,23 +125,23 @@ func checkCommand(command []string, user string, optional bool) error {
 }
 
 // taskCapabilities returns the capabilities of processes started with exec, in gVisor's form.
-func taskCapabilities() *auth.TaskCapabilities {
-	var set auth.CapabilitySet
+func taskCapabilities() *protocol.TaskCapabilities {
+	var set uint64
 	for _, name := range capabilities {
 		if c, ok := capabilityNumbers[name]; ok {
-			set |= auth.CapabilitySetOf(c)
+			set |= 1 << c
 		}
 	}
-	return &auth.TaskCapabilities{PermittedCaps: set, EffectiveCaps: set, BoundingCaps: set}
+	return &protocol.TaskCapabilities{PermittedCaps: set, EffectiveCaps: set, BoundingCaps: set}
 }
 
 // capabilityNumbers maps the names in capabilities to their numbers in Linux.
-var capabilityNumbers = map[string]linux.Capability{
-	"CAP_AUDIT_WRITE": linux.CAP_AUDIT_WRITE, "CAP_CHOWN": linux.CAP_CHOWN, "CAP_DAC_OVERRIDE": linux.CAP_DAC_OVERRIDE,
-	"CAP_FOWNER": linux.CAP_FOWNER, "CAP_FSETID": linux.CAP_FSETID, "CAP_KILL": linux.CAP_KILL, "CAP_MKNOD": linux.CAP_MKNOD,
-	"CAP_NET_BIND_SERVICE": linux.CAP_NET_BIND_SERVICE, "CAP_NET_RAW": linux.CAP_NET_RAW, "CAP_SETFCAP": linux.CAP_SETFCAP,
-	"CAP_SETGID": linux.CAP_SETGID, "CAP_SETPCAP": linux.CAP_SETPCAP, "CAP_SETUID": linux.CAP_SETUID,
-	"CAP_SYS_CHROOT": linux.CAP_SYS_CHROOT,
+var capabilityNumbers = map[string]int{
+	"CAP_AUDIT_WRITE": unix.CAP_AUDIT_WRITE, "CAP_CHOWN": unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE,
+	"CAP_FOWNER": unix.CAP_FOWNER, "CAP_FSETID": unix.CAP_FSETID, "CAP_KILL": unix.CAP_KILL, "CAP_MKNOD": unix.CAP_MKNOD,
+	"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_SETFCAP": unix.CAP_SETFCAP,
+	"CAP_SETGID": unix.CAP_SETGID, "CAP_SETPCAP": unix.CAP_SETPCAP, "CAP_SETUID": unix.CAP_SETUID,
+	"CAP_SYS_CHROOT": unix.CAP_SYS_CHROOT,
 }
 
 // execError converts the error of a program that could not be started. gVisor's errors have no codes, so their text is compared.
@@ -249,15 +245,15 @@ func (p *session) Signal(ctx context.Context, signal int) error {
 		return caisson.Errorf(caisson.NotFound, "process %d has ended", p.pid)
 	default:
 	}
-	mode := boot.DeliverToProcess
+	mode := protocol.SignalProcess
 	if p.tty != nil {
-		mode = boot.DeliverToForegroundProcessGroup
+		mode = protocol.SignalForegroundGroup
 	}
 	err := sendSignal(ctx, p.s, p.pid, signal, mode)
 	var remote remoteError
-	if errors.As(err, &remote) && mode != boot.DeliverToProcess {
+	if errors.As(err, &remote) && mode != protocol.SignalProcess {
 		// There is no foreground process group until the process has acquired the terminal.
-		err = sendSignal(ctx, p.s, p.pid, signal, boot.DeliverToProcess)
+		err = sendSignal(ctx, p.s, p.pid, signal, protocol.SignalProcess)
 	}
 	return signalError(err, p.pid)
 }
@@ -280,7 +276,7 @@ func (p *session) Close() error {
 		default:
 			ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
 			defer cancel()
-			sendSignal(ctx, p.s, p.pid, int(unix.SIGKILL), boot.DeliverToProcess) // fails if the process has just exited
+			sendSignal(ctx, p.s, p.pid, int(unix.SIGKILL), protocol.SignalProcess) // fails if the process has just exited
 			select {
 			case <-p.ended:
 			case <-ctx.Done():

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // freezeTimeout limits each call of gVisor's Pause and Resume, which freeze and thaw a sandbox. Neither is cancelled with the
@@ -69,9 +68,9 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err e
 // freezeOrThaw freezes the sandbox with gVisor's Pause if stop is set, else thaws it with Resume. The caller must hold s.frozen's
 // lock, and the sandbox must be in the other state.
 func (s *sandbox) freezeOrThaw(ctx context.Context, stop bool) error {
-	method := boot.ContMgrResume
+	method := protocol.MethodResume
 	if stop {
-		method = boot.ContMgrPause
+		method = protocol.MethodPause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 	defer cancel()

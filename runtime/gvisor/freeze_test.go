@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // lossyMain simulates the main process of a sandbox that counts pauses and does not reply to the first one.
@@ -58,14 +59,14 @@ func (f *lossyMain) answer(c *net.UnixConn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch req.Method {
-	case boot.ContMgrPause:
+	case protocol.MethodPause:
 		f.paused++
 		if f.asked++; f.asked == 1 {
 			return false
 		}
-	case boot.ContMgrResume:
+	case protocol.MethodResume:
 		f.paused--
-	case boot.FsRead:
+	case protocol.MethodRead:
 		state := 'S'
 		if f.paused > 0 {
 			state = 'D'

@@ -25,17 +25,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // Programs are the paths of the executables of sandboxes.
 type Programs struct {
-	Exe    string // gVisor's processes; "" means this binary. A smaller one with only package sentry starts faster
+	Exe    string // gVisor's processes, cmd/caisson-sentry
 	Guestd string // /.caisson/inside (guestd) in every sandbox
 	Coder  string // /.caisson/agent, the built-in coding agent; "" leaves it out
 }
 
-// Config configures a Runtime. Dir, Cgroup, ToolsDir, Programs.Guestd and Build are required.
+// Config configures a Runtime. Dir, Cgroup, ToolsDir, Programs.Exe, Programs.Guestd and Build are required.
 type Config struct {
 	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
 	// of this instance: its path distinguishes the sandboxes of this instance from those of others.
@@ -94,9 +94,6 @@ func New(cfg Config) (*Runtime, error) {
 	r.running = r.getRunning
 	if r.cfg.Platform == "" {
 		r.cfg.Platform = "systrap"
-	}
-	if r.cfg.Programs.Exe == "" {
-		r.cfg.Programs.Exe = "/proc/self/exe"
 	}
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
@@ -174,7 +171,7 @@ type sandbox struct {
 // replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
 	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closedChannel, watcherStopped: w.ended}
-	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
+	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", protocol.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }
 

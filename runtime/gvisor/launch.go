@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // programs returns the binary for gVisor's processes, and the layer with guest programs, of the set called build; "" means the current one.
@@ -81,7 +81,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	}
 	defer ready.Wait()
 	defer r.launching.Add(-1)
-	for _, dir := range []string{"", fsDir, "bundle", filepath.Join("bundle", sentry.StateDir)} {
+	for _, dir := range []string{"", fsDir, "bundle", filepath.Join("bundle", protocol.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return fmt.Errorf("create the runtime's directory: %w", err)
 		}

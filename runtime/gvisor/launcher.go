@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // launcher starts the short-lived processes that create sandboxes.
@@ -42,16 +42,16 @@ func (l *launcher) close() error {
 
 // request returns the request that describes the sandbox with a layer of guest programs, and the descriptors to pass with it. The caller
 // must close those in owned, also after an error.
-func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
+func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs string) (req *protocol.LaunchRequest, files, owned []*os.File, err error) {
 	give := func(f *os.File) int {
 		files = append(files, f)
-		return sentry.FirstFD + len(files) - 1
+		return protocol.FirstFD + len(files) - 1
 	}
 	idmap, err := l.idmap(caisson.LayerUIDBase, caisson.LayerUIDBase, spec.UIDBase, caisson.UIDRange)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	req = &sentry.LaunchRequest{
+	req = &protocol.LaunchRequest{
 		ID: string(s.id), Image: image,
 		Flags:   l.flags(s.dir, spec.Resources, spec.NetNS != nil),
 		Bundle:  filepath.Join(s.dir, "bundle"),
@@ -72,7 +72,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs
 		req.NetNSFD = give(spec.NetNS)
 	}
 	for _, m := range spec.Mounts {
-		lm := sentry.LaunchMount{Target: m.Target, Writable: m.Writable}
+		lm := protocol.LaunchMount{Target: m.Target, Writable: m.Writable}
 		trees, err := l.cloneMounts(m, spec.UIDBase, &lm)
 		if err != nil {
 			return nil, nil, owned, err
@@ -91,7 +91,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs
 }
 
 // run starts a launcher of the binary exe, sends it the request and waits for its reply.
-func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
+func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *protocol.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*protocol.LaunchReply, error) {
 	reqR, reqW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -105,12 +105,12 @@ func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *sentry.
 	defer replyR.Close()
 
 	cmd := exec.Command(exe)
-	cmd.Args = []string{sentry.LaunchArg0}
+	cmd.Args = []string{protocol.LaunchArg0}
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
 	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
-	cmd.SysProcAttr = sentry.LaunchAttr()
+	cmd.SysProcAttr = protocol.LaunchAttr()
 	// The kernel kills the launcher when the thread that started it exits (PR_SET_PDEATHSIG), and Go may terminate an unlocked
 	// thread at any time: for example one that has changed its namespaces.
 	runtime.LockOSThread()
@@ -136,8 +136,8 @@ func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *sentry.
 		return nil, fmt.Errorf("write to launcher: %w", err)
 	}
 	reqW.Close()
-	var reply sentry.LaunchReply
-	if err := json.NewDecoder(io.LimitReader(replyR, sentry.MaxLaunchReply)).Decode(&reply); err != nil {
+	var reply protocol.LaunchReply
+	if err := json.NewDecoder(io.LimitReader(replyR, protocol.MaxLaunchReply)).Decode(&reply); err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // cloneMounts returns the detached mounts that a launcher needs for m, and sets lm.Overlay if m has an overlay.
-func (l *launcher) cloneMounts(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
+func (l *launcher) cloneMounts(m caisson.RuntimeMount, uidBase uint32, lm *protocol.LaunchMount) (trees []*os.File, err error) {
 	if m.Overlay != nil {
 		lm.Overlay, trees, err = l.cloneOverlay(m, uidBase)
 		return trees, err
@@ -34,7 +34,7 @@ func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File,
 	if !m.Writable {
 		attr = unix.MOUNT_ATTR_RDONLY
 	}
-	fd, err := sentry.CloneMount(int(m.Source.Fd()), "", attr, idmap)
+	fd, err := protocol.CloneMount(int(m.Source.Fd()), "", attr, idmap)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid,
 			"the directory for %s cannot be mounted: its file system must be visible to the daemon and support idmapped mounts (ext4, xfs, btrfs and tmpfs do)", m.Target)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/internal/osthread"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // emptyNetNS returns a new network namespace without configured interfaces. All gofers share it.
@@ -58,7 +58,7 @@ func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	defer pr.Close()
 	defer pw.Close()
 	cmd := exec.Command(l.exe)
-	cmd.Args = []string{sentry.LaunchArg0}
+	cmd.Args = []string{protocol.LaunchArg0}
 	cmd.Env = []string{}
 	cmd.ExtraFiles = []*os.File{pr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // killOrphans kills and reaps the processes that a failed launcher has left behind. launcher is its PID, and dir the runtime's
@@ -45,7 +45,7 @@ func isOrphan(pid int, st stat, dir string, uidBase uint32) bool {
 	case len(cmdline) == 0: // The process has exited; only its owner can still be read.
 		var owner unix.Stat_t
 		return unix.Stat(proc, &owner) == nil && owner.Uid >= uidBase && owner.Uid-uidBase < caisson.UIDRange
-	case strings.HasPrefix(string(cmdline), sentry.LaunchArg0):
+	case strings.HasPrefix(string(cmdline), protocol.LaunchArg0):
 		// The launcher has forked the process, which has not called exec yet. Other children of the daemon with these arguments
 		// are excluded: launchers are in the daemon's user namespace, and the processes that userNS starts in its session.
 		ours, err := os.Readlink("/proc/self/ns/user")

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // cloneOverlay returns the description of a workspace for the launcher and its detached mounts: the host directory, read-only
 // and with mapped owners; the directory with the upper layer and its work directory; and the mask layer, if there is one.
-func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sentry.LaunchOverlay, files []*os.File, err error) {
+func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *protocol.LaunchOverlay, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			closeFiles(files)
@@ -29,7 +29,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sent
 	}
 	defer owners.Close()
 	clone := func(dir int, attr uint64, idmap int) error {
-		fd, err := sentry.CloneMount(dir, "", attr, idmap)
+		fd, err := protocol.CloneMount(dir, "", attr, idmap)
 		if err == nil {
 			files = append(files, os.NewFile(uintptr(fd), "mount"))
 		}
@@ -51,7 +51,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sent
 			return nil, files, fmt.Errorf("workspace at %s: %w", m.Target, err)
 		}
 	}
-	return &sentry.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
+	return &protocol.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
 }
 
 // overlayRefused returns the error for a host directory that cannot be the lower layer of a workspace.

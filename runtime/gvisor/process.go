@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 const (
@@ -35,8 +34,8 @@ func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.Proce
 // processes implements Processes for a running sandbox.
 func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) {
 	cid := string(s.id)
-	var procs []*control.Process
-	if err := s.call(ctx, boot.ContMgrProcesses, &cid, &procs); err != nil {
+	var procs []*protocol.Process
+	if err := s.call(ctx, protocol.MethodProcesses, &cid, &procs); err != nil {
 		return nil, err
 	}
 	list := make([]caisson.ProcessInfo, 0, len(procs))
@@ -64,8 +63,8 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 		return 0, err
 	}
 	defer r.Close()
-	opts := &control.ReadOpts{ContainerID: string(s.id), Path: fmt.Sprintf("/proc/%d/stat", pid), Size: 4096}
-	err = s.call(ctx, boot.FsRead, opts, nil, w)
+	opts := &protocol.ReadOpts{ContainerID: string(s.id), Path: fmt.Sprintf("/proc/%d/stat", pid), Size: 4096}
+	err = s.call(ctx, protocol.MethodRead, opts, nil, w)
 	w.Close()
 	if err != nil {
 		return 0, err
@@ -135,7 +134,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 // waitPID waits until a process of the sandbox has exited. If the sandbox stops first, the status is unknown.
 func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, error) {
 	var ws uint32
-	err := s.call(ctx, boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
+	err := s.call(ctx, protocol.MethodWaitPID, &protocol.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
 	var remote remoteError
 	switch {
 	case err == nil:

@@ -7,12 +7,12 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// maxSharingReply limits the reply of [sentry.SharingSink], in bytes: one line for each program, with room for a description, and
+// maxSharingReply limits the reply of [protocol.SharingSink], in bytes: one line for each program, with room for a description, and
 // one line for the number of further programs.
-const maxSharingReply = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
+const maxSharingReply = (protocol.MaxSharing + 1) * (protocol.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.RandomnessReporter].
 func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
@@ -20,7 +20,7 @@ func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]str
 	if err != nil {
 		return nil, err
 	}
-	data, err := querySink(ctx, s, sentry.SharingSink, nil, maxSharingReply)
+	data, err := querySink(ctx, s, protocol.SharingSink, nil, maxSharingReply)
 	if err != nil {
 		return nil, fmt.Errorf("read which programs share random state: %w", err)
 	}
@@ -28,7 +28,7 @@ func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]str
 		return nil, nil
 	}
 	names := strings.Split(string(data), "\n")
-	if len(data) > maxSharingReply || len(names) > sentry.MaxSharing+1 {
+	if len(data) > maxSharingReply || len(names) > protocol.MaxSharing+1 {
 		return nil, caisson.Errorf(caisson.Unavailable, "sandbox %s names too many programs that share random state", id)
 	}
 	for i := range names {

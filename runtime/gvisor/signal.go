@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // signalTimeout is the timeout for delivering a signal if the caller passes no context: when a terminal is used or resized, and
@@ -16,9 +15,9 @@ import (
 const signalTimeout = 5 * time.Second
 
 // sendSignal makes gVisor deliver a signal to a process or, depending on mode, to the foreground process group of its terminal.
-func sendSignal(ctx context.Context, s *sandbox, pid, signal int, mode boot.SignalDeliveryMode) error {
-	return s.call(ctx, boot.ContMgrSignal,
-		&boot.SignalArgs{CID: string(s.id), Signo: int32(signal), PID: int32(pid), Mode: mode}, nil)
+func sendSignal(ctx context.Context, s *sandbox, pid, signal int, mode protocol.SignalMode) error {
+	return s.call(ctx, protocol.MethodSignal,
+		&protocol.SignalArgs{CID: string(s.id), Signo: int32(signal), PID: int32(pid), Mode: mode}, nil)
 }
 
 // Signal implements [caisson.Runtime].
@@ -31,7 +30,7 @@ func (r *Runtime) Signal(ctx context.Context, id caisson.ID, pid, signal int) er
 		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
 	}
 	if pid > 0 {
-		return signalError(sendSignal(ctx, s, pid, signal, boot.DeliverToProcess), pid)
+		return signalError(sendSignal(ctx, s, pid, signal, protocol.SignalProcess), pid)
 	}
 	if pid != -1 {
 		return caisson.Invalidf("pid", "%d is not a process id; use -1 for all", pid)
@@ -50,7 +49,7 @@ func (s *sandbox) signalAll(ctx context.Context, signal int) error {
 		if p.PID == initPID {
 			continue
 		}
-		if err := sendSignal(ctx, s, p.PID, signal, boot.DeliverToProcess); err != nil && !isNoProcess(err) {
+		if err := sendSignal(ctx, s, p.PID, signal, protocol.SignalProcess); err != nil && !isNoProcess(err) {
 			return err
 		}
 	}

@@ -7,10 +7,9 @@ import (
 	"strconv"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // Paths of Caisson's programs inside every sandbox.
@@ -72,7 +71,7 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 		},
 	}
 	if s.Files != "" {
-		spec.Annotations = map[string]string{specutils.AnnotationRootfsUpperTar: s.Files}
+		spec.Annotations = map[string]string{protocol.RootfsTarAnnotation: s.Files}
 	}
 	return spec
 }
@@ -85,14 +84,14 @@ func setRestoreAnnotations(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	}
 	switch s.Randomness {
 	case "", "kernel":
-		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedKeep
+		spec.Annotations[protocol.ReseedAnnotation] = protocol.ReseedKeep
 	case "openssl":
-		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedOpenSSL
+		spec.Annotations[protocol.ReseedAnnotation] = protocol.ReseedOpenSSL
 	default:
 		return caisson.Errorf(caisson.Invalid, "unknown randomness %q; use kernel or openssl", s.Randomness)
 	}
 	if s.ContinueClock {
-		spec.Annotations[sentry.ClockAnnotation] = sentry.ClockStill
+		spec.Annotations[protocol.ClockAnnotation] = protocol.ClockStill
 	}
 	return nil
 }

@@ -3,9 +3,8 @@ package gvisor
 import (
 	"context"
 
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // WaitForMemory waits until all memory pages of a restored sandbox have been read; the sandbox is running meanwhile. Returns NotFound
@@ -15,5 +14,5 @@ func (r *Runtime) WaitForMemory(ctx context.Context, id caisson.ID) error {
 	if err != nil || !s.state.Restored {
 		return err
 	}
-	return s.call(ctx, boot.ContMgrWaitRestore, nil, nil)
+	return s.call(ctx, protocol.MethodWaitRestore, nil, nil)
 }

@@ -9,12 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/sentry/seccheck"
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
-	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // sinkQueries implements the methods of Runtime that read data from the sandboxes' main processes through the sinks of package
@@ -32,7 +29,7 @@ func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) 
 	if !slices.Contains(s.state.Recorded, target) {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
 	}
-	data, err := querySink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
+	data, err := querySink(ctx, s, protocol.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {
 		return nil, fmt.Errorf("read the last writers: %w", err)
 	}
@@ -75,11 +72,8 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 
 // callSink calls a sink in a sandbox's main process.
 func callSink(ctx context.Context, s *sandbox, sink string, config map[string]any, files ...*os.File) error {
-	args := struct { // as in boot.CreateTraceSessionArgs
-		Config seccheck.SessionConfig
-		Force  bool
-	}{seccheck.SessionConfig{
-		Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{{Name: sink, Config: config}},
-	}, true}
-	return s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, files...)
+	args := protocol.TraceSessionArgs{
+		Config: protocol.TraceSession{Name: protocol.TraceSessionName, Sinks: []protocol.Sink{{Name: sink, Config: config}}}, Force: true,
+	}
+	return s.call(ctx, protocol.MethodCreateTraceSession, &args, nil, files...)
 }

@@ -15,25 +15,9 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
-
-// ConnectionsSink is the name of the sink that connects to servers in the sandbox. It works in the same way as [WritersSink], and
-// its descriptor is one end of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix",
-// and "address" is a port or a path. The sink returns at once; then a goroutine connects, writes one byte, which is one of the
-// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all connections
-// instead, and returns when they have ended.
-const ConnectionsSink = "caisson.connections"
-
-// The first byte on a connection is its status. All others are content.
-const (
-	DialConnected = 'c'
-	DialRefused   = 'r' // nobody listens
-	DialTooMany   = 'm' // the sandbox has MaxConnections connections already
-	DialFailed    = 'f' // another reason
-)
-
-// MaxConnections is the maximum number of connections into a sandbox, including those that are being made.
-const MaxConnections = 1024
 
 // endTimeout is the time after which the sink reports that connections have not ended.
 const endTimeout = 10 * time.Second
@@ -63,32 +47,32 @@ func (c *connections) install() error {
 	}
 	c.open = map[*connection]bool{}
 	c.kernel.install()
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: ConnectionsSink, New: c.newSink})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.ConnectionsSink, New: c.newSink})
 	return nil
 }
 
-// newSink is the constructor of ConnectionsSink.
+// newSink is the constructor of protocol.ConnectionsSink.
 func (c *connections) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if end, _ := config["end"].(bool); end {
-		return newNoopSink(ConnectionsSink), c.endAll()
+		return newNoopSink(protocol.ConnectionsSink), c.endAll()
 	}
 	if endpoint == nil {
-		return nil, fmt.Errorf("%s requires a descriptor", ConnectionsSink)
+		return nil, fmt.Errorf("%s requires a descriptor", protocol.ConnectionsSink)
 	}
-	host := os.NewFile(uintptr(endpoint.Release()), ConnectionsSink)
+	host := os.NewFile(uintptr(endpoint.Release()), protocol.ConnectionsSink)
 	network, _ := config["network"].(string)
 	address, _ := config["address"].(string)
 	conn, err := c.add(host)
 	if err != nil {
-		host.Write([]byte{DialTooMany})
+		host.Write([]byte{protocol.DialTooMany})
 		host.Close()
-		return newNoopSink(ConnectionsSink), nil
+		return newNoopSink(protocol.ConnectionsSink), nil
 	}
 	go func() {
 		defer c.remove(conn)
 		conn.serve(func(ctx context.Context) (stream, error) { return c.dial(ctx, network, address) })
 	}()
-	return newNoopSink(ConnectionsSink), nil
+	return newNoopSink(protocol.ConnectionsSink), nil
 }
 
 // dial connects to a server in the sandbox.
@@ -109,7 +93,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (stream
 func (c *connections) add(host *os.File) (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.open) >= MaxConnections {
+	if len(c.open) >= protocol.MaxConnections {
 		return nil, errors.New("too many connections")
 	}
 	conn := newConnection(host)
@@ -197,12 +181,12 @@ func (c *connection) reset() {
 func (c *connection) serve(dial func(context.Context) (stream, error)) {
 	defer c.end()
 	guest, err := c.connect(dial)
-	status := byte(DialConnected)
+	status := byte(protocol.DialConnected)
 	switch {
 	case errors.Is(err, errRefused):
-		status = DialRefused
+		status = protocol.DialRefused
 	case err != nil:
-		status = DialFailed
+		status = protocol.DialFailed
 	}
 	if guest != nil {
 		defer c.release(guest)

@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/lisafs"
 
 	"github.com/caisson-dev/caisson/internal/namemask"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // HideAnnotation is the annotation of a spec with the mounts in which the gofer hides names: a JSON object that maps targets to
@@ -31,7 +32,7 @@ type Hidden struct {
 
 // hideNames adds the annotations that make the gofer hide names in the workspace m, which is mounted on dir. It turns gVisor's
 // directfs off for the mount, so that the sandbox opens files through the gofer instead of directly.
-func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
+func (r *launchRequest) hideNames(m protocol.LaunchMount, dir string) error {
 	if len(m.Overlay.Hide) == 0 {
 		return nil
 	}

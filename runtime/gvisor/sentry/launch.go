@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -16,53 +15,14 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// File descriptors of the launcher. 0, 1 and 2 become the sandbox's standard streams.
-const (
-	requestFD = 3 // JSON [LaunchRequest], read to its end
-	replyFD   = 4 // JSON [LaunchReply]
-	FirstFD   = 5 // first of the descriptors to which the request refers by number
-)
-
-// StateDir is the name of the directory in a bundle for gVisor's state of the sandbox and the control socket.
-const StateDir = "state"
-
-// MaxLaunchReply is the maximum size of a reply in bytes.
-const MaxLaunchReply = 64 << 10
-
-// A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
-type LaunchRequest struct {
-	ID           string
-	Flags        []string          // gVisor's command-line flags
-	Bundle       string            // directory for config.json and, in [StateDir], the control socket
-	Spec         *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
-	Layers       []string          // topmost first
-	Binds        map[string]string // target → source
-	Mounts       []LaunchMount
-	IDMapFD      int    // user namespace that maps the owners of files in layers to the uids of the sandbox
-	NetNSFD      int    // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
-	EmptyNetNSFD int    // network namespace without interfaces, for the gofer
-	Image        string // checkpoint directory to restore from, or ""
-
+// A launchRequest is a request in the launcher that it was sent to.
+type launchRequest struct {
+	protocol.LaunchRequest
 	root string // gVisor's --root, set by buildRootfs
-}
-
-// A LaunchMount is a host directory to mount at Target. The caller has cloned its mount, because it may be missing in the
-// launcher's mount namespace.
-type LaunchMount struct {
-	FD       int // detached mount, from [CloneMount]
-	Target   string
-	Writable bool
-	Overlay  *LaunchOverlay // nil: the directory itself
-}
-
-// A LaunchReply contains the processes of the new sandbox, or an error.
-type LaunchReply struct {
-	PID      int // the sandbox's main process
-	GoferPID int
-	Error    string
-	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
 }
 
 // launch creates the sandbox that the request describes and returns the launcher's exit code. It mounts in a separate mount
@@ -72,20 +32,20 @@ func launch() int {
 	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})
 	// The sandbox must inherit only descriptors that gVisor passes explicitly. The others cannot be closed here, because those
 	// of Go's poller are among them, so they are set close-on-exec.
-	if err := unix.CloseRange(requestFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(protocol.RequestFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 2
 	}
-	var req LaunchRequest
-	f := os.NewFile(requestFD, "request")
-	reply := os.NewFile(replyFD, "reply")
-	err := json.NewDecoder(f).Decode(&req)
+	var req launchRequest
+	f := os.NewFile(protocol.RequestFD, "request")
+	reply := os.NewFile(protocol.ReplyFD, "reply")
+	err := json.NewDecoder(f).Decode(&req.LaunchRequest)
 	f.Close()
-	var res LaunchReply
+	var res protocol.LaunchReply
 	if err == nil {
 		res, err = req.run()
 	}
 	if err != nil {
-		res = LaunchReply{Error: err.Error(), Refused: refusedTarget(err)}
+		res = protocol.LaunchReply{Error: err.Error(), Refused: refusedTarget(err)}
 	}
 	if json.NewEncoder(reply).Encode(res) != nil || err != nil {
 		return 1
@@ -94,7 +54,7 @@ func launch() int {
 }
 
 // run mounts the root file system, writes config.json, and creates and starts or restores the sandbox.
-func (r *LaunchRequest) run() (res LaunchReply, err error) {
+func (r *launchRequest) run() (res protocol.LaunchReply, err error) {
 	unix.Umask(0o077)
 	os.Clearenv()
 
@@ -131,7 +91,7 @@ func (r *LaunchRequest) run() (res LaunchReply, err error) {
 		err = errors.Join(err, c.Destroy())
 		return res, err
 	}
-	return LaunchReply{PID: c.SandboxPid(), GoferPID: c.GoferPid.Load()}, nil
+	return protocol.LaunchReply{PID: c.SandboxPid(), GoferPID: c.GoferPid.Load()}, nil
 }
 
 // parseFlags parses gVisor's command-line flags.
@@ -146,9 +106,3 @@ func parseFlags(args []string) (*config.Config, error) {
 
 // fdPath returns a path of the open descriptor fd that is valid in this process.
 func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
-
-// LaunchAttr returns the process attributes of a launcher: a new mount namespace, a new session, and SIGKILL when its parent
-// exits, so that a launcher does not create a sandbox after its daemon was killed.
-func LaunchAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
-}

@@ -10,6 +10,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // stages are directories that usually exist and that all users may enter. In the launcher's mount namespace, a small tmpfs is
@@ -18,14 +20,14 @@ import (
 var stages = []string{"/mnt", "/media", "/srv", "/opt", "/boot"}
 
 // buildRootfs mounts the root file system and sets the paths in the spec that refer to it.
-func (r *LaunchRequest) buildRootfs() error {
+func (r *launchRequest) buildRootfs() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
 	// Paths that may be below the stage are opened before the stage is mounted over them.
 	var layers []int
 	for _, dir := range r.Layers {
-		fd, err := CloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
+		fd, err := protocol.CloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
 		if err != nil {
 			return fmt.Errorf("layer %s: %w", dir, err)
 		}
@@ -33,13 +35,13 @@ func (r *LaunchRequest) buildRootfs() error {
 	}
 	binds := make(map[string]int, len(r.Binds))
 	for target, source := range r.Binds {
-		fd, err := CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, -1)
+		fd, err := protocol.CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, -1)
 		if err != nil {
 			return fmt.Errorf("bind %s: %w", source, err)
 		}
 		binds[target] = fd
 	}
-	state, err := CloneMount(unix.AT_FDCWD, filepath.Join(r.Bundle, StateDir), 0, -1)
+	state, err := protocol.CloneMount(unix.AT_FDCWD, filepath.Join(r.Bundle, protocol.StateDir), 0, -1)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
@@ -79,7 +81,7 @@ func (r *LaunchRequest) buildRootfs() error {
 }
 
 // makeStage mounts a tmpfs over the first of stages that exists and does not contain the sandbox's bundle.
-func (r *LaunchRequest) makeStage() (string, error) {
+func (r *launchRequest) makeStage() (string, error) {
 	for _, dir := range stages {
 		if strings.HasPrefix(r.Bundle+"/", dir+"/") {
 			continue
@@ -97,7 +99,7 @@ func (r *LaunchRequest) makeStage() (string, error) {
 }
 
 // mountPoints creates a layer with the mount points of host directories, because the image may not contain them.
-func (r *LaunchRequest) mountPoints(stage string) (string, error) {
+func (r *launchRequest) mountPoints(stage string) (string, error) {
 	layer := filepath.Join(stage, "points")
 	owner := -1
 	if ids := r.Spec.Linux.UIDMappings; len(ids) > 0 {
@@ -150,7 +152,7 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 
 // mountHostDirs mounts the host directories, volumes and workspaces of the request in the stage and adds them to the spec as
 // sources of bind mounts.
-func (r *LaunchRequest) mountHostDirs(stage string) error {
+func (r *launchRequest) mountHostDirs(stage string) error {
 	for i, m := range r.Mounts {
 		dir := filepath.Join(stage, fmt.Sprint("m", i))
 		if err := os.Mkdir(dir, 0o711); err != nil {
@@ -161,7 +163,7 @@ func (r *LaunchRequest) mountHostDirs(stage string) error {
 			mode = "rw"
 		}
 		if m.Overlay != nil {
-			if err := m.Overlay.mountOverlay(m.FD, dir); err != nil {
+			if err := mountOverlay(m.Overlay, m.FD, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
 			if err := r.hideNames(m, dir); err != nil {
@@ -173,30 +175,6 @@ func (r *LaunchRequest) mountHostDirs(stage string) error {
 		r.Spec.Mounts = append(r.Spec.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: dir, Options: []string{mode}})
 	}
 	return r.addRecordAnnotation()
-}
-
-// CloneMount returns a detached copy of the mount at path (relative to dirfd; "" is dirfd itself), with the attributes attr,
-// nosuid and nodev, and with owners mapped by the user namespace idmap unless that is -1. It works only on mounts of the
-// caller's mount namespace; the copy can be attached in any.
-func CloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
-	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
-	if path == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
-	fd, err := unix.OpenTree(dirfd, path, flags)
-	if err != nil {
-		return -1, fmt.Errorf("open_tree: %w", err)
-	}
-	set := unix.MountAttr{Attr_set: attr | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-	if idmap >= 0 {
-		set.Attr_set |= unix.MOUNT_ATTR_IDMAP
-		set.Userns_fd = uint64(idmap)
-	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &set); err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("mount_setattr: %w", err)
-	}
-	return fd, nil
 }
 
 // attachMount mounts the detached mount fd at an absolute path and closes fd.

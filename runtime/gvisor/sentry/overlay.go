@@ -7,16 +7,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-)
 
-// A LaunchOverlay describes the layers of a workspace above its [LaunchMount], which is the lower layer.
-type LaunchOverlay struct {
-	DirFD       int    // detached mount of the directory with the upper layer and the work directory
-	Upper, Work string // names in that directory
-	MaskFD      int    // detached mount of the layer that hides names; -1: none
-	// Hide and Show are the patterns for names that the gofer hides if they appear later, see package namemask.
-	Hide, Show []string
-}
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
+)
 
 // overlayError reports that a workspace could not be mounted.
 type overlayError struct {
@@ -42,7 +35,7 @@ func refusedTarget(err error) string {
 const overlayOptions = "redirect_dir=off,metacopy=off,index=off,nfs_export=off,xino=auto"
 
 // mountOverlay mounts a workspace on dir. Its layers are attached to directories beside dir.
-func (o *LaunchOverlay) mountOverlay(lower int, dir string) error {
+func mountOverlay(o *protocol.LaunchOverlay, lower int, dir string) error {
 	layers := map[string]int{"lower": lower, "dir": o.DirFD}
 	lowers := dir + "-lower"
 	if o.MaskFD >= 0 {

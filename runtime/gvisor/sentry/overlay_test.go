@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/internal/testneed"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // BenchmarkMountOverlay mounts a workspace of 10,000 files in the same way as a launcher; the number of files has no influence.
@@ -64,14 +65,14 @@ func mountOften(b *testing.B, lower string) error {
 		b.StartTimer()
 		var fds [3]int
 		for j, path := range []string{lower, dir, filepath.Join(dir, "mask")} {
-			fd, err := CloneMount(unix.AT_FDCWD, path, 0, -1)
+			fd, err := protocol.CloneMount(unix.AT_FDCWD, path, 0, -1)
 			if err != nil {
 				return err
 			}
 			fds[j] = fd
 		}
-		o := &LaunchOverlay{DirFD: fds[1], Upper: "upper", Work: "work", MaskFD: fds[2]}
-		if err := o.mountOverlay(fds[0], at); err != nil {
+		o := &protocol.LaunchOverlay{DirFD: fds[1], Upper: "upper", Work: "work", MaskFD: fds[2]}
+		if err := mountOverlay(o, fds[0], at); err != nil {
 			return err
 		}
 		b.StopTimer()

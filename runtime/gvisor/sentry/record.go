@@ -17,17 +17,12 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // RecordAnnotation is the annotation of a spec with the mounts for which the last writers of files are recorded: a JSON list of
 // targets.
 const RecordAnnotation = "dev.caisson.record"
-
-// WritersSink is the name of the sink that returns the last writers of files. gVisor's control protocol cannot be extended by
-// methods, but by sinks for its trace sessions, to which it passes a descriptor. A session with this sink and without trace
-// points has no cost. In its configuration, "target" is the target of the mount. The sink writes an encoded table of package
-// lastwrite to the descriptor.
-const WritersSink = "caisson.writers"
 
 // A recorder records which process was the last to change each file of the sandbox's workspaces, whenever a system call that
 // changes files succeeds. Opening a file for writing counts as a change. The recorder is part of the process and not saved with
@@ -47,7 +42,7 @@ type workspace struct {
 }
 
 // addRecordAnnotation adds RecordAnnotation with the targets of the workspaces to the spec.
-func (r *LaunchRequest) addRecordAnnotation() error {
+func (r *launchRequest) addRecordAnnotation() error {
 	var targets []string
 	for _, m := range r.Mounts {
 		if m.Overlay != nil {
@@ -185,12 +180,12 @@ func callingProcess(t *kernel.Task) lastwrite.Process {
 	}
 }
 
-// newSink is the constructor of WritersSink. It writes the table of the workspace at config["target"] to endpoint, encoded.
+// newSink is the constructor of protocol.WritersSink. It writes the table of the workspace at config["target"] to endpoint, encoded.
 func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
-		return nil, fmt.Errorf("%s requires a descriptor to write to", WritersSink)
+		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.WritersSink)
 	}
-	out := os.NewFile(uintptr(endpoint.Release()), WritersSink)
+	out := os.NewFile(uintptr(endpoint.Release()), protocol.WritersSink)
 	defer out.Close()
 	target, _ := config["target"].(string)
 	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.target == target })
@@ -200,7 +195,7 @@ func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sin
 	if _, err := out.Write(r.workspaces[i].table.Encode()); err != nil {
 		return nil, err
 	}
-	return newNoopSink(WritersSink), nil
+	return newNoopSink(protocol.WritersSink), nil
 }
 
 // newNoopSink returns a sink that receives no events, which gVisor requires as the result of the constructor.

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // A recordFunc records a system call that has succeeded. It reads the call's path from the guest's memory a second time, so
@@ -23,7 +24,7 @@ type recordFunc func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
 
 // install wraps the system calls that change files. It must run before gVisor starts a kernel.
 func (r *recorder) install() {
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.newSink})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.WritersSink, New: r.newSink})
 	for sysno, n := range map[uintptr]recordFunc{
 		unix.SYS_OPEN:    func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[1].Uint(), ret) },
 		unix.SYS_OPENAT:  func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[2].Uint(), ret) },

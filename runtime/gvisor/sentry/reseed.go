@@ -10,22 +10,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-)
 
-// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, which are
-// additional PIDs (see [pidRenamer]). ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed
-// themselves again; ReseedKeep keeps the names of earlier restores.
-const (
-	ReseedAnnotation = "dev.caisson.reseed"
-	ReseedOpenSSL    = "openssl"
-	ReseedKeep       = "keep"
-)
-
-// ClockAnnotation with the value [ClockStill] in the spec of a restored sandbox excludes the time since the checkpoint from its
-// monotonic clock, see [stillClock].
-const (
-	ClockAnnotation = "dev.caisson.clock"
-	ClockStill      = "still"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // maxSpec is the maximum number of bytes that are read of a spec.
@@ -45,19 +31,19 @@ func readRestoreConfig(args []string) (r restoreConfig, err error) {
 	if err != nil {
 		return r, err
 	}
-	switch v, ok := spec.Annotations[ReseedAnnotation]; {
+	switch v, ok := spec.Annotations[protocol.ReseedAnnotation]; {
 	case !ok:
-	case v == ReseedOpenSSL, v == ReseedKeep:
-		r.rename, r.reseed = true, v == ReseedOpenSSL
+	case v == protocol.ReseedOpenSSL, v == protocol.ReseedKeep:
+		r.rename, r.reseed = true, v == protocol.ReseedOpenSSL
 	default:
-		return r, fmt.Errorf("%s is %q; %q and %q are known", ReseedAnnotation, v, ReseedOpenSSL, ReseedKeep)
+		return r, fmt.Errorf("%s is %q; %q and %q are known", protocol.ReseedAnnotation, v, protocol.ReseedOpenSSL, protocol.ReseedKeep)
 	}
-	switch v, ok := spec.Annotations[ClockAnnotation]; {
+	switch v, ok := spec.Annotations[protocol.ClockAnnotation]; {
 	case !ok:
-	case v == ClockStill:
+	case v == protocol.ClockStill:
 		r.still = true
 	default:
-		return r, fmt.Errorf("%s is %q; only %q is known", ClockAnnotation, v, ClockStill)
+		return r, fmt.Errorf("%s is %q; only %q is known", protocol.ClockAnnotation, v, protocol.ClockStill)
 	}
 	return r, nil
 }

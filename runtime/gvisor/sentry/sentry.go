@@ -1,5 +1,5 @@
 // Package sentry implements gVisor's processes: the launcher that creates a sandbox, the sandbox ("boot"), its file server
-// ("gofer") and their umount helper. Its binary, usually a small one that contains only this package, is executed for each of
+// ("gofer") and their umount helper. Its binary (cmd/caisson-sentry), which contains only this package, is executed for each of
 // these roles, which [IsRole] recognises by argv.
 //
 // The daemon never runs this code in its own process: gVisor opens sockets without CLOEXEC, so sandboxes that are created
@@ -15,15 +15,14 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
-)
 
-// LaunchArg0 is the argv[0] of a launcher.
-const LaunchArg0 = "caisson-launch"
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
+)
 
 // IsRole reports whether this process was started in one of this package's roles.
 func IsRole() bool {
 	arg0 := filepath.Base(os.Args[0])
-	if arg0 == LaunchArg0 || strings.HasPrefix(arg0, "runsc-") {
+	if arg0 == protocol.LaunchArg0 || strings.HasPrefix(arg0, "runsc-") {
 		return true
 	}
 	// gVisor re-executes itself as `/proc/self/exe umount` to detach its chroot's mounts.
@@ -42,7 +41,7 @@ func hasCommand(args []string, command string) bool {
 
 // Main runs the role and does not return.
 func Main() {
-	if filepath.Base(os.Args[0]) == LaunchArg0 {
+	if filepath.Base(os.Args[0]) == protocol.LaunchArg0 {
 		os.Exit(launch())
 	}
 	installHooks(os.Args[1:])

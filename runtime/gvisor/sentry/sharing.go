@@ -17,17 +17,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
-)
 
-// SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
-// fork of the same checkpoint, one per line, see [repeatedRandomness]. It works in the same way as [WritersSink].
-const SharingSink = "caisson.sharing"
-
-// MaxSharing is the maximum number of programs in a reply; one more line contains the number of further programs.
-// MaxSharingName is the maximum length of a name in bytes.
-const (
-	MaxSharing     = 16
-	MaxSharingName = 80
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 // A sharedRandomness determines which programs may generate the same random values as another fork. Its kernel is set after a
@@ -43,7 +34,7 @@ var processSharing sharedRandomness
 // install registers the sink. It must run before gVisor starts a kernel.
 func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: SharingSink, New: s.newSink})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.SharingSink, New: s.newSink})
 }
 
 // restored stores the kernel that is being loaded, from the context of the load.
@@ -54,24 +45,24 @@ func (s *sharedRandomness) restored(ctx context.Context) {
 	}
 }
 
-// newSink is the constructor of SharingSink. It writes the names of the programs to endpoint.
+// newSink is the constructor of protocol.SharingSink. It writes the names of the programs to endpoint.
 func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
-		return nil, fmt.Errorf("%s requires a descriptor to write to", SharingSink)
+		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.SharingSink)
 	}
-	out := os.NewFile(uintptr(endpoint.Release()), SharingSink)
+	out := os.NewFile(uintptr(endpoint.Release()), protocol.SharingSink)
 	defer out.Close()
 	var names []string
 	if k := s.kernel.Load(); k != nil {
 		names = s.names(k)
 	}
-	if more := len(names) - MaxSharing; more > 0 {
-		names = append(names[:MaxSharing], fmt.Sprintf("%d other programs", more))
+	if more := len(names) - protocol.MaxSharing; more > 0 {
+		names = append(names[:protocol.MaxSharing], fmt.Sprintf("%d other programs", more))
 	}
 	if _, err := out.WriteString(strings.Join(names, "\n")); err != nil {
 		return nil, err
 	}
-	return newNoopSink(SharingSink), nil
+	return newNoopSink(protocol.SharingSink), nil
 }
 
 // names returns the results of repeatedRandomness for all restored processes, sorted, without "" and duplicates.
@@ -120,7 +111,7 @@ func executable(t *kernel.Task) *vfs.FileDescription {
 	return m.Executable() // nil if the process has exited since
 }
 
-// programName returns the last element of a path, at most MaxSharingName bytes. Characters other than printable ASCII become '?'.
+// programName returns the last element of a path, at most protocol.MaxSharingName bytes. Characters other than printable ASCII become '?'.
 func programName(p string) string {
 	name := path.Base(strings.TrimSuffix(p, " (deleted)"))
 	name = strings.Map(func(r rune) rune {
@@ -129,7 +120,7 @@ func programName(p string) string {
 		}
 		return r
 	}, name)
-	return name[:min(len(name), MaxSharingName)]
+	return name[:min(len(name), protocol.MaxSharingName)]
 }
 
 // goNote is a part of the ELF note with the build ID of a Go program. The note begins with the sizes of its name and of its

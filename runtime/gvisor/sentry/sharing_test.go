@@ -3,6 +3,8 @@ package sentry
 import (
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
 func TestRepeats(t *testing.T) {
@@ -21,7 +23,7 @@ func TestRepeats(t *testing.T) {
 		{"/node/bin/node", false, "node" + nodes, "node"},
 		{"/opt/jdk/bin/java", false, "java", "java"},
 		{"/root/.bun/bin/bun (deleted)", false, "bun", "bun"},
-		{"/x/" + strings.Repeat("a", 200), false, strings.Repeat("a", MaxSharingName), strings.Repeat("a", MaxSharingName)},
+		{"/x/" + strings.Repeat("a", 200), false, strings.Repeat("a", protocol.MaxSharingName), strings.Repeat("a", protocol.MaxSharingName)},
 		{"/x/a\nb\x1b[é", false, "a?b?[?", "a?b?[?"},
 	} {
 		for reseeded, want := range map[bool]string{true: c.reseeded, false: c.unchanged} {

@@ -1,0 +1,123 @@
+package protocol
+
+// The methods of gVisor's control protocol that the daemon calls.
+const (
+	MethodCheckpoint         = "containerManager.Checkpoint"         // of SaveOpts, with three files named below
+	MethodCreateTraceSession = "containerManager.CreateTraceSession" // of TraceSessionArgs, with the sink's descriptor
+	MethodExecuteAsync       = "containerManager.ExecuteAsync"       // of ExecArgs, with the files of GuestFDs; returns the PID
+	MethodPause              = "containerManager.Pause"
+	MethodProcesses          = "containerManager.Processes" // of the container's id; returns a list of Process
+	MethodRead               = "Fs.Read"                    // of ReadOpts, with the file to write to
+	MethodResume             = "containerManager.Resume"
+	MethodSignal             = "containerManager.Signal"  // of SignalArgs
+	MethodTarRootfs          = "Fs.TarRootfsUpperLayer"   // of TarOpts, with the file to write to
+	MethodWaitPID            = "containerManager.WaitPID" // of WaitPIDArgs; returns the status of wait(2)
+	MethodWaitRestore        = "containerManager.WaitRestore"
+)
+
+// The types below have those fields of gVisor's that the daemon uses, with the same names in JSON. The zero values of all others are right.
+
+// ExecArgs describes a process to start.
+type ExecArgs struct {
+	Argv             []string `json:"argv"`
+	Envv             []string `json:"envv"`
+	WorkingDirectory string   `json:"wd"`
+	KUID, KGID       uint32
+	Capabilities     *TaskCapabilities
+	StdioIsPty       bool
+	GuestFDs         []int // descriptors in the guest of the files that are sent along
+	ContainerID      string
+}
+
+// TaskCapabilities are sets of capabilities with bit n for capability n.
+type TaskCapabilities struct {
+	PermittedCaps, EffectiveCaps, BoundingCaps uint64
+}
+
+// SaveOpts describes a checkpoint.
+type SaveOpts struct {
+	Metadata                       map[string]string `json:"metadata"`
+	AppMFExcludeCommittedZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"` // pages of zeroes are not written
+	HavePagesFile                  bool              `json:"have_pages_file"`
+	Resume                         bool              // go on afterwards
+}
+
+// The key and value in SaveOpts.Metadata with which memory is written as it is.
+const (
+	CompressionKey  = "compression"
+	CompressionNone = "none"
+)
+
+// The files of a checkpoint, in the order in which they are sent along.
+const (
+	StateFile         = "checkpoint.img"
+	PagesMetadataFile = "pages_meta.img"
+	PagesFile         = "pages.img"
+)
+
+// TarOpts describes an archive of the changes to the root file system.
+type TarOpts struct{ ContainerID string }
+
+// RootfsTarAnnotation is the annotation of a spec with the path of such an archive, which a new sandbox begins with.
+const RootfsTarAnnotation = "dev.gvisor.tar.rootfs.upper"
+
+// ReadOpts describes the beginning of a file in the sandbox.
+type ReadOpts struct {
+	ContainerID string `json:"container_id"`
+	Path        string `json:"path"`
+	Size        int64  `json:"size"` // maximum number of bytes
+}
+
+// Process describes a process.
+type Process struct {
+	UID     uint32  `json:"uid"`
+	PID     int32   `json:"pid"`
+	PPID    int32   `json:"ppid"`
+	Threads []int32 `json:"threads"`
+	Time    string  `json:"time"` // of processors
+	Cmd     string  `json:"cmd"`
+}
+
+// WaitPIDArgs names a process to wait for.
+type WaitPIDArgs struct {
+	PID int32
+	CID string // container
+}
+
+// SignalArgs describes a signal to send.
+type SignalArgs struct {
+	CID   string // container
+	Signo int32
+	PID   int32
+	Mode  SignalMode
+}
+
+// A SignalMode is what gets a signal.
+type SignalMode int
+
+// The modes that the daemon uses.
+const (
+	SignalProcess         SignalMode = 0
+	SignalForegroundGroup SignalMode = 2 // the foreground process group of the process's terminal
+)
+
+// TraceSessionArgs describes a trace session. The daemon uses them to call sinks.
+type TraceSessionArgs struct {
+	Config TraceSession
+	Force  bool // replace the session that there is
+}
+
+// TraceSession is the configuration of a trace session.
+type TraceSession struct {
+	Name  string `json:"name,omitempty"`
+	Sinks []Sink `json:"sinks,omitempty"`
+}
+
+// TraceSessionName is the name of the only session that gVisor supports.
+const TraceSessionName = "Default"
+
+// Sink is the configuration of a sink.
+type Sink struct {
+	Name   string         `json:"name,omitempty"`
+	Config map[string]any `json:"config,omitempty"`
+}

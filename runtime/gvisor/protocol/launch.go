@@ -1,0 +1,90 @@
+// Package protocol has what the daemon and gVisor's processes (package sentry) say to each other: requests to launchers, calls of gVisor's
+// control protocol and of the sinks that sentry adds to it, and annotations of specs. It imports nothing of gVisor, so that the daemon does not
+// contain it; tests compare the types of gVisor's own calls with gVisor.
+package protocol
+
+import (
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// LaunchArg0 is the argv[0] of a launcher.
+const LaunchArg0 = "caisson-launch"
+
+// File descriptors of the launcher. 0, 1 and 2 become the sandbox's standard streams.
+const (
+	RequestFD = 3 // JSON [LaunchRequest], read to its end
+	ReplyFD   = 4 // JSON [LaunchReply]
+	FirstFD   = 5 // first of the descriptors to which the request refers by number
+)
+
+// StateDir is the name of the directory in a bundle for gVisor's state of the sandbox and the control socket.
+const StateDir = "state"
+
+// MaxLaunchReply is the maximum size of a reply in bytes.
+const MaxLaunchReply = 64 << 10
+
+// A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
+type LaunchRequest struct {
+	ID           string
+	Flags        []string          // gVisor's command-line flags
+	Bundle       string            // directory for config.json and, in [StateDir], the control socket
+	Spec         *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
+	Layers       []string          // topmost first
+	Binds        map[string]string // target → source
+	Mounts       []LaunchMount
+	IDMapFD      int    // user namespace that maps the owners of files in layers to the uids of the sandbox
+	NetNSFD      int    // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
+	EmptyNetNSFD int    // network namespace without interfaces, for the gofer
+	Image        string // checkpoint directory to restore from, or ""
+}
+
+// A LaunchMount is a host directory to mount at Target. The caller has cloned its mount, because it may be missing in the
+// launcher's mount namespace.
+type LaunchMount struct {
+	FD       int // detached mount, from [CloneMount]
+	Target   string
+	Writable bool
+	Overlay  *LaunchOverlay // nil: the directory itself
+}
+
+// A LaunchOverlay describes the layers of a workspace above its [LaunchMount], which is the lower layer.
+type LaunchOverlay struct {
+	DirFD       int    // detached mount of the directory with the upper layer and the work directory
+	Upper, Work string // names in that directory
+	MaskFD      int    // detached mount of the layer that hides names; -1: none
+	// Hide and Show are the patterns for names that the gofer hides if they appear later, see package namemask.
+	Hide, Show []string
+}
+
+// A LaunchReply contains the processes of the new sandbox, or an error.
+type LaunchReply struct {
+	PID      int // the sandbox's main process
+	GoferPID int
+	Error    string
+	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
+}
+
+// LaunchAttr returns the process attributes of a launcher: a new mount namespace, a new session, and SIGKILL when its parent
+// exits, so that a launcher does not create a sandbox after its daemon was killed.
+func LaunchAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
+}
+
+// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, which are
+// additional PIDs. ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again; ReseedKeep
+// keeps the names of earlier restores.
+const (
+	ReseedAnnotation = "dev.caisson.reseed"
+	ReseedOpenSSL    = "openssl"
+	ReseedKeep       = "keep"
+)
+
+// ClockAnnotation with the value [ClockStill] in the spec of a restored sandbox excludes the time since the checkpoint from its
+// monotonic clock.
+const (
+	ClockAnnotation = "dev.caisson.clock"
+	ClockStill      = "still"
+)

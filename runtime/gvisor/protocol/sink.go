@@ -1,0 +1,36 @@
+package protocol
+
+// WritersSink is the name of the sink that returns the last writers of files. gVisor's control protocol cannot be extended by
+// methods, but by sinks for its trace sessions, to which it passes a descriptor. A session with this sink and without trace
+// points has no cost. In its configuration, "target" is the target of the mount. The sink writes an encoded table of package
+// lastwrite to the descriptor.
+const WritersSink = "caisson.writers"
+
+// SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
+// fork of the same checkpoint, one per line. It works in the same way as [WritersSink].
+const SharingSink = "caisson.sharing"
+
+// MaxSharing is the maximum number of programs in a reply; one more line contains the number of further programs.
+// MaxSharingName is the maximum length of a name in bytes.
+const (
+	MaxSharing     = 16
+	MaxSharingName = 80
+)
+
+// ConnectionsSink is the name of the sink that connects to servers in the sandbox. It works in the same way as [WritersSink], and
+// its descriptor is one end of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix",
+// and "address" is a port or a path. The sink returns at once; then a goroutine connects, writes one byte, which is one of the
+// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all connections
+// instead, and returns when they have ended.
+const ConnectionsSink = "caisson.connections"
+
+// The first byte on a connection is its status. All others are content.
+const (
+	DialConnected = 'c'
+	DialRefused   = 'r' // nobody listens
+	DialTooMany   = 'm' // the sandbox has MaxConnections connections already
+	DialFailed    = 'f' // another reason
+)
+
+// MaxConnections is the maximum number of connections into a sandbox, including those that are being made.
+const MaxConnections = 1024
