@@ -198,6 +198,8 @@ type AgentStatus struct {
 	WarmedAt time.Time `json:"warmedAt,omitzero"`
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`
+	// Setup are the commands of the set-up that the driver adds to an agent without one.
+	Setup [][]string `json:"setup,omitempty" doc:"The commands of the set-up that the driver adds"`
 }
 
 // AgentCheck is the result of one check of an agent's requirements.

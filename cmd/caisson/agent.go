@@ -102,6 +102,9 @@ func agentRows(g *caisson.Agent) [][2]string {
 	for i, s := range g.Setup {
 		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(s.Run)})
 	}
+	for i, command := range g.Status.Setup {
+		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(command)})
+	}
 	for i, r := range g.Policy.Rules {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}

@@ -59,6 +59,19 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 		a.Status.Problem = caisson.MessageOf(err)
 		return nil
 	}
+	if err := s.templateStatus(ctx, caller.Account, a, full); err != nil {
+		return err
+	}
+	if len(a.Setup) == 0 {
+		for _, step := range full.Setup {
+			a.Status.Setup = append(a.Status.Setup, step.Run)
+		}
+	}
+	return nil
+}
+
+// templateStatus fills in the state of the template and the warm snapshot of an agent, which full is with its recipe.
+func (s *Agents) templateStatus(ctx context.Context, account string, a, full *caisson.Agent) error {
 	name := full.Template
 	want := templateOf(full)
 	if name == "" {
@@ -91,7 +104,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	case snap != nil:
 		a.Status.Snapshot, a.Status.WarmedAt, a.Status.Size, a.Status.Digest = snap.ID, snap.CreatedAt, snap.Size, snap.Spec.Digest
 	case usesWarmSnapshot(full):
-		a.Status.Problem = s.warm.problem(caller.Account, a.ID)
+		a.Status.Problem = s.warm.problem(account, a.ID)
 	}
 	return nil
 }
