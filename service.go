@@ -8,7 +8,7 @@ import (
 
 // A Service is a program that is kept running in a sandbox, or a port that another program of the sandbox serves.
 type Service struct {
-	ID   string `json:"id" yaml:"id" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique within the sandbox"`
+	ID   string `json:"id" yaml:"id" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique within the sandbox; agent is that of the service of an agent"`
 	Port int    `json:"port,omitempty" yaml:"port" minimum:"0" maximum:"65535" doc:"TCP port that it serves; required without a command"`
 	// Command stays in the foreground: when it ends, so does all that it has started.
 	Command   []string          `json:"command,omitempty" yaml:"command" doc:"Program and arguments, no shell unless you name one; if empty, another program of the sandbox serves the port"`
@@ -18,6 +18,9 @@ type Service struct {
 	Restart   RestartPolicy     `json:"restart,omitempty" yaml:"restart" enum:"always,on-failure,never," doc:"When it is started again after it has ended; default always"`
 	Readiness *Readiness        `json:"readiness,omitempty" yaml:"readiness" doc:"When it is ready; default: when its port accepts a connection, without a port at once"`
 }
+
+// AgentService is the id of the service of the agent that a sandbox was made for. Requests cannot contain a service with this id.
+const AgentService = "agent"
 
 // RestartPolicy says when a service that has ended is started again.
 type RestartPolicy string
@@ -80,7 +83,7 @@ type ServiceStatus struct {
 // A ServicesRequest is the input of [Services.ApplyServices].
 type ServicesRequest struct {
 	Services []Service `json:"services" yaml:"services" doc:"Added, or changed if there are such already; a service that does not change keeps running"`
-	Prune    bool      `json:"prune,omitempty" yaml:"-" doc:"Remove all other services"`
+	Prune    bool      `json:"prune,omitempty" yaml:"-" doc:"Remove all other services, but not that of an agent"`
 }
 
 // Services is the service that manages the services of sandboxes. Errors are as for [Sandboxes]; ref is a sandbox's ID or name, id

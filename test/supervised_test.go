@@ -118,3 +118,43 @@ func TestServices(t *testing.T) {
 	}
 	d.end()
 }
+
+// TestAgentService follows the service of an agent, beside one of its template, from a warm snapshot through the lives of a session.
+func TestAgentService(t *testing.T) {
+	t.Parallel()
+	h := withCaller(newHost(t))
+	h.ok("template", "put", h.write("site.yaml", "name: site\nimage: host\nservices: [{id: other, command: [/bin/sleep, '3000']}]\n"))
+	h.agentsDir(map[string]string{"served": "template: site\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: ['-']\n" +
+		"service: [/bin/sh, -c, 'echo on; echo x >> /root/starts; exec sleep 3000']\nserviceDir: /opt\nwarm: {prompt: echo warm, randomness: openssl}\n"})
+	h.ok("agent", "warm", "served")
+	starts := func(after, want string) (box string) {
+		t.Helper()
+		r := h.succeeds("--session", "s", "served", "cat /root/starts | tr -d '\\n'")
+		if r.Result.Answer != want {
+			t.Errorf("%s there were the starts %q, want %q", after, r.Result.Answer, want)
+		}
+		return string(r.Result.Sandbox)
+	}
+	box := starts("in a fork", "x")
+	h.ok("sandbox", "wake", box)
+	first := h.service(box, "agent", isReady)
+	if s := h.service(box, "other", isReady); first.Restart != caisson.RestartNever || first.Cwd != "/opt" || s.PID == first.PID {
+		t.Errorf("the services are %+v and %+v", first, s)
+	}
+	if log := h.ok("service", "logs", box, "agent"); log != "on" {
+		t.Errorf("its log is %q", log)
+	}
+	h.fails(2, "is the id of the service of an agent", "service", "apply", box, "--id", "agent", "--", "sleep", "1")
+	h.ok("sandbox", "pause", box)
+	starts("after a pause", "x")
+	h.ok("sandbox", "wake", box)
+	if s := h.service(box, "agent", isReady); s.PID != first.PID || !s.Since.Equal(first.Since) {
+		t.Errorf("after a pause it is %+v, not %+v", s, first)
+	}
+	h.ok("sandbox", "stop", box)
+	starts("after a stop", "xx")
+	h.ok("sandbox", "stop", box)
+	h.ok("sandbox", "start", box)
+	h.service(box, "agent", isReady)
+	starts("after a start", "xxx")
+}

@@ -16,7 +16,6 @@ import (
 
 // usage is printed if the first argument is not one of the roles.
 const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent
-       caisson-agent service  run an agent's service and report its state
        caisson-agent code     run the built-in coding agent
        caisson-agent install  install packages from a lock file
 `
@@ -31,9 +30,6 @@ func main() {
 		drivers := drive.Drivers()
 		drivers[caisson.DriverOpenClaw] = openclaw.OpenClaw{}
 		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drivers))
-	case "service":
-		fmt.Fprintln(os.Stderr, "caisson-agent:", drive.Serve(os.Args[2:]))
-		os.Exit(1)
 	case "install":
 		os.Exit(install.Main(os.Args[2:]))
 	case "code":

@@ -33,7 +33,8 @@ func newRuns(e *Engine) *runs.Core {
 		Dir: e.data.root, Store: e.data.store,
 		Sandboxes: runs.Sandboxes{
 			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Terminals: e.access.terminals,
-			Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
+			Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(), Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(),
+			Services: e.sandboxes.Services(), Assign: e.sandboxes.Assign,
 		},
 		Agents: runs.AgentConfig{Catalog: catalog, Models: e.gateway.catalog, Recipes: recipes(), Budget: e.cfg.Limits.Budget},
 		Work: runs.WorkConfig{

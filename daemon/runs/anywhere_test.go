@@ -104,7 +104,7 @@ type trail struct {
 func newTrail(t *testing.T, v way) *trail {
 	t.Helper()
 	w, _ := plan{limits: runs.Limits{SessionIdle: hour, SessionFiles: 5 * hour}}.withVolumes(t)
-	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "served", Service: sleeps})
 	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
 	w.put(warmAgent())
 	w.put(caisson.Agent{ID: "console", Interactive: []string{"/bin/console", "briefly"}})
@@ -118,11 +118,7 @@ func newTrail(t *testing.T, v way) *trail {
 			return 1
 		}
 		ctx := caisson.WithCaller(v.ctx, caisson.Caller{Account: r.Account, Local: true})
-		list, err := w.life.Processes().ListProcesses(ctx, string(r.Sandbox))
-		if err != nil {
-			return 1
-		}
-		v.text(fmt.Sprintf("%d services", services(list, v.PID())))
+		v.text(fmt.Sprintf("%d services", w.serving(ctx, r.Sandbox)))
 		return v.end(nil)
 	})
 	w.on("lead", func(v *turn) int {

@@ -145,7 +145,7 @@ func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sa
 func (c *capturer) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
 	var said strings.Builder
 	progress(caisson.Progress{Stage: "warm up"})
-	end, err := c.guestExec.runDriver(ctx, box.ID, t, func(l *task.Line) {
+	end, err := c.services.drive(ctx, box.ID, a, t, func(l *task.Line) {
 		switch l.Type {
 		case caisson.EventTextDelta:
 			said.WriteString(l.Delta)

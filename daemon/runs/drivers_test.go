@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
@@ -123,6 +124,7 @@ type (
 	snapshots interface{ caisson.Snapshots }
 	templates interface{ caisson.Templates }
 	terminals interface{ caisson.Terminals }
+	services  interface{ runs.Services }
 )
 
 // steps contains all calls to the lifecycle core, and to the store about runs, sessions and budgets, in their order.
@@ -154,6 +156,7 @@ type boxes struct {
 	snapshots
 	templates
 	terminals
+	services
 	core *sandboxes.Core
 
 	steps *steps
@@ -352,6 +355,27 @@ func (b *boxes) GetTemplate(ctx context.Context, name string) (*caisson.Template
 		return nil, err
 	}
 	return b.templates.GetTemplate(ctx, name)
+}
+
+func (b *boxes) ServeAgent(ctx context.Context, ref string, s caisson.Service) error {
+	if err := b.note(ctx, "serve agent"); err != nil {
+		return err
+	}
+	return b.services.ServeAgent(ctx, ref, s)
+}
+
+func (b *boxes) RemoveService(ctx context.Context, ref, id string) error {
+	if err := b.note(ctx, "remove service"); err != nil {
+		return err
+	}
+	return b.services.RemoveService(ctx, ref, id)
+}
+
+func (b *boxes) ListServices(ctx context.Context, ref string) ([]caisson.ServiceStatus, error) {
+	if err := b.note(ctx, "list services"); err != nil {
+		return nil, err
+	}
+	return b.services.ListServices(ctx, ref)
 }
 
 func (b *boxes) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {

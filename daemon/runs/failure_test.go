@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/runtime/fake/guest"
 )
 
 // TestRefused: an invalid request is rejected at once, and nothing remains of it.
@@ -230,11 +232,58 @@ func TestTimeout(t *testing.T) {
 func TestTimeoutNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}, Ready: "http://127.0.0.1:9/ready"})
+	w.put(caisson.Agent{ID: "served", Service: sleeps, Ready: "http://127.0.0.1:9/ready"})
 	w.on("wait", func(v *turn) int { <-v.ctx.Done(); return 1 })
 	r := w.start(caisson.RunRequest{Agent: "served", Prompt: "wait", Limits: caisson.AgentLimits{Time: caisson.Duration(3 * time.Second)}})
 	wantFailed(t, w.ended(r.ID), caisson.RunTimeout, "service was not ready within the run's time of 3s")
 	w.empty()
+}
+
+// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output.
+func TestServiceFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.on("wait", func(v *turn) int { <-v.ctx.Done(); return 1 })
+	w.on("idle", func(v *turn) int {
+		w.eventually(func() bool {
+			r := got(w.life.Services().ServiceLogs(w.ctx(), string(w.sandboxes()[0].ID), caisson.AgentService, false))(t)
+			defer r.Close()
+			return len(got(io.ReadAll(r))(t)) > 0
+		})
+		return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "not ready"})
+	})
+	const never = "http://127.0.0.1:9/ready"
+	fails := []string{guest.Path, "test", "exit", "x"}
+	for _, c := range []struct {
+		name, ready, prompt string
+		service             []string
+		want, log           string
+	}{
+		{"exits", never, "wait", fails, `the agent's service exited with 125: caisson-guestd: "x" is not a number`, "not a number"},
+		{"exits without a word", never, "wait", []string{guest.Path, "test", "exit", "3"}, "service exited with 3: it wrote nothing", ""},
+		{"is missing", never, "wait", []string{"/no/such/service"}, "service exited with 127: [caisson: it cannot be started: /no/such/service", "/no/such/service"},
+		{"nothing asks whether it is ready", "", "x", fails, "service exited with 125: ", "not a number"},
+		{"is not ready in time", never, "idle", []string{guest.Path, "test", "serve", "tcp", "80", "echo"}, "not ready", "ready\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.put(caisson.Agent{ID: "served", Service: c.service, Ready: c.ready})
+			if c.ready == "" { // it is asked once
+				w.boxes.on(func(ctx context.Context, op string) error {
+					if op == "list services" {
+						w.eventually(func() bool { return w.serving(w.ctx(), w.sandboxes()[0].ID) == 0 })
+					}
+					return nil
+				})
+				defer w.boxes.on(nil)
+			}
+			r := w.do(caisson.RunRequest{Agent: "served", Prompt: c.prompt})
+			wantFailed(t, r, caisson.RunAgentError, c.want)
+			if log := w.log(r.ID, caisson.LogStderr); !strings.Contains(log, c.log) || c.log == "" && log != "" {
+				t.Errorf("the log is %q, want %q", log, c.log)
+			}
+			w.empty()
+		})
+	}
 }
 
 // TestIgnoresTerm: the exec session of a program that ignores SIGTERM is closed.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -75,12 +74,7 @@ func (p plan) world(t *testing.T) *world {
 	w.store = &store{Store: db, steps: &w.steps}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
-	programs[task.Program] = func(args []string) fake.Program {
-		if args[1] == "service" {
-			return service{}
-		}
-		return fake.Func(w.drive)
-	}
+	programs[task.Program] = func([]string) fake.Program { return fake.Func(w.drive) }
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
@@ -158,10 +152,10 @@ func (w *world) boot() {
 	must(w.t, err)
 	w.life = life
 	w.boxes = &boxes{
-		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), core: life,
+		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), services: life.Services(), core: life,
 		terminals: sandboxes.NewTerminals(life, w.rt), steps: &w.steps,
 	}
-	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
+	w.config.Sandboxes = runs.Sandboxes{w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes, w.boxes.Assign}
 	w.Core = runs.New(w.config)
 	must(w.t, w.Reconcile(w.t.Context()))
 }
@@ -286,19 +280,19 @@ func (w *world) hangs(word string) (began chan *turn, goOn func()) {
 	return began, sync.OnceFunc(func() { close(on) })
 }
 
-// service is the service of some agents; checkpoints capture it.
-type service struct{}
+// sleeps is the service of some agents.
+var sleeps = []string{guest.Path, "test", "sleep", "24h"}
 
-func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 }
-func (service) Memory() ([]byte, error)                   { return nil, nil }
-func (service) RestoreMemory([]byte) error                { return nil }
-
-// services counts the services in a list of processes, except self: both are started from the driver's program.
-func services(list []caisson.ProcessInfo, self int) (n int) {
-	for _, p := range list {
-		if p.Command == path.Base(task.Program) && p.PID != self {
+// serving counts the services that run in a sandbox.
+func (w *world) serving(ctx context.Context, box caisson.ID) (n int) {
+	list, err := w.life.Services().ListServices(ctx, string(box))
+	for _, s := range list {
+		if s.State == caisson.ServiceStarting || s.State == caisson.ServiceReady {
 			n++
 		}
+	}
+	if err != nil {
+		return -1
 	}
 	return n
 }

@@ -140,7 +140,7 @@ func TestRestartVolume(t *testing.T) {
 func TestRestartSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "echo", Service: sleeps})
 	box := w.turn("one").Sandbox
 	began, _ := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait", Session: "s"})

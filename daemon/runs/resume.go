@@ -120,8 +120,7 @@ func (m *resumer) giveBack(ctx context.Context, x *attempt, id caisson.ID) {
 	}
 }
 
-// wake gets a session's sandbox running, from any state. started means that no process, and thus no service, runs in it
-// yet.
+// wake gets a session's sandbox running, from any state. started means that the agent's service does not run in it yet.
 func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.clock.phase("resume")
 	err = m.retrier.whileBusy(ctx, x, func() (err error) {
@@ -139,17 +138,24 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 			sb, err = m.lifecycle.Wake(ctx, string(id))
 		case caisson.Paused:
 			sb, err = m.lifecycle.Resume(ctx, string(id))
-			started = err == nil && sb.Reason != "" // its memory is lost
-		case caisson.Stopped, caisson.Created:
-			sb, err = m.lifecycle.Start(ctx, string(id))
-			started = true
-		case caisson.Running:
+			if err == nil && sb.Reason != "" { // its memory is lost
+				sb, err = m.lifecycle.Stop(ctx, string(id), 0)
+			}
+		case caisson.Stopped, caisson.Created, caisson.Running:
 		default:
 			kind := caisson.Conflict
 			if sb.State == caisson.Failed || sb.State == caisson.Removing {
 				kind = caisson.NotFound // the sandbox is no longer usable
 			}
 			err = caisson.Errorf(kind, "the sandbox is %s: %s", sb.State, sb.Reason)
+		}
+		if err != nil || sb.State != caisson.Stopped && sb.State != caisson.Created {
+			return err
+		}
+		// The agent's service is started when its files are written and the sandbox serves the run.
+		if err = m.services.withdraw(ctx, id); err == nil {
+			sb, err = m.lifecycle.Start(ctx, string(id))
+			started = true
 		}
 		return err
 	})

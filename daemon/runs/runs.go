@@ -33,6 +33,12 @@ type Policies interface {
 	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
 }
 
+// Services manages the services of sandboxes. ServeAgent adds or changes that of a sandbox's agent.
+type Services interface {
+	caisson.Services
+	ServeAgent(ctx context.Context, ref string, s caisson.Service) error
+}
+
 // Sandboxes contains the services of package sandboxes that runs require.
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
@@ -42,6 +48,7 @@ type Sandboxes struct {
 	Snapshots caisson.Snapshots
 	Templates caisson.Templates
 	Policies  Policies
+	Services  Services
 	Assign    assign
 }
 
@@ -207,7 +214,7 @@ func New(cfg Config) *Core {
 		log: cfg.Log,
 	}
 	builder := &builder{catalog: cfg.Agents.Catalog, recipes: recipes, templates: boxes.Templates}
-	services := &services{recipes: recipes, models: cfg.Agents.Models, files: boxes.Files, processes: boxes.Processes}
+	services := &services{recipes: recipes, models: cfg.Agents.Models, files: boxes.Files, service: boxes.Services, guestExec: guestExec}
 	snapshots := &snapshots{service: boxes.Snapshots, services: services, programs: cfg.Programs}
 	warm := &warmSnapshots{
 		capturer: &capturer{

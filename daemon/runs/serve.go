@@ -1,12 +1,18 @@
 package runs
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"path"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/internal/tail"
 )
 
 // services starts the services of agents in their sandboxes.
@@ -14,12 +20,12 @@ type services struct {
 	recipes   map[string]Recipe // by driver
 	models    caisson.Models
 	files     caisson.Files
-	processes caisson.Processes
+	service   Services
+	guestExec *guestExec
 }
 
-// serve starts an agent's service in a sandbox that has just been created or started again. The service does not belong
-// to an exec session, so it keeps running between runs, and is part of snapshots. A supervisor in the sandbox reports
-// to the driver if the service has failed.
+// serve starts an agent's service in a sandbox that has just been created or started again. It keeps running between runs, and is
+// part of snapshots. Nothing starts it again if it ends: a run finds out (see drive), and the session's next one begins without memory.
 func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
@@ -44,13 +50,95 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 			return err
 		}
 	}
-	p, err := s.processes.Exec(ctx, string(box), caisson.ExecRequest{
-		Command: append([]string{task.Program, "service"}, a.Service...), Workdir: dir, Detach: true,
-	})
-	if err != nil {
-		return err
+	return s.service.ServeAgent(ctx, string(box), caisson.Service{Command: a.Service, Cwd: dir, Restart: caisson.RestartNever})
+}
+
+// withdraw takes the agent's service from a sandbox that does not run, so that it does not start with it.
+func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
+	err := s.service.RemoveService(ctx, string(box), caisson.AgentService)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil // it has none
 	}
-	return p.Close() // closes the exec session; the process keeps running
+	return err
+}
+
+// serviceInterval is the time between two checks whether a service that a run waits for has failed.
+const serviceInterval = 500 * time.Millisecond
+
+// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the task ends with
+// that error. If the agent fails without a prompt, the service's last output is in the log.
+func (s *services) drive(ctx context.Context, box caisson.ID, a *caisson.Agent, t *task.Task, say func(*task.Line)) (*task.Line, error) {
+	if len(a.Service) == 0 {
+		return s.guestExec.runDriver(ctx, box, t, say)
+	}
+	driving, stop := context.WithCancel(ctx)
+	defer stop()
+	waiting, began := context.WithCancel(driving)
+	result := make(chan *caisson.RunError, 1)
+	watch := func() {
+		failed := s.failure(waiting, box)
+		for failed == nil && t.Ready != "" && waiting.Err() == nil {
+			select {
+			case <-time.After(serviceInterval):
+			case <-waiting.Done():
+			}
+			failed = s.failure(waiting, box)
+		}
+		if failed != nil {
+			stop()
+		}
+		result <- failed
+	}
+	if t.Ready == "" {
+		watch()
+	} else {
+		go watch()
+	}
+	prompted := false
+	end, err := s.guestExec.runDriver(driving, box, t, func(l *task.Line) {
+		began()
+		prompted = prompted || l.Mark == task.MarkPrompt
+		say(l)
+	})
+	began()
+	if failed := <-result; failed != nil && ctx.Err() == nil {
+		end, err = &task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: failed}}, nil
+	}
+	if err == nil && end.Error != nil && !prompted {
+		if said := s.output(ctx, box); said != "" {
+			say(&task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStderr, Data: []byte(said)})
+		}
+	}
+	return end, err
+}
+
+// failure returns an error if the agent's service has failed; nil if it has not or its state is unknown.
+func (s *services) failure(ctx context.Context, box caisson.ID) *caisson.RunError {
+	list, err := s.service.ListServices(ctx, string(box))
+	i := slices.IndexFunc(list, func(svc caisson.ServiceStatus) bool { return svc.ID == caisson.AgentService })
+	if err != nil || i < 0 || list[i].State != caisson.ServiceFailed || list[i].Exit == nil {
+		return nil
+	}
+	said := s.output(ctx, box)
+	said = strings.TrimSpace(safetext.Lines(said[max(0, len(said)-maxServiceOutput):]))
+	return &caisson.RunError{
+		Code: caisson.RunAgentError, Message: fmt.Sprintf("the agent's service %s: %s", list[i].Exit, cmp.Or(said, "it wrote nothing")),
+	}
+}
+
+// maxServiceOutput is the maximum size in bytes of the part of a service's output that is shown in an error.
+const maxServiceOutput = 2 << 10
+
+// output returns the last output of the agent's service; "" if it is unknown.
+func (s *services) output(ctx context.Context, box caisson.ID) string {
+	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
+	defer cancel()
+	r, err := s.service.ServiceLogs(ctx, string(box), caisson.AgentService, false)
+	if err != nil {
+		return ""
+	}
+	defer r.Close()
+	return tail.Read(r, task.MaxData)
 }
 
 // usable returns the models that an agent may use for the caller's account.

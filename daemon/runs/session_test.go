@@ -177,27 +177,39 @@ func TestSessionInsertFails(t *testing.T) {
 func TestSessionRests(t *testing.T) {
 	t.Parallel()
 	w := plan{limits: runs.Limits{SessionIdle: hour, SessionFiles: 5 * hour}}.world(t)
-	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "echo", Service: sleeps})
 	first := w.turn("one")
 	box := first.Sandbox
 	w.on("look", func(v *turn) int {
-		v.text(strings.Repeat("I", services(got(w.life.Processes().ListProcesses(w.ctx(), string(box)))(t), v.PID())))
+		v.text(strings.Repeat("I", w.serving(w.ctx(), box)))
 		return v.end(nil)
 	})
 	for _, c := range []struct {
-		idle time.Duration
-		want caisson.State
+		idle    time.Duration
+		want    caisson.State
+		upgrade bool // memory is lost, because no daemon works with its programs
+		served  int
 	}{
-		{59 * time.Minute, caisson.Suspended},
-		{2 * time.Hour, caisson.Paused},
-		{6 * time.Hour, caisson.Stopped},
+		{59 * time.Minute, caisson.Suspended, false, 0},
+		{2 * time.Hour, caisson.Paused, false, 0},
+		{2 * time.Hour, caisson.Paused, true, 1},
+		{6 * time.Hour, caisson.Stopped, false, 1},
 	} {
 		must(t, w.Settle(w.ctx(), w.session("s").UsedAt.Add(c.idle)))
 		if have := w.box(box).State; have != c.want {
 			t.Fatalf("after %v it is %s, want %s", c.idle, have, c.want)
 		}
+		if c.upgrade {
+			w.down()
+			w.lconf.Programs.Current, w.config.Programs.Current = "b2", "b2"
+			w.up()
+		}
+		served := w.boxes.count("serve agent")
 		r := w.turn("look")
 		wantAnswer(t, r, "I")
+		if n := w.boxes.count("serve agent") - served; n != c.served {
+			t.Errorf("after %v the service is started %d times by the run, want %d", c.idle, n, c.served)
+		}
 		if r.Sandbox != box {
 			t.Errorf("after %v the run is in %s, not in %s", c.idle, r.Sandbox, box)
 		}
@@ -300,7 +312,7 @@ func TestSessionLost(t *testing.T) {
 func TestSessionLeftovers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.put(caisson.Agent{ID: "echo", Background: []string{"idle"}, Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "echo", Background: []string{"idle"}, Service: sleeps})
 	running := func(id caisson.ID) (names []string) {
 		for _, p := range got(w.life.Processes().ListProcesses(w.ctx(), string(id)))(t) {
 			if p.PID != 1 {
@@ -322,7 +334,7 @@ func TestSessionLeftovers(t *testing.T) {
 	wantAnswer(t, w.turn("leave"), "left")
 	box := w.session("s").Sandbox
 	got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
-	if have := running(box); !slices.Equal(have, []string{"agent", "idle"}) {
+	if have := running(box); !slices.Equal(have, []string{"idle", "inside"}) {
 		t.Errorf("between runs there are %v", have)
 	}
 	wantAnswer(t, w.turn("x"), "you said x")
@@ -362,7 +374,7 @@ func TestSessionCannotBeRid(t *testing.T) {
 func TestSessionTakenUpInVain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "echo", Service: sleeps})
 	box := w.turn("one").Sandbox
 	for _, op := range []string{"wake", "assign", "processes"} {
 		reached := make(chan bool, 1)
@@ -391,9 +403,8 @@ func TestSessionTakenUpInVain(t *testing.T) {
 		}
 		// Processes that existed before the run started are not killed.
 		got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
-		list := got(w.life.Processes().ListProcesses(w.ctx(), string(box)))(t)
-		if services(list, 0) == 0 {
-			t.Errorf("%s: the service has ended", op)
+		if n := w.serving(w.ctx(), box); n != 1 {
+			t.Errorf("%s: %d services run", op, n)
 		}
 	}
 }
@@ -440,8 +451,8 @@ func TestSessionFails(t *testing.T) {
 		t.Error("the session is in another sandbox")
 	}
 	// A session does not continue in a sandbox that was never complete.
-	w.boxes.fail("exec", 1, errInjected)
-	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
+	w.boxes.fail("serve agent", 1, errInjected)
+	w.put(caisson.Agent{ID: "served", Service: sleeps})
 	wantFailed(t, w.do(caisson.RunRequest{Agent: "served", Prompt: "x", Session: "t"}), caisson.RunInternal, "")
 	if s := w.session("t"); s.Sandbox != "" || s.Run != "" {
 		t.Errorf("the session is %+v", s)

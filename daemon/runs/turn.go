@@ -94,7 +94,7 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	x.clock.start()
 	x.result.Versions["driver"] = t.Driver
 	x.version(map[string]string{"agent": x.agent.Version})
-	end, err := u.guestExec.runDriver(ctx, x.box.sandbox.ID, t, func(l *task.Line) { handleLine(x, l, logs) })
+	end, err := u.services.drive(ctx, x.box.sandbox.ID, x.agent, t, func(l *task.Line) { handleLine(x, l, logs) })
 	x.clock.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
 	if errors.Is(err, errDeadline) && !x.box.prompted && x.agent.Ready != "" {

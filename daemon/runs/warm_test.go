@@ -14,7 +14,7 @@ import (
 // warmAgent returns an agent with a service and a warm snapshot.
 func warmAgent() caisson.Agent {
 	return caisson.Agent{
-		ID: "claw", Service: []string{"/srv/service"}, Warm: &caisson.Warm{Prompt: "warm up", Randomness: "openssl"}, Version: "1",
+		ID: "claw", Service: sleeps, Warm: &caisson.Warm{Prompt: "warm up", Randomness: "openssl"}, Version: "1",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/service"
@@ -66,7 +67,7 @@ func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req cais
 	}
 	sb, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
 		if req.Prune {
-			old = nil
+			old = slices.DeleteFunc(slices.Clone(old), func(svc caisson.Service) bool { return svc.ID != caisson.AgentService })
 		}
 		return mergeServices(old, req.Services), nil
 	})
@@ -75,6 +76,34 @@ func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req cais
 	}
 	return s.statuses(ctx, sb)
 }
+
+// ServeAgent adds the service of the sandbox's agent, or changes it. Its id is [caisson.AgentService], and it has no readiness. When
+// ServeAgent returns, the service's process has been started, so that it can be told from what the agent starts.
+func (s *ServiceService) ServeAgent(ctx context.Context, ref string, svc caisson.Service) error {
+	svc.ID = caisson.AgentService
+	sb, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
+		return mergeServices(old, []caisson.Service{svc}), nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
+	defer cancel()
+	for {
+		list, err := s.statuses(ctx, sb)
+		if err != nil || !slices.ContainsFunc(list, func(o caisson.ServiceStatus) bool { return o.ID == svc.ID && o.State == caisson.ServiceStarting }) {
+			return err
+		}
+		select {
+		case <-time.After(startPause):
+		case <-ctx.Done():
+			return caisson.Wrap(context.Cause(ctx), caisson.Unavailable, "the agent's service does not start; try again")
+		}
+	}
+}
+
+// startPause is the time between two checks whether an agent's service has been started.
+const startPause = 10 * time.Millisecond
 
 // RemoveService implements [caisson.Services].
 func (s *ServiceService) RemoveService(ctx context.Context, ref, id string) error {
@@ -130,7 +159,7 @@ func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func
 		if err != nil {
 			return err
 		}
-		if err := validateServices("services", next); err != nil { // there may be too many together
+		if err := checkServices("services", next); err != nil { // there may be too many together
 			return err
 		}
 		sb.Spec.Services = next
@@ -202,8 +231,18 @@ const (
 	maxReadinessPath    = 1024 // bytes
 )
 
-// validateServices returns an Invalid error if a service is not valid, or there are too many or two of the same id.
+// validateServices returns an Invalid error if services of a request are not valid.
 func validateServices(field string, list []caisson.Service) error {
+	for i, svc := range list {
+		if svc.ID == caisson.AgentService {
+			return caisson.Invalidf(fmt.Sprintf("%s[%d].id", field, i), "%s is the id of the service of an agent; choose another one", svc.ID)
+		}
+	}
+	return checkServices(field, list)
+}
+
+// checkServices returns an Invalid error if a service is not valid, or there are too many or two of the same id.
+func checkServices(field string, list []caisson.Service) error {
 	if len(list) > service.MaxServices {
 		return caisson.Invalidf(field, "more than %d services", service.MaxServices)
 	}

@@ -154,3 +154,22 @@ func TestServicesOverLives(t *testing.T) {
 	ready(forks[0].ID)
 	ready(sb.ID)
 }
+
+// TestServeAgent shows that callers cannot have a service with the id of an agent's, and that theirs can be replaced beside it.
+func TestServeAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	own := []caisson.Service{{ID: caisson.AgentService, Port: 80}}
+	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Services: own})
+	wantKind(t, err, caisson.Invalid)
+	_, err = w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "t", Image: "host", Services: own})
+	wantKind(t, err, caisson.Invalid)
+	sb := w.create(caisson.CreateRequest{Services: []caisson.Service{{ID: "web", Port: 80}}})
+	must(t, w.Services().ServeAgent(w.ctx(), string(sb.ID), caisson.Service{Command: []string{guest.Path, "test", "sleep", "1h"}}))
+	list := got(w.Services().ApplyServices(w.ctx(), string(sb.ID), caisson.ServicesRequest{Services: []caisson.Service{{ID: "db", Port: 81}}, Prune: true}))(t)
+	if len(list) != 2 || list[0].ID != caisson.AgentService || list[0].State != caisson.ServiceReady || list[1].ID != "db" {
+		t.Errorf("%+v", list)
+	}
+	wantKind(t, w.Services().ServeAgent(w.ctx(), string(sb.ID), caisson.Service{}), caisson.Invalid)
+	must(t, w.Services().RemoveService(w.ctx(), string(sb.ID), caisson.AgentService))
+}

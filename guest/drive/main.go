@@ -116,8 +116,7 @@ func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *o
 	return writeEnd(w, end, cut)
 }
 
-// runDriver prepares the sandbox and runs the driver. unready is the error if the agent's service did not become ready; the
-// service's output is then in the log.
+// runDriver prepares the sandbox and runs the driver. unready is the error if the agent's service did not become ready.
 func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
 	if err := prepare(t); err != nil {
 		return nil, End{Error: newError(caisson.RunInternal, err.Error())}, nil
@@ -129,14 +128,9 @@ func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track 
 	}()
 	if t.Ready != "" {
 		unready = waitReady(ctx, t.Ready, time.Duration(t.ReadyTime))
-	} else {
-		unready = queryService(ctx).failed()
 	}
 	<-scanned
 	if unready != nil {
-		if s := queryService(context.WithoutCancel(ctx)); s != nil {
-			out.Log(caisson.LogStderr, s.Output)
-		}
 		return track, End{Error: newError(caisson.RunAgentError, unready.Error())}, unready
 	}
 	type outcome struct {

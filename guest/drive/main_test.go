@@ -4,24 +4,18 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/drive"
 	"github.com/caisson-dev/caisson/guest/task"
-	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 func init() {
@@ -80,66 +74,6 @@ func TestNotReady(t *testing.T) {
 	if r := Do(t, k); r.Code() != caisson.RunTimeout || !strings.Contains(r.End.Error.Message, "was not ready within") {
 		t.Errorf("%v", r.End.Error)
 	}
-}
-
-// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output. All supervisors have the
-// same address, so each case has a network namespace of its own.
-func TestServiceFails(t *testing.T) {
-	testneed.Root(t)
-	for _, c := range []struct {
-		name, ready string
-		service     []string
-		want        string
-	}{
-		{"exits", "http://127.0.0.1:1/ready", []string{"/bin/sh", "-c", "echo boom >&2; exit 3"}, "service exited with 3: boom"},
-		{"is killed", "http://127.0.0.1:1/ready", []string{"/bin/sh", "-c", "kill -9 $$"}, "service ended by signal 9 and wrote nothing"},
-		{"is missing", "http://127.0.0.1:1/ready", []string{"/no/such/service"}, "service exited with 127: fork/exec /no/such/service: no such file"},
-		{"nothing asks whether it is ready", "", []string{"/bin/sh", "-c", "echo boom; exit 3"}, "service exited with 3: boom"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			runtime.LockOSThread() // and not unlocked, so that the thread ends with the test
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				t.Fatal(err)
-			}
-			serve(t, c.service)
-			k := Task(t, caisson.DriverExec, "exec/answer")
-			k.Ready, k.ReadyTime = c.ready, caisson.Duration(time.Hour)
-			r := Do(t, k)
-			if r.Code() != caisson.RunAgentError || r.Text != "" || !strings.Contains(r.End.Error.Message, c.want) {
-				t.Errorf("text %q, %v", r.Text, r.End.Error)
-			}
-			if strings.Contains(c.want, "boom") && r.Logs[caisson.LogStderr] != "boom\n" {
-				t.Errorf("logs %q", r.Logs)
-			}
-		})
-	}
-}
-
-// serve starts the supervisor of a service and returns when the service has exited.
-func serve(t *testing.T, service []string) {
-	t.Helper()
-	k := Task(t, caisson.DriverExec, "service")
-	cmd := exec.Command(k.Command[0], service...)
-	cmd.Env = os.Environ()
-	for name, value := range k.Env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	poll.Until(t, time.Minute, func() bool {
-		conn, err := net.Dial("unix", "@caisson-service")
-		if err != nil {
-			return false
-		}
-		defer conn.Close()
-		said, _ := io.ReadAll(conn)
-		return strings.Contains(string(said), `"exit"`)
-	})
 }
 
 // TestBackground: background programs keep running, with or without their own session, and other processes are killed.

@@ -18,8 +18,7 @@ const (
 	probeTimeout     = 2 * time.Second // timeout of one request
 )
 
-// waitReady requests url until the status is 200. Returns an error after limit, when ctx is done, or when the agent's service has
-// failed.
+// waitReady requests url until the status is 200. Returns an error after limit or when ctx is done.
 func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
@@ -37,9 +36,6 @@ func waitReady(ctx context.Context, url string, limit time.Duration) error {
 		err := probe(ctx, host, path)
 		if err == nil {
 			return nil
-		}
-		if err := queryService(ctx).failed(); err != nil {
-			return err
 		}
 		// An error caused by the deadline is less useful than the service's last answer. A connection's timeout can occur just
 		// before ctx's.

@@ -22,7 +22,7 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 		ID: "mine", Name: "Mine", Driver: caisson.DriverExec, Image: "debian:12", Command: []string{"my-agent", "{prompt}"}, Skills: []string{"/skills/gh"},
 		Limits: caisson.AgentLimits{Cost: new(caisson.USD(caisson.Dollar)), Memory: 1 << 30},
 		Setup:  []caisson.SetupStep{{Run: []string{"echo", "install"}}, {Run: []string{"echo"}}},
-		Warm:   &caisson.Warm{Randomness: "openssl", Prompt: "say ready"}, Service: []string{"sleep"},
+		Warm:   &caisson.Warm{Randomness: "openssl", Prompt: "say ready"}, Service: []string{"/.caisson/inside", "test", "sleep", "24h"},
 	}
 	put := must(c.Agents.PutAgent(ctx, mine))(t)
 	if *put.Limits.Cost != caisson.Dollar || put.Warm == nil || put.Account == "" || put.Status.Built {

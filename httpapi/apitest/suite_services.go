@@ -62,6 +62,7 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	}{
 		{caisson.Service{Port: 1}, "services[0].id"},
 		{caisson.Service{ID: "A", Port: 1}, "services[0].id"},
+		{caisson.Service{ID: caisson.AgentService, Port: 1}, "services[0].id"},
 		{caisson.Service{ID: "a"}, "services[0].port"},
 		{caisson.Service{ID: "a", Port: 65536}, "services[0].port"},
 		{caisson.Service{ID: "a", Command: []string{""}}, "services[0].command"},

@@ -175,7 +175,7 @@ func builtin() []*caisson.Agent {
 		{
 			ID: "openclaw", Name: "OpenClaw", Description: "Gets things done", Version: "1.2.3", Driver: caisson.DriverOpenClaw,
 			Image: "node:24", Models: []string{"large", "small"}, Warm: &caisson.Warm{Randomness: "openssl"}, Memory: true,
-			Personas: []caisson.Persona{{ID: "reviewer"}}, Command: []string{"/image"}, Service: []string{"sleep"},
+			Personas: []caisson.Persona{{ID: "reviewer"}}, Command: []string{"/image"}, Service: []string{"/.caisson/inside", "test", "sleep", "24h"},
 			Setup: []caisson.SetupStep{{Run: []string{"echo", "set up"}}},
 		},
 	}
