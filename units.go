@@ -84,11 +84,17 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// String implements [fmt.Stringer].
-func (d Duration) String() string { return time.Duration(d).String() }
+// String returns the duration for people, rounded to milliseconds, or to microseconds if it is less than one.
+func (d Duration) String() string {
+	unit := time.Millisecond
+	if time.Duration(d).Abs() < unit {
+		unit = time.Microsecond
+	}
+	return time.Duration(d).Round(unit).String()
+}
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML. It loses nothing.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (d *Duration) UnmarshalText(b []byte) error {

@@ -33,6 +33,11 @@ func TestSizeText(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
+	for d, want := range map[Duration]string{536335995: "536ms", 24957: "25µs", 90e9: "1m30s", 2074345958: "2.074s", 0: "0s"} {
+		if got := d.String(); got != want {
+			t.Errorf("%d is %s, want %s", d, got, want)
+		}
+	}
 	for in, want := range map[string]time.Duration{"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "7d": 7 * 24 * time.Hour, "0s": 0} {
 		if got, err := ParseDuration(in); err != nil || time.Duration(got) != want {
 			t.Errorf("ParseDuration(%q) = %v, %v, want %v", in, got, err, want)
@@ -61,7 +66,8 @@ func FuzzUnits(f *testing.F) {
 			}
 		}
 		if d, err := ParseDuration(s); err == nil {
-			back, err := ParseDuration(d.String())
+			text, _ := d.MarshalText()
+			back, err := ParseDuration(string(text))
 			if d < 0 || err != nil || back != d {
 				t.Errorf("duration %q: %v does not survive its own text: %v, %v", s, d, back, err)
 			}

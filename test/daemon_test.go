@@ -69,7 +69,7 @@ func TestFirstCommandsStartOneDaemon(t *testing.T) {
 		t.Errorf("%d daemons", n)
 	}
 	// A second daemon is refused.
-	h.fails(4, "another caisson daemon", "serve", "--data", h.data)
+	h.fails(4, fmt.Sprintf("another caisson daemon with pid %d uses", h.daemonPID()), "serve", "--data", h.data)
 }
 
 // TestSandboxesOutliveTheDaemon tests that after an orderly stop sandboxes keep running, with their programs and wires,

@@ -34,7 +34,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	// The directory is accessed through an os.Root, so that symlinks in it cannot lead out of it.
 	root, err := os.OpenRoot(c.Directory)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Invalid, "%s cannot be opened: %v", c.Directory, err)
+		return localError("directory", c.Directory, err)
 	}
 	defer root.Close()
 	in, err := openclaw.Import(root.FS())

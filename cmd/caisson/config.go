@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -121,7 +120,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
 	case err != nil:
-		return nil, caisson.Invalidf("config", "%s", err)
+		return nil, localError("config", file, err)
 	default:
 		if err := strictyaml.Decode(data, c); err != nil {
 			return nil, withFileName(file, err)
@@ -166,17 +165,6 @@ func withFileName(file string, err error) error {
 		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", reportOf(e).Message, file))
 	}
 	return errors.Join(errs...)
-}
-
-func readSmall(file string) ([]byte, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxConfigSize {
-		return nil, fmt.Errorf("%s is not a regular file of at most %s", file, caisson.Size(maxConfigSize))
-	}
-	return os.ReadFile(file)
 }
 
 // validate returns an error for every invalid setting, joined.

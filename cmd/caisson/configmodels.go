@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/daemon/models"
@@ -81,7 +83,7 @@ func (c *config) offer() (models.Offer, error) {
 // ownProviders returns the content of [config.ownProvidersFile], nothing if there is no such file.
 func (c *config) ownProviders() (own models.Offer, err error) {
 	data, err := readSmall(c.ownProvidersFile())
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // who makes the data directory reports what is wrong with it
 		return own, nil
 	}
 	if err != nil {

@@ -87,18 +87,18 @@ func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) 
 		}
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 		if strings.HasSuffix(dst, "/") {
-			return caisson.Errorf(caisson.NotFound, "%s is not a directory that exists", dst)
+			return caisson.Invalidf("path", "%s is not a directory", dst)
 		}
 		dir, as = filepath.Split(filepath.Clean(dst))
 		if dir == "" {
 			dir = "."
 		}
 	default:
-		return err
+		return localError("path", dst, err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return localError("path", filepath.Clean(dir), err)
 	}
 	defer root.Close()
 	r, err := api.ReadTree(ctx, src.sandbox, src.path)
@@ -123,12 +123,12 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	}
 	root, err := os.OpenRoot(parent)
 	if err != nil {
-		return err
+		return localError("path", abs, err)
 	}
 	defer root.Close()
 	info, err := root.Lstat(base)
 	if err != nil {
-		return err
+		return localError("path", abs, err)
 	}
 	dir, as := dst.path, base
 	there, err := api.StatFile(ctx, dst.sandbox, dst.path)
@@ -152,7 +152,7 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 func sendFile(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
 	f, err := root.Open(name)
 	if err != nil {
-		return err
+		return localError("path", filepath.Join(root.Name(), name), err)
 	}
 	defer f.Close()
 	info, err := f.Stat()

@@ -264,7 +264,7 @@ func openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 		f, err := os.OpenFile(m.Source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			closeAll(dirs)
-			return nil, caisson.Invalidf("mount", "%s", err)
+			return nil, localError("mount", m.Source, err)
 		}
 		dirs = append(dirs, f)
 	}

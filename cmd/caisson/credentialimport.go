@@ -113,7 +113,7 @@ func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, e
 	}
 	data, err := a.readInput(c.File)
 	if err != nil {
-		return nil, caisson.Invalidf("file", "%s", err)
+		return nil, err
 	}
 	defer clear(data)
 	return credential.ParseEnv(bytes.NewReader(data))

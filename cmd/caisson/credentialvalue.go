@@ -91,7 +91,7 @@ func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
 func valueOfFile(file string) (caisson.Secret, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return caisson.Secret{}, caisson.Invalidf("file", "%s", err)
+		return caisson.Secret{}, localError("file", file, err)
 	}
 	defer f.Close()
 	return valueFrom(f, "the file")

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/engine"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -39,14 +40,14 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return caisson.Errorf(caisson.Internal, needRoot)
+		return caisson.Errorf(caisson.Denied, needRoot)
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return engine.DataDirError(cfg.DataDir, err)
 	}
 	unlock, err := lockFile(ctx, filepath.Join(cfg.DataDir, startLockName))
 	if err != nil {
-		return err
+		return engine.DataDirError(cfg.DataDir, err)
 	}
 	defer unlock()
 	if up, err := isListening(ctx, cfg.SocketPath()); up || err != nil {
@@ -65,7 +66,7 @@ func isListening(ctx context.Context, socket string) (bool, error) {
 		conn.Close()
 		return true, nil
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
-		return false, caisson.Errorf(caisson.Internal, needRoot)
+		return false, caisson.Errorf(caisson.Denied, needRoot)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
 		return false, nil
 	default:
@@ -105,7 +106,7 @@ func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 func startDaemon(ctx context.Context, cfg *config) error {
 	log, err := openDaemonLog(filepath.Join(cfg.DataDir, daemonLogName))
 	if err != nil {
-		return err
+		return engine.DataDirError(cfg.DataDir, err)
 	}
 	defer log.Close()
 	ready, readyEnd, err := os.Pipe()
@@ -150,18 +151,25 @@ func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
 	line, err := bufio.NewReader(io.LimitReader(ready, maxReadyLength)).ReadString('\n')
-	line = safetext.Escape(strings.TrimSpace(line))
+	kind, reason, ok := strings.Cut(strings.TrimSpace(line), "\t")
+	if !ok {
+		kind, reason = "", kind
+	}
+	if exitCodes[caisson.Kind(kind)] <= exitCodes[caisson.Internal] { // also what is no kind
+		kind = string(caisson.Unavailable)
+	}
+	reason = safetext.Escape(reason)
 	switch {
-	case line == "ok":
+	case reason == "ok":
 		return nil
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return caisson.Errorf(caisson.Unavailable, "the daemon was not ready after %s; see %s", startTimeout, log)
-	case line == "":
+	case reason == "":
 		return caisson.Errorf(caisson.Unavailable, "the daemon ended while it started; see %s", log)
 	default:
-		return caisson.Errorf(caisson.Unavailable, "the daemon did not start: %s; see %s", line, log)
+		return caisson.Errorf(caisson.Kind(kind), "the daemon did not start: %s; see %s", reason, log)
 	}
 }
 

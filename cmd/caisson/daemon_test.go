@@ -42,8 +42,8 @@ func TestOrdinaryUser(t *testing.T) {
 		code int
 		err  string
 	}{
-		{"no daemon", []string{"--data", "/nonexistent/caisson", "sandbox", "ls"}, 1, "caisson: " + needRoot + "\n"},
-		{"locked", []string{"--data", locked, "exec", "--rm", "host", "--", "true"}, 1, "caisson: " + needRoot + "\n"},
+		{"no daemon", []string{"--data", "/nonexistent/caisson", "sandbox", "ls"}, 5, "caisson: " + needRoot + "\n"},
+		{"locked", []string{"--data", locked, "exec", "--rm", "host", "--", "true"}, 5, "caisson: " + needRoot + "\n"},
 		{"version", []string{"version"}, 0, ""},
 		{"help", []string{"exec", "--help"}, 0, ""},
 		{"completion", []string{"completion", "bash"}, 0, ""},

@@ -277,7 +277,7 @@ func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err er
 	case errors.Is(err, fs.ErrNotExist):
 		return caisson.Errorf(caisson.NotFound, "there is no %s: no command has started a daemon for this directory; one of a service has its log in journalctl -u caisson", name)
 	case errors.Is(err, fs.ErrPermission):
-		return caisson.Errorf(caisson.Internal, needRoot)
+		return caisson.Errorf(caisson.Denied, needRoot)
 	case err != nil:
 		return err
 	}

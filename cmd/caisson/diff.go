@@ -167,9 +167,9 @@ func countVerdicts(list []caisson.Change) string {
 }
 
 // plural returns n and the noun what, with an s unless n is 1.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+func plural[N int | int64](n N, what string) string {
+	if n != 1 {
+		what += "s"
 	}
-	return strconv.Itoa(n) + " " + what + "s"
+	return fmt.Sprintf("%d %s", n, what)
 }

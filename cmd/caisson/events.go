@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -82,10 +82,10 @@ func (a *app) encodeLine(v any) error {
 		}
 		return a.encode(v)
 	}
-	b, err := json.Marshal(v)
+	text, err := jsonText(v)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.out, safetext.EscapeJSON(string(b)))
+	_, err = io.WriteString(a.out, text)
 	return err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -60,6 +59,14 @@ type errorReport struct {
 	Message string       `json:"message"`
 	code    int          // exit code of the program
 	hint    string       // a further line for people; "" for none
+}
+
+// text returns the error as it is printed for people.
+func (r errorReport) text() string {
+	if r.Field != "" {
+		return r.Field + ": " + r.Message
+	}
+	return r.Message
 }
 
 // exitCode prints err and returns the exit code of the program.
@@ -138,18 +145,14 @@ func reportOf(err error) errorReport {
 func writeReports(w io.Writer, format string, reports []errorReport) {
 	if format == "json" || format == "jsonl" {
 		for _, r := range reports {
-			b, err := json.Marshal(map[string]errorReport{"error": r})
-			if err == nil {
-				fmt.Fprintf(w, "%s\n", b)
+			if text, err := jsonText(map[string]errorReport{"error": r}); err == nil {
+				_, _ = io.WriteString(w, text) // there is no other place to report to
 			}
 		}
 		return
 	}
 	for _, r := range reports {
-		if r.Field != "" {
-			r.Message = r.Field + ": " + r.Message
-		}
-		fmt.Fprintf(w, "caisson: %s\n", r.Message)
+		fmt.Fprintf(w, "caisson: %s\n", r.text())
 		if r.hint != "" {
 			fmt.Fprintln(w, r.hint)
 		}

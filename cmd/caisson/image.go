@@ -97,7 +97,7 @@ func pullImage(ctx context.Context, a *app, api api, req caisson.PullRequest, l 
 		}
 		f, err := openImage(scheme, path)
 		if err != nil {
-			return nil, caisson.Invalidf("reference", "%s", err)
+			return nil, localError("reference", path, err)
 		}
 		req.Reference, req.Source = scheme+path, f
 	}

@@ -143,7 +143,7 @@ func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source 
 	}
 	f, err := os.Open(source)
 	if err != nil {
-		return nil, "", caisson.Invalidf("list", "%s", err)
+		return nil, "", localError("list", source, err)
 	}
 	defer f.Close()
 	data, err = readList(f)

@@ -111,23 +111,39 @@ func (a *app) encode(v any) error {
 	if a.globals.Output == "jsonl" {
 		return a.encodeLine(v)
 	}
+	text, err := plainJSON(v, "  ")
+	if err == nil && a.globals.Output == "yaml" {
+		text, err = yamlOf(text)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(a.out, safetext.EscapeJSON(text)) // which changes nothing in YAML
+	return err
+}
+
+// jsonText returns v as JSON with a line break at the end, and with escapes for deceptive characters in strings.
+func jsonText(v any) (string, error) {
+	text, err := plainJSON(v, "")
+	return safetext.EscapeJSON(text), err
+}
+
+// plainJSON returns v as JSON with a line break at the end. No character has an escape that needs none, not even in what the daemon has
+// sent as JSON.
+func plainJSON(v any, indent string) (string, error) {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	if err := enc.Encode(v); err != nil {
-		return err
+		return "", err
 	}
-	text := safetext.EscapeJSON(b.String())
-	if a.globals.Output == "yaml" {
-		var err error
-		if text, err = yamlOf(b.String()); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(a.out, text)
-	return err
+	return htmlEscapes.Replace(b.String()), nil
 }
+
+// htmlEscapes replaces the escapes of [json.Marshal] by their characters. It takes escaped backslashes as they are, so that what follows
+// one is no escape.
+var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
 // yamlOf converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.
 func yamlOf(text string) (string, error) {

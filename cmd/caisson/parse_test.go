@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -305,6 +306,22 @@ func TestErrorsAreEscaped(t *testing.T) {
 }
 
 // TestListingsAreEscaped checks names of objects in every form of output.
+// TestJSON: characters that HTML would need escapes for have none, wherever they come from, and others keep theirs.
+func TestJSON(t *testing.T) {
+	for in, want := range map[any]string{
+		"a && b <c>":       `"a && b <c>"`,
+		`\u0026 "\\u003c"`: `"\\u0026 \"\\\\u003c\""`,
+		"\u202e":           `"\u202e"`,
+	} {
+		if got, err := jsonText(in); err != nil || got != want+"\n" {
+			t.Errorf("%q is %s, %v; want %s", in, got, err, want)
+		}
+	}
+	if got, err := jsonText(json.RawMessage(`{"a":"2\u003e\u00261 \\u0026"}`)); err != nil || got != `{"a":"2>&1 \\u0026"}`+"\n" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 func TestListingsAreEscaped(t *testing.T) {
 	evil := "a\x1b[2Jb\u202ec\nd\u009bx\U000e0041"
 	for _, format := range []string{"table", "json", "jsonl", "yaml"} {

@@ -129,7 +129,7 @@ func (c *forwardCmd) listen(ctx context.Context) (list []forward, err error) {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(c.Address, strconv.Itoa(local)))
 		if err != nil {
-			return list, caisson.Wrap(err, caisson.Conflict, "cannot listen on port %d of %s; is it in use? 0:%d chooses a free one", local, c.Address, port)
+			return list, caisson.Wrap(err, caisson.Conflict, "cannot listen on port %d of %s (is it in use?); 0:%d chooses a free one", local, c.Address, port)
 		}
 		list = append(list, forward{l, port})
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // readyVar is the environment variable with the number of the file descriptor on which a daemon in the background reports to
-// the command that started it, in one line: "ok", or the reason why it cannot serve.
+// the command that started it, in one line: "ok", or why it cannot serve: the kind of the error, a tab and its message.
 const readyVar = "CAISSON_READY_FD"
 
 // signalReady reports to the command or to systemd, whichever started this daemon, that it is ready (err is nil) or why it
@@ -17,7 +17,8 @@ const readyVar = "CAISSON_READY_FD"
 func signalReady(err error) error {
 	line := "ok"
 	if err != nil {
-		line = strings.ReplaceAll(reportOf(err).Message, "\n", " ")
+		r := reportOf(splitErrors(err)[0])
+		line = string(r.Kind) + "\t" + r.text()
 	}
 	if fd, convErr := strconv.Atoi(os.Getenv(readyVar)); convErr == nil && fd > 2 {
 		os.Unsetenv(readyVar)

@@ -90,10 +90,7 @@ func pullTemplate(file string) (string, error) {
 	if err == nil && len(text) == 0 {
 		err = fmt.Errorf("%s is empty", file)
 	}
-	if err != nil {
-		return "", caisson.Wrap(err, caisson.Invalid, "the template of pull requests cannot be read: %v", err)
-	}
-	return string(text), nil
+	return string(text), localError("pullTemplate", file, err)
 }
 
 // repoLsCmd lists repositories.

@@ -66,7 +66,7 @@ func (c *repoAddCmd) hostKeys(a *app, address string) ([]string, error) {
 		return nil, nil // the daemon reports missing keys
 	}
 	if err != nil {
-		return nil, err
+		return nil, localError("knownHosts", file, err)
 	}
 	found := knownKeys(data, u.Host, u.Port)
 	switch {

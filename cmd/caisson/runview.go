@@ -295,7 +295,7 @@ func costText(u caisson.RunUsage) string {
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
 	u := usageOf(run)
-	parts := []string{fmt.Sprintf("%d calls", u.Calls), fmt.Sprintf("%d tokens", u.Tokens.Total()), costText(u)}
+	parts := []string{plural(u.Calls, "call"), plural(u.Tokens.Total(), "token"), costText(u)}
 	if run.Attempt > 1 {
 		parts[2] += fmt.Sprintf(" in %d attempts", run.Attempt)
 	}
@@ -310,7 +310,7 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 		parts = append(parts, fmt.Sprintf("%d changed: %s", n, strings.Join(names, ", ")))
 	}
 	if run.Children > 0 {
-		parts = append(parts, fmt.Sprintf("%d sub-runs", run.Children))
+		parts = append(parts, plural(run.Children, "sub-run"))
 	}
 	v.writeLine("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {

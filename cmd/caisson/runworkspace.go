@@ -39,7 +39,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 		req.Kind, req.Sync, req.Show = ws.Kind, ws.Mode, ws.Show
 		f, err := os.OpenFile(abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return nil, caisson.Invalidf("directory", "%s", err)
+			return nil, localError("directory", abs, err)
 		}
 		req.Source, req.Directory = abs, f
 		return func() { f.Close() }, nil // has no effect if the client has closed it already
@@ -53,19 +53,19 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	}
 	real, err := filepath.EvalSymlinks(abs)
 	if err != nil {
-		return nil, caisson.Invalidf("directory", "%s", err)
+		return nil, localError("directory", abs, err)
 	}
 	if mask, err = mask.Within(real, abs); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
-		return nil, caisson.Invalidf("directory", "%s", err)
+		return nil, localError("directory", abs, err)
 	}
 	hidden := mask.Lister()
 	if err := listHidden(root, hidden); err != nil {
 		root.Close()
-		return nil, caisson.Invalidf("directory", "%s", err)
+		return nil, localError("directory", abs, err)
 	}
 	r, w := io.Pipe()
 	packed := make(chan struct{})
@@ -86,7 +86,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 func checkOutsideDataDir(dir, data string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return caisson.Invalidf("directory", "%s", err)
+		return localError("directory", dir, err)
 	}
 	if d, err := filepath.EvalSymlinks(data); err == nil {
 		data = d // otherwise it does not exist yet

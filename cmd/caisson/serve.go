@@ -21,6 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/engine"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // serve runs the daemon until ctx ends or, in the background, until it is idle. It calls [signalReady] when it is ready.
@@ -32,7 +33,7 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return caisson.Errorf(caisson.Internal, needRoot)
+		return caisson.Errorf(caisson.Denied, needRoot)
 	}
 	st := &settings{load: load, background: background, level: &slog.LevelVar{}, inForce: cfg, seen: cfg.stamps()}
 	if err := st.level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
@@ -163,9 +164,9 @@ func listenUnix(path string) (net.Listener, error) {
 }
 
 func listenTCP(cfg *config) (net.Listener, error) {
-	l, err := net.Listen("tcp", cfg.Listen)
+	l, err := reach.Listen("listen", cfg.Listen)
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", cfg.Listen, err)
+		return nil, err
 	}
 	l = httpapi.Limit(l)
 	if cfg.TLSCert == "" {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -129,26 +128,6 @@ func (a *app) readTemplate(file string) (*caisson.Template, error) {
 		}
 	}
 	return &t, nil
-}
-
-// readInput reads a file of at most maxConfigSize bytes, or standard input if file is "-".
-func (a *app) readInput(file string) ([]byte, error) {
-	if file != "-" {
-		return readSmall(file)
-	}
-	data, err := io.ReadAll(io.LimitReader(a.in, maxConfigSize+1))
-	if err == nil && len(data) > maxConfigSize {
-		err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
-	}
-	return data, err
-}
-
-// absFrom returns path as an absolute path; a relative one is relative to dir.
-func absFrom(dir, path string) (string, error) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
-	return filepath.Abs(path)
 }
 
 // templatePullCmd pulls a template's image.

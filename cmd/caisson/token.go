@@ -39,7 +39,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
 	if c.SSHKey != "" {
 		key, err := readSmall(c.SSHKey)
 		if err != nil {
-			return caisson.Wrap(err, caisson.Invalid, "--ssh-key: %s", err)
+			return localError("sshKey", c.SSHKey, err)
 		}
 		t, err := api.CreateSSHKey(ctx, account, c.Name, string(key), time.Duration(c.TTL))
 		if err != nil {

@@ -28,7 +28,7 @@ const DefaultWorkdir = "/workspace"
 type Defaults struct {
 	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
 	// Models are those that the caller may use, in the order of the configuration. The default is the first one that the agent
-	// can call.
+	// can call. Those with a problem cannot be called, and are only for messages.
 	Models []caisson.GatewayModel
 }
 
@@ -159,6 +159,9 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	}
 	var models, misfits []caisson.GatewayModel
 	for _, m := range candidateModels(a, d.Models) {
+		if m.Problem != "" {
+			continue
+		}
 		if a.SupportsAPI(m.API()) {
 			models = append(models, m)
 			s.Models = append(s.Models, m.Alias)
@@ -173,7 +176,12 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		c.addf("model", "agent %q cannot use model %.80q (its API is %s): %s", a.ID, m.Alias, apiNames[m.API()], modelAdvice(a, d.Models))
 		return
 	}
+	known := slices.IndexFunc(d.Models, func(m caisson.GatewayModel) bool { return m.Alias == asked })
 	switch at := slices.Index(s.Models, asked); {
+	case asked != "" && known < 0 && len(models) > 0:
+		c.addf("model", "there is no model %.80q; %s may use %s", asked, a.ID, strings.Join(s.Models, ", "))
+	case asked != "" && known >= 0 && d.Models[known].Problem != "":
+		c.addf("model", "calls of %.80q would be refused: %s", asked, d.Models[known].Problem)
 	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
 		c.addf("model", "there is no model that %s can use; store a key with caisson credential set %s, or configure a model: caisson model ls lists them", a.ID, keyNames(a))
 	case len(models) == 0:
@@ -234,7 +242,7 @@ const maxNamed = 10
 func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
 	for _, m := range all {
-		if a.SupportsAPI(m.API()) && len(fit) < maxNamed {
+		if m.Problem == "" && a.SupportsAPI(m.API()) && len(fit) < maxNamed {
 			fit = append(fit, m.Alias)
 		}
 	}

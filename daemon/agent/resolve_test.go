@@ -133,7 +133,7 @@ func TestResolveRefuses(t *testing.T) {
 		words string
 	}{
 		{"persona", caisson.RunRequest{Persona: "poet"}, caisson.Invalid, "it has main, critic"},
-		{"model of nobody", caisson.RunRequest{Model: "huge"}, caisson.Invalid, "it may use big, small"},
+		{"model of nobody", caisson.RunRequest{Model: "huge"}, caisson.Invalid, `there is no model "huge"; ours may use big, small`},
 		{"model of others", caisson.RunRequest{Model: "other"}, caisson.Invalid, "it may use big, small"},
 		{"model that is gone", caisson.RunRequest{Model: "gone"}, caisson.Invalid, "model"},
 		{"name of a variable", caisson.RunRequest{Env: map[string]string{"A=B": "x"}}, caisson.Invalid, "variable"},
@@ -272,7 +272,15 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 			t.Errorf("%s: model %s of %q, API %q; want %q, %q", row.name, s.Model, got, s.API, row.models, row.api)
 		}
 	}
-	_, err := agent.Resolve(builtin("codex"), caisson.RunRequest{}, agent.Defaults{Models: models("anthropic", "sonnet")}, token)
+	// A model that cannot be called is not chosen; if it is named, the error says what to do.
+	configured[1].Problem = "its key is missing"
+	s, err := agent.Resolve(builtin("claude-code"), caisson.RunRequest{}, agent.Defaults{Models: configured}, token)
+	if err != nil || slices.Contains(s.Models, configured[1].Alias) {
+		t.Errorf("models %v, %v", s, err)
+	}
+	_, err = agent.Resolve(builtin("claude-code"), caisson.RunRequest{Model: configured[1].Alias}, agent.Defaults{Models: configured}, token)
+	wantKind(t, err, caisson.Invalid, "its key is missing")
+	_, err = agent.Resolve(builtin("codex"), caisson.RunRequest{}, agent.Defaults{Models: models("anthropic", "sonnet")}, token)
 	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (its API is Anthropic): no other model can be used`)
 }
 

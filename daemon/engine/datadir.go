@@ -3,8 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,17 +27,32 @@ type dataDir struct {
 	unlock   func() error
 }
 
+// DataDirError returns the error for a data directory that cannot be used because of err, which is returned if it is for users already.
+// It is Invalid; Exhausted if the disk is full.
+func DataDirError(dir string, err error) error {
+	const fix = "make it writable, or choose another one with --data or CAISSON_DATA"
+	path, ofPath := errors.AsType[*fs.PathError](err)
+	switch {
+	case !ofPath:
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return caisson.Wrap(err, caisson.Exhausted, "the disk of the data directory %s is full; free some of it, or choose another one with --data or CAISSON_DATA", dir)
+	default:
+		return &caisson.Error{Kind: caisson.Invalid, Field: "dataDir", Err: err, Msg: fmt.Sprintf("cannot write in %s: %v; %s", dir, path.Err, fix)}
+	}
+}
+
 // openDataDir creates the directory if it does not exist, locks it and opens its store. It makes cfg.Data.Dir absolute.
 func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if cfg.Data.Dir, err = filepath.Abs(cfg.Data.Dir); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Data.Dir, 0o700); err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Data.Dir)
+		return nil, DataDirError(cfg.Data.Dir, err)
 	}
 	// If the directory already existed with a wider mode, other users could read it.
 	if err := os.Chmod(cfg.Data.Dir, 0o700); err != nil {
-		return nil, err
+		return nil, DataDirError(cfg.Data.Dir, err)
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
@@ -44,7 +62,7 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	}
 	back.Push(d.unlock)
 	if d.instance, err = instanceID(d.path); err != nil {
-		return nil, err
+		return nil, DataDirError(d.path, err)
 	}
 	if d.root, err = os.OpenRoot(d.path); err != nil {
 		return nil, err
@@ -80,22 +98,43 @@ func (d *dataDir) openCallLog(id caisson.ID) (*os.File, error) {
 func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, DataDirError(dir, err)
 	}
 	for deadline := time.Now().Add(wait); ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
+			setHolder(f)
 			return f.Close, nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(deadline) {
+			who := "another caisson daemon"
+			if pid := holder(f); pid > 0 {
+				who += fmt.Sprintf(" with pid %d", pid)
+			}
 			f.Close()
-			return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; run \"caisson daemon stop\", or use another --data directory", dir)
+			return nil, caisson.Wrap(err, caisson.Conflict, "%s uses %s; run \"caisson daemon stop\", or use another --data directory", who, dir)
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// setHolder writes the pid of this process into the file that it has locked. It may fail, on a full disk for example: only the message
+// for a second daemon needs it.
+func setHolder(f *os.File) {
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
+	}
+}
+
+// holder returns the pid of the process that holds the lock on f; 0 if it is not known, as that of an earlier build.
+func holder(f *os.File) int {
+	text := make([]byte, 20)
+	n, _ := f.ReadAt(text, 0)
+	pid, _ := strconv.Atoi(string(text[:n])) // 0 if it is no number
+	return pid
 }
 
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host.

@@ -48,13 +48,13 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		}
 	}()
 	for _, l := range []struct {
-		addr string
-		to   **os.File
-	}{{cfg.Models.Gateway.Listen, &g.listener}, {cfg.Access.Ingress.Listen, &g.ingress}} {
+		setting, addr string
+		to            **os.File
+	}{{"gateway.listen", cfg.Models.Gateway.Listen, &g.listener}, {"ingress.listen", cfg.Access.Ingress.Listen, &g.ingress}} {
 		if l.addr == "" {
 			continue
 		}
-		if *l.to, err = listen(l.addr); err != nil {
+		if *l.to, err = listen(l.setting, l.addr); err != nil {
 			return nil, err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // Number and interval of retries while the wire process of an earlier daemon still holds the socket.
@@ -27,15 +27,15 @@ func listenerAddr(f *os.File) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// listen returns a listening socket. The engine does not accept connections on it.
-func listen(addr string) (*os.File, error) {
-	l, err := net.Listen("tcp", addr)
+// listen returns a listening socket on the address of a setting. The engine does not accept connections on it.
+func listen(setting, addr string) (*os.File, error) {
+	l, err := reach.Listen(setting, addr)
 	for try := 1; errors.Is(err, unix.EADDRINUSE) && try < listenTries; try++ {
 		time.Sleep(listenPause)
-		l, err = net.Listen("tcp", addr)
+		l, err = reach.Listen(setting, addr)
 	}
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", addr, err)
+		return nil, err
 	}
 	defer l.Close() // File returns a duplicate
 	return l.(*net.TCPListener).File()

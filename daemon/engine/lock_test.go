@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,8 +20,8 @@ func TestLockWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
-		if _, err := lock(wait); caisson.KindOf(err) != caisson.Conflict {
-			t.Errorf("after %v: %v, want a conflict", wait, err)
+		if _, err := lock(wait); caisson.KindOf(err) != caisson.Conflict || !strings.Contains(caisson.MessageOf(err), fmt.Sprintf("with pid %d uses %s; run \"caisson daemon stop\"", os.Getpid(), dir)) {
+			t.Errorf("after %v: %v, want a conflict with this process", wait, err)
 		}
 	}
 	got := make(chan error)

@@ -212,6 +212,9 @@ func (x *clock) split(model time.Duration) []caisson.Phase {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	list := slices.Clone(x.phases)
+	for i, p := range list {
+		list[i].Time = caisson.Duration(time.Duration(p.Time).Round(time.Microsecond))
+	}
 	i := slices.IndexFunc(list, func(p caisson.Phase) bool { return p.Name == "agent" })
 	if i < 0 || model == 0 {
 		return list

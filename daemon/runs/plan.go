@@ -118,7 +118,7 @@ func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (
 func (p *planner) defaults(models []caisson.GatewayModel) agent.Defaults {
 	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(p.budget)}
 	for _, m := range models {
-		if m.Problem == "" && m.Alias != WarmModel {
+		if m.Alias != WarmModel {
 			d.Models = append(d.Models, m)
 		}
 	}

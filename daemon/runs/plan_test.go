@@ -32,7 +32,7 @@ func TestPlan(t *testing.T) {
 		{name: "a model was removed", change: func(w *world, _ caisson.ID) { w.models.set(nil, "small") }, models: []string{"small"}},
 		{
 			name: "its model was removed", change: func(w *world, _ caisson.ID) { w.models.set(nil, "large") },
-			code: caisson.RunInvalid, words: "may not use",
+			code: caisson.RunInvalid, words: `there is no model "small"`,
 		},
 		{
 			name: "a model was added", change: func(w *world, _ caisson.ID) { w.models.set(nil, "new", "small", "large") },

@@ -64,7 +64,7 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 			documentOf: func(r *caisson.Run) any { return &storedRun{r, &r.Plan} },
 			fill:       func(r *caisson.Run, row row) { r.Children = row.children },
 		},
-		notFoundFormat: "there is no run %.40q; see caisson runs",
+		notFoundFormat: "there is no run %.40q; see caisson runs ls",
 		get:            p.read(one),
 		getTx:          p.write(one),
 		scan:           scanRun,

@@ -117,7 +117,7 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 		r, err = t.findInAnyAccount(ctx, ref, use(l.byNameAnyAccount))
 	}
 	if errors.Is(err, sql.ErrNoRows) {
-		return r, caisson.Errorf(caisson.NotFound, "there is no %s %.100q", t.noun, ref)
+		return r, caisson.Errorf(caisson.NotFound, "there is no %s %.100q; see caisson %s ls", t.noun, ref, t.noun)
 	}
 	return r, err
 }

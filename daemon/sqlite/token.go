@@ -87,7 +87,7 @@ func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) er
 
 // noToken returns the error for a token that does not exist in the scope.
 func noToken(id caisson.ID) error {
-	return caisson.Errorf(caisson.NotFound, "there is no token %.40q", string(id))
+	return caisson.Errorf(caisson.NotFound, "there is no token %.40q; see caisson token ls", string(id))
 }
 
 // scanToken reads the columns used_at and doc. The time of the last use comes from the column.

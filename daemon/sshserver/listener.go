@@ -63,11 +63,7 @@ func (s *Server) Listen() (net.Listener, error) {
 	if !s.Listening() {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", s.front.address)
-	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s for SSH: %v", s.front.address, err)
-	}
-	return l, nil
+	return reach.Listen("ssh.listen", s.front.address)
 }
 
 // Serve serves the clients of a listener until ctx ends, and closes it.

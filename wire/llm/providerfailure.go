@@ -90,7 +90,7 @@ func (f failure) recordRejectedKey(status int, body []byte) {
 
 // recordUnreachable records why the provider could not be reached.
 func (f failure) recordUnreachable(err error) {
-	f.record("provider %q of model %q cannot be reached at %s: %s", f.model.provider.Name, f.model.Alias, f.model.provider.base.Host, connectionFailure(err))
+	f.record("provider %q of model %q cannot be reached at %s: %s; is it running, and its baseURL right?", f.model.provider.Name, f.model.Alias, f.model.provider.base.Host, connectionFailure(err))
 }
 
 // refuseKeyless refuses a call of a model whose credential is missing. The call is in the ledger, so that the run can report why

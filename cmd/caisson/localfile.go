@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// localError returns the error for a path of this machine that was named in an argument, which field is, and cannot be used because of
+// err. It is Invalid, so that all commands have the same exit code for it. It returns nil if err is nil.
+func localError(field, path string, err error) error {
+	_, known := errors.AsType[*caisson.Error](err)
+	switch {
+	case err == nil || known:
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return caisson.Invalidf(field, "%s does not exist", path)
+	case errors.Is(err, unix.ENOTDIR):
+		return caisson.Invalidf(field, "%s is not a directory", path)
+	case errors.Is(err, fs.ErrPermission):
+		return caisson.Invalidf(field, "this user may not open %s; run the command as one who may", path)
+	default:
+		return caisson.Invalidf(field, "%s", err)
+	}
+}
+
+// readSmall reads a regular file of at most maxConfigSize bytes.
+func readSmall(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxConfigSize {
+		return nil, fmt.Errorf("%s is not a regular file of at most %s", file, caisson.Size(maxConfigSize))
+	}
+	return os.ReadFile(file)
+}
+
+// readInput reads a file of at most maxConfigSize bytes, or standard input if file is "-".
+func (a *app) readInput(file string) ([]byte, error) {
+	if file != "-" {
+		data, err := readSmall(file)
+		return data, localError("file", file, err)
+	}
+	data, err := io.ReadAll(io.LimitReader(a.in, maxConfigSize+1))
+	if err == nil && len(data) > maxConfigSize {
+		err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
+	}
+	return data, err
+}
+
+// absFrom returns path as an absolute path; a relative one is relative to dir.
+func absFrom(dir, path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	return filepath.Abs(path)
+}
