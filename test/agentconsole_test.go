@@ -75,6 +75,7 @@ func TestAgentConsoles(t *testing.T) {
 		{"claude-code", "sonnet", "Claude Code v", "/exit"},
 		{"codex", "base", "Ask Codex to do anything", "/quit"},
 		{"opencode", "base", "Ask anything", "/exit"},
+		{"openclaw", "base", "gateway connected", "/exit"},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			h := newAgentHost(t)

@@ -18,6 +18,7 @@ import (
 const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent
        caisson-agent code     run the built-in coding agent
        caisson-agent install  install packages from a lock file
+       caisson-agent await    wait until a URL answers with 200, and then become another program
 `
 
 func main() {
@@ -32,6 +33,9 @@ func main() {
 		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drivers))
 	case "install":
 		os.Exit(install.Main(os.Args[2:]))
+	case "await":
+		fmt.Fprintln(os.Stderr, "caisson-agent: "+drive.Await(os.Args[2:]).Error())
+		os.Exit(1)
 	case "code":
 		os.Exit(coder.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}

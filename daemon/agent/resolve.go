@@ -15,8 +15,8 @@ import (
 // mainPersona is the persona of an agent if a request names none.
 const mainPersona = "main"
 
-// noModels, as an agent's only model, means that it calls no models.
-const noModels = "-"
+// NoModels, as an agent's only model, means that it calls no models.
+const NoModels = "-"
 
 // sessionForm is the format of session keys.
 var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
@@ -148,7 +148,7 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 // configuration if the agent lists none. If a model is named that the agent cannot call, it adds an error and does not choose
 // another one.
 func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
-	if slices.Equal(a.Models, []string{noModels}) {
+	if slices.Equal(a.Models, []string{NoModels}) {
 		if asked != "" {
 			c.addf("model", "%s calls no models; leave it out", a.ID)
 		}

@@ -45,6 +45,9 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	if len(a.Command) == 0 {
 		a.Command = openclaw.Command()
 	}
+	if len(a.Interactive) == 0 {
+		a.Interactive = openclaw.Interactive(task.Program)
+	}
 	if a.Warm != nil {
 		warm := *a.Warm
 		warm.Prompt, warm.Rounds = cmp.Or(warm.Prompt, openclaw.WarmPrompt), cmp.Or(warm.Rounds, openclaw.WarmRounds)

@@ -82,7 +82,6 @@ func TestAgentFails(t *testing.T) {
 		{"its own time is over", func(v *turn) int {
 			return v.end(&caisson.RunError{Code: caisson.RunTimeout, Message: "after 1s"})
 		}, caisson.RunTimeout, "after 1s"},
-		{"no answer", func(v *turn) int { return v.end(nil) }, caisson.RunAgentError, "without an answer"},
 		{"exits in the middle", func(v *turn) int {
 			v.text("and then")
 			fmt.Fprintln(v.Stderr(), "panic: oh")
@@ -127,6 +126,20 @@ func TestAgentFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoAnswer: a program that is granted no models may succeed without output; an agent may not.
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.models.set(nil, "small")
+	w.put(caisson.Agent{ID: "thinks", Models: []string{"small"}})
+	w.on("silent", func(v *turn) int { return v.end(nil) })
+	if r := w.do(caisson.RunRequest{Prompt: "silent"}); r.State != caisson.RunSucceeded || r.Result.Answer != "" {
+		t.Errorf("a program: %s, %+v", r.State, r.Result)
+	}
+	wantFailed(t, w.do(caisson.RunRequest{Agent: "thinks", Prompt: "silent"}), caisson.RunAgentError, "without an answer")
+	w.empty()
 }
 
 // TestOutputCut: output beyond the limit is not kept, and the result reports it.
@@ -516,7 +529,9 @@ func TestProviderFails(t *testing.T) {
 		{"an agent that knows nothing", []caisson.Call{bad}, says(caisson.RunAgentError), caisson.RunProvider},
 		{"one that takes it for the gateway's", []caisson.Call{good, bad}, says(caisson.RunInternal), caisson.RunProvider},
 		{"one that gives up in time", []caisson.Call{bad, bad}, says(caisson.RunTimeout), caisson.RunProvider},
-		{"no answer", []caisson.Call{bad}, func(v *turn) int { return v.end(nil) }, caisson.RunProvider},
+		{"no words", []caisson.Call{bad}, func(v *turn) int {
+			return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "the agent ended without an answer"})
+		}, caisson.RunProvider},
 		{"the last call was cut", []caisson.Call{bad, cut}, says(caisson.RunTimeout), caisson.RunProvider},
 		{"a later call succeeded", []caisson.Call{bad, good}, says(caisson.RunAgentError), caisson.RunAgentError},
 		{"only a cut", []caisson.Call{cut}, says(caisson.RunTimeout), caisson.RunTimeout},

@@ -3,10 +3,12 @@ package runs
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
@@ -109,10 +111,15 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	if end.Error != nil {
 		return &failure{code: errorCode(end.Error), msg: end.Error.Message, fromAgent: true}
 	}
-	if x.said.answer.Len() == 0 {
+	if x.said.answer.Len() == 0 && !mayBeSilent(x.agent) {
 		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", fromAgent: true}
 	}
 	return nil
+}
+
+// mayBeSilent reports whether an agent may end without an answer: it is a program that is granted no models, and has succeeded.
+func mayBeSilent(a *caisson.Agent) bool {
+	return a.Driver == caisson.DriverExec && slices.Equal(a.Models, []string{agent.NoModels})
 }
 
 // errorCode returns the specific code of an agent's failure: most agents only report that a model call failed.

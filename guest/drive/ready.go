@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -17,6 +20,26 @@ const (
 	maxProbeInterval = 100 * time.Millisecond
 	probeTimeout     = 2 * time.Second // timeout of one request
 )
+
+// awaitTime is how long Await waits.
+const awaitTime = 5 * time.Minute
+
+// Await waits until the URL in args[0], that of an agent's service, answers with 200, and then replaces this process by the program
+// with the arguments args[1:]. It returns only an error.
+func Await(args []string) error {
+	if len(args) < 2 {
+		return errors.New("await needs a URL and a command")
+	}
+	fmt.Fprint(os.Stderr, "waiting for the agent's service ...\r\n")
+	if err := waitReady(context.Background(), args[0], awaitTime); err != nil {
+		return err
+	}
+	program, err := exec.LookPath(args[1])
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, args[1:], os.Environ())
+}
 
 // waitReady requests url until the status is 200. Returns an error after limit or when ctx is done.
 func waitReady(ctx context.Context, url string, limit time.Duration) error {

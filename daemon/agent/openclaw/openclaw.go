@@ -65,7 +65,13 @@ func Command() []string {
 	}
 }
 
-// Env returns the environment for the commands of Service and Command. It sets every path that OpenClaw would otherwise search
+// Interactive returns the command of OpenClaw's own interface at a terminal, a client of the gateway. program is the path of
+// caisson-agent, which waits for the gateway: both cannot prepare the state directory at once.
+func Interactive(program string) []string {
+	return []string{program, "await", Ready(), nodeFile, "--require=" + preloadFile, mainFile, "tui", "--session", "agent:{persona}:local"}
+}
+
+// Env returns the environment for the commands of Service, Command and Interactive. It sets every path that OpenClaw would otherwise search
 // for, and disables everything that it would load, fetch or report by itself.
 func Env() map[string]string {
 	return map[string]string{
