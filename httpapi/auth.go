@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -16,17 +17,28 @@ import (
 // accountName matches valid account names; see [caisson.AccountStore].
 var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local".
+// Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must exist,
+// so that a mistyped name does not make one; only a request for a token makes accounts.
 func (a *API) Local() http.Handler {
 	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
-		account := caisson.LocalAccount
-		if v, ok := r.Header[protocol.AccountHeader]; ok {
-			account = strings.Join(v, ",")
+		caller := caisson.Caller{Account: caisson.LocalAccount, Local: true}
+		v, ok := r.Header[protocol.AccountHeader]
+		if !ok {
+			return caller, nil
 		}
-		if !accountName.MatchString(account) {
-			return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", account)
+		caller.Account = strings.Join(v, ",")
+		if !accountName.MatchString(caller.Account) {
+			return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", caller.Account)
 		}
-		return caisson.Caller{Account: account, Local: true}, nil
+		if caller.Account == caisson.LocalAccount || r.Method == http.MethodPost && r.URL.Path == protocol.Prefix+"/tokens" {
+			return caller, nil
+		}
+		_, err := a.cfg.FindAccount(r.Context(), caller.Account)
+		if caisson.KindOf(err) == caisson.NotFound {
+			err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: fmt.Sprintf(
+				"there is no account %q; caisson token create NAME --account %s makes it", caller.Account, caller.Account)}
+		}
+		return caller, err
 	})
 }
 

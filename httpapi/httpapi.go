@@ -34,7 +34,9 @@ type Config struct {
 	Answers caisson.AnswerStore
 	// FindToken returns the unexpired token whose secret has this SHA-256 hash; Unauthed if there is none.
 	FindToken func(ctx context.Context, hash [32]byte) (*caisson.Token, error)
-	Log       *slog.Logger
+	// FindAccount returns the account of that name; NotFound if there is none.
+	FindAccount func(ctx context.Context, name string) (*caisson.Account, error)
+	Log         *slog.Logger
 }
 
 // An API serves requests. It is safe for concurrent use.
@@ -51,8 +53,8 @@ func New(cfg Config) (*API, error) {
 	if err := cfg.API.Validate(); err != nil {
 		return nil, fmt.Errorf("httpapi: %w", err)
 	}
-	if cfg.Answers == nil || cfg.FindToken == nil || cfg.Log == nil {
-		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
+	if cfg.Answers == nil || cfg.FindToken == nil || cfg.FindAccount == nil || cfg.Log == nil {
+		return nil, errors.New("httpapi: Answers, FindToken, FindAccount and Log are required")
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
 	a := &API{cfg: cfg, handles: newHandleTable(), done: make(chan struct{})}

@@ -61,9 +61,15 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// serve serves a world with the accounts local, alice and bob.
 func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 	t.Helper()
 	s := &server{world: coretest.New(t), log: &lockedBuffer{}}
+	for _, name := range []string{"alice", "bob"} {
+		if _, err := s.world.Store().Accounts().Ensure(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	cfg := s.world.Config(log)
 	for _, f := range change {

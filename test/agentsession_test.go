@@ -106,6 +106,7 @@ func TestPromise9Sessions(t *testing.T) {
 	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell, "other": callingShell})
 	const mark = "for d in . /tmp /root /dev/shm /var/tmp; do echo my-secret > $d/my-secret; done; cp /bin/sleep /tmp/keeper; setsid /tmp/keeper 3000 my-secret > /dev/null 2>&1 & echo my-secret"
 	const look = "grep -rsl my-secret . /tmp /root /dev/shm /var/tmp; grep -l my-secr[e]t /proc/[0-9]*/cmdline; cat /etc/machine-id; ls -A . /tmp /dev/shm; echo looked"
+	h.ok("token", "create", "-q", "ci", "--account", "team-b") // makes the account
 	people := [][]string{{"--user", "ada", "sh"}, {"--user", "bob", "sh"}, {"sh"}, {"--user", "ada", "--account", "team-b", "sh"}, {"--user", "ada", "other"}}
 	first := h.succeeds("--session", "s", "--user", "ada", "sh", mark)
 	boxes, sessions := map[caisson.ID]bool{first.Result.Sandbox: true}, map[caisson.ID]bool{first.Session: true}

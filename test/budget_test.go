@@ -132,6 +132,7 @@ func (h *modelHost) sharedBudget(u *upstream) {
 		h.t.Errorf("the two sandboxes made %d calls", sum)
 	}
 	// The budget limits one account only.
+	h.ok("token", "create", "-q", "ci", "--account", "team-b") // makes the account
 	h.ok("--account", "team-b", "sandbox", "create", "--name", "other", "--model", "m", "host")
 	h.ok("--account", "team-b", "cp", h.caller, "other:/caller")
 	r := h.runWith(strings.NewReader(`{"id":"x","url":"`+chatURL+`","body":"{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"}`+"\n"),

@@ -249,6 +249,8 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 		t.Helper()
 		g.ok(append([]string{"gateway", "run", "put", run, "--model", remoteModel, "--account", account}, args...)...)
 	}
+	g.ok("token", "create", "-q", "a-host", "--account", "team-a") // makes the account
+	secret := g.ok("token", "create", "b-host", "--account", "team-b")
 	put("run-a", "team-a")
 	put("run-b", "team-b", "--attempt", "2")
 	good := mint(t, runKey, "run-a", 0)
@@ -268,7 +270,6 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 	// A run belongs to one account, and the holder of a token cannot access another account's runs.
 	g.fails(4, "another account", "gateway", "run", "put", "run-a", "--model", remoteModel, "--account", "team-b")
 	g.fails(3, "no run", "gateway", "run", "rm", "run-a", "--account", "team-b")
-	secret := g.ok("token", "create", "b-host", "--account", "team-b")
 	api := func(method, path, body string) int {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "https://"+g.api+"/api/v1/gateway/runs"+path, strings.NewReader(body))

@@ -224,6 +224,7 @@ func TestSignedURLs(t *testing.T) {
 		}
 	}
 	// Nobody else's account signs URLs of the sandbox.
+	h.ok("token", "create", "-q", "ci", "--account", "team-b") // makes the account
 	h.fails(3, "", "--account", "team-b", "open", "web", "3000", "--no-browser")
 	h.fails(3, "", "--account", "team-b", "route", "add", "x", string(sb.ID), "3000", "--at", "x.localhost")
 	// A new daemon has the same key.
@@ -423,6 +424,7 @@ func TestPromise1Routes(t *testing.T) {
 			t.Errorf("port %s without a token: %d", port, status)
 		}
 	}
+	h.ok("token", "create", "-q", "ci", "--account", "team-b") // makes the account
 	h.ok("--account", "team-b", "sandbox", "create", "--name", "theirs")
 	h.fails(4, "another account", "--account", "team-b", "route", "add", "theirs", "theirs", "3000", "--at", "open.localhost/login")
 	h.ok("--account", "team-b", "sandbox", "rm", "theirs")
@@ -448,6 +450,7 @@ func TestRoutesMany(t *testing.T) {
 	h := newRoutedHost(t)
 	h.ok("route", "add", "wake", "web", "3000", "--at", "wake.localhost", "--auth", "none", "--resume")
 	h.reach(h.at("wake.localhost", "/"))
+	h.ok("token", "create", "-q", "ci", "--account", "b") // makes the account
 	h.ok("--account", "b", "sandbox", "create", "--name", "web")
 	defer h.ok("--account", "b", "sandbox", "rm", "web")
 	for _, account := range []string{"local", "b"} { // an account may have 500

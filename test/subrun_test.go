@@ -369,6 +369,7 @@ func TestPromise9SubRuns(t *testing.T) {
 			request{ID: "host " + string(run), Method: "GET", URL: "http://llm.caisson.internal/v1/runs/" + string(run), Header: map[string]string{"Host": "tools.caisson.internal"}},
 		)
 	}
+	h.ok("token", "create", "-q", "ci", "--account", "team-b") // makes the account
 	for _, flags := range [][]string{nil, {"--account", "team-b"}} {
 		_, replies := h.from("starter", flags, list)
 		for name, a := range replies {

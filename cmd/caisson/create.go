@@ -210,7 +210,7 @@ func (m *sandboxCreator) prepareTemplate(ctx context.Context, req *caisson.Creat
 		return nil
 	}
 	t, err := m.api.GetTemplate(ctx, req.Template)
-	if caisson.KindOf(err) == caisson.NotFound {
+	if isNotFound(err) {
 		return caisson.Errorf(caisson.NotFound, "there is no template %.80q; see caisson template ls, or name an image with its tag, like %.80s:latest",
 			req.Template, req.Template)
 	}

@@ -39,6 +39,11 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	}
 }
 
+// isNotFound reports whether err says that the object of a request does not exist; a missing account, for example, is another error.
+func isNotFound(err error) bool {
+	return caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == ""
+}
+
 // removed is the output of rm with -o json.
 type removed struct {
 	Removed string `json:"removed"`

@@ -88,7 +88,8 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 // listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
 func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.Engine, log *slog.Logger) error {
 	api, err := httpapi.New(httpapi.Config{
-		API: e.API(), Answers: e.Store().Answers(), FindToken: e.Tokens().FindToken, Log: log.With("component", "httpapi"),
+		API: e.API(), Answers: e.Store().Answers(), FindToken: e.Tokens().FindToken, FindAccount: e.Store().Accounts().Get,
+		Log: log.With("component", "httpapi"),
 	})
 	if err != nil {
 		return err

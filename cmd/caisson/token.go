@@ -23,7 +23,7 @@ type tokenCreateCmd struct {
 }
 
 func (c *tokenCreateCmd) Help() string {
-	return "The token is for the account of --account, and cannot be shown again.\n\n" +
+	return "The token is for the account of --account, which is made if there is none of that name, and cannot be shown again.\n\n" +
 		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a",
 			"caisson token create laptop --ssh-key ~/.ssh/id_ed25519.pub")
 }

@@ -198,7 +198,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 	}) {
 		sb, err := api.Get(ctx, ref)
 		switch {
-		case caisson.KindOf(err) == caisson.NotFound:
+		case isNotFound(err):
 			return nil, caisson.Errorf(caisson.NotFound, "there is no workspace, sandbox or run %.80q; see caisson workspace ls", ref)
 		case err != nil:
 			return nil, err

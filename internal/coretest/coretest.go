@@ -155,7 +155,9 @@ func (w *World) API() caisson.API {
 
 // Config returns the configuration of an API that serves the world.
 func (w *World) Config(log *slog.Logger) httpapi.Config {
-	return httpapi.Config{API: w.API(), Answers: w.Store().Answers(), FindToken: w.Tokens().FindToken, Log: log}
+	return httpapi.Config{
+		API: w.API(), Answers: w.Store().Answers(), FindToken: w.Tokens().FindToken, FindAccount: w.Store().Accounts().Get, Log: log,
+	}
 }
 
 // daemon is the engine; the host, which has no gVisor, is not examined.
