@@ -59,7 +59,7 @@ func TestAgentsThatFail(t *testing.T) {
 		{"fills the disk", []string{"sh", "dd if=/dev/zero of=big bs=1M 2>/dev/null; echo full"}, "", "full"},
 		{"fills the memory", []string{"sh", "tail /dev/zero; echo survived"}, "any", ""},
 		{"says nothing", []string{"sh", "true"}, "", ""},
-		{"says nothing in JSON", []string{"json", "true"}, caisson.RunAgentError, "without an answer"},
+		{"says nothing in JSON", []string{"json", "true"}, caisson.RunAgentError, "without a line"},
 		{"says no JSON", []string{"json", `echo hello; echo '{"type": "final'; printf '\000\377\n'`}, caisson.RunAgentError, "JSON"},
 		{"says too much JSON", []string{"json", `printf '{"a": "'; head -c 50000000 /dev/zero | tr '\0' x; echo '"}'`}, caisson.RunAgentError, ""},
 		{"is never ready", []string{soon, "never", "echo here"}, caisson.RunTimeout, "was not ready"},
