@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -198,29 +199,37 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	err = printChecks(a, list)
+	err = printAgentChecks(a, list)
 	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
 		return processExit(exitCheckFailed)
 	}
 	return err
 }
 
-// printChecks prints the results of checks.
-func printChecks(a *app, list []caisson.AgentCheck) error {
-	return printList(a, list, []column[caisson.AgentCheck]{
-		{name: "SUBJECT", value: func(k caisson.AgentCheck) string { return k.Subject }},
-		{name: "STATUS", value: func(k caisson.AgentCheck) string { return k.Status }, color: func(k caisson.AgentCheck) string {
-			switch k.Status {
-			case hostcheck.OK:
-				return "32"
-			case hostcheck.Warning:
-				return "33"
-			case hostcheck.Failed:
-				return "31"
-			}
-			return plainColor
+// printAgentChecks prints the results of checks of an agent.
+func printAgentChecks(a *app, list []caisson.AgentCheck) error {
+	return printChecks(a, "SUBJECT", list, func(k caisson.AgentCheck) (name, status, detail, remedy string) {
+		return k.Subject, k.Status, k.Detail, k.Remedy
+	})
+}
+
+// checksWidth is the width of the results of checks where standard output is no terminal.
+const checksWidth = 80
+
+// printChecks prints the results of checks, each with its remedy in lines of its own.
+func printChecks[T any](a *app, heading string, list []T, of func(T) (name, status, detail, remedy string)) error {
+	status := func(c T) string { _, s, _, _ := of(c); return s }
+	return printListIn(a, cmp.Or(a.tableWidth(), checksWidth), list, []column[T]{
+		{name: heading, value: func(c T) string { n, _, _, _ := of(c); return n }},
+		{name: "STATUS", value: status, color: func(c T) string {
+			return firstNonEmpty(map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[status(c)], plainColor)
 		}},
-		{name: "DETAIL", value: func(k caisson.AgentCheck) string { return k.Detail }},
-		{name: "REMEDY", value: func(k caisson.AgentCheck) string { return k.Remedy }},
+		{name: "DETAIL", wrap: true, value: func(c T) string {
+			_, _, detail, remedy := of(c)
+			if remedy != "" {
+				detail += "\nTo do: " + remedy
+			}
+			return detail
+		}},
 	})
 }

@@ -48,7 +48,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		for _, s := range in.Secrets {
 			report = append(report, secretCheck(s, "would go into the credential store"))
 		}
-		return printChecks(a, report)
+		return printAgentChecks(a, report)
 	}
 	api, err := a.connect(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		})
 	}
 	report = append(report, caisson.AgentCheck{Subject: "agent " + put.ID, Status: hostcheck.OK, Detail: "was stored", Remedy: "caisson agent check " + put.ID})
-	return printChecks(a, report)
+	return printAgentChecks(a, report)
 }
 
 // secretCheck returns the line of the report about a secret; what describes what happens to it.

@@ -291,6 +291,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		return namesOf(deliveryID)(firstPage(api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})))
 	case "session":
 		return namesOf(sessionID)(api.ListSessions(ctx, caisson.SessionFilter{}))
+	case "model":
+		return namesOf(func(m caisson.GatewayModel) string { return m.Alias })(api.ListModels(ctx))
 	case "token":
 		return namesOf(tokenID)(api.ListTokens(ctx))
 	}

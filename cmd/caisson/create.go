@@ -39,7 +39,7 @@ type grantFlags struct {
 	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 	Deny      []string `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
-	Model     []string `help:"Grant the model with this alias; may be repeated, the first one is the default." group:"new" placeholder:"ALIAS" sep:"none"`
+	Model     []string `help:"Grant the model with this alias; may be repeated, the first one is the default." group:"new" placeholder:"ALIAS" complete:"model" sep:"none"`
 	Budget    string   `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
 	MaxTokens string   `help:"Maximum number of tokens of its model calls: 200000, 200k or 1M." group:"new" placeholder:"N"`
 	MaxCalls  string   `help:"Maximum number of its model calls." group:"new" placeholder:"N"`

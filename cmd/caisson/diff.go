@@ -74,9 +74,18 @@ func warnTruncated(a *app, d *caisson.Diff) {
 
 // printStat prints a line for each change, and the number of changes of each kind.
 func printStat(a *app, d *caisson.Diff) error {
-	err := printList(a, d.Changes, []column[caisson.Change]{
+	if err := printList(a, d.Changes, statColumns()); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.out, countVerdicts(d.Changes))
+	return err
+}
+
+// statColumns are the columns of a list of changes.
+func statColumns() []column[caisson.Change] {
+	return []column[caisson.Change]{
 		{name: "CHANGE", value: func(ch caisson.Change) string { return ch.Kind }},
-		{name: "PATH", id: func(ch caisson.Change) string { return ch.Path }, value: func(ch caisson.Change) string {
+		{name: "PATH", cut: true, id: func(ch caisson.Change) string { return ch.Path }, value: func(ch caisson.Change) string {
 			if ch.OldPath != "" {
 				return ch.OldPath + " -> " + ch.Path
 			}
@@ -86,13 +95,8 @@ func printStat(a *app, d *caisson.Diff) error {
 		{name: "VERDICT", value: func(ch caisson.Change) string { return verdictWord(ch.Verdict) }, color: func(ch caisson.Change) string {
 			return verdictColors[ch.Verdict]
 		}},
-		{name: "WHY", value: func(ch caisson.Change) string { return strings.Join(reasons(&ch), "; ") }},
-	})
-	if err != nil {
-		return err
+		{name: "WHY", wrap: true, value: func(ch caisson.Change) string { return strings.Join(reasons(&ch), "; ") }},
 	}
-	_, err = fmt.Fprintln(a.out, countVerdicts(d.Changes))
-	return err
 }
 
 // changeSize returns the number of added and removed lines of a change, or the old and the new size.

@@ -23,13 +23,8 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	}
 	checks := hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()})
 	checks = a.addDaemonChecks(ctx, checks)
-	err = printList(a, checks, []column[caisson.Check]{
-		{name: "CHECK", value: func(c caisson.Check) string { return c.Name }},
-		{name: "STATUS", value: func(c caisson.Check) string { return c.Status }, color: func(c caisson.Check) string {
-			return map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[c.Status]
-		}},
-		{name: "DETAIL", value: func(c caisson.Check) string { return c.Detail }},
-		{name: "REMEDY", value: func(c caisson.Check) string { return c.Remedy }},
+	err = printChecks(a, "CHECK", checks, func(c caisson.Check) (name, status, detail, remedy string) {
+		return c.Name, c.Status, c.Detail, c.Remedy
 	})
 	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
 		return processExit(1) // no error is printed: the table shows what failed

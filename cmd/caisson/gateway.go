@@ -60,7 +60,7 @@ type gatewayRunCmd struct {
 // gatewayRunPutCmd registers a run on another machine.
 type gatewayRunPutCmd struct {
 	ID      string           `arg:"" name:"run" help:"Id of the run: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
-	Model   []string         `help:"Grant a model; may be repeated. Requests for an unknown model get the first one." placeholder:"ALIAS" required:""`
+	Model   []string         `help:"Grant a model; may be repeated. Requests for an unknown model get the first one." placeholder:"ALIAS" complete:"model" required:""`
 	USD     string           `name:"usd" help:"Maximum cost in dollars: 5 or 0.25." placeholder:"N"`
 	Tokens  string           `help:"Maximum number of tokens: 200000, 200k or 1M." placeholder:"N"`
 	Calls   string           `help:"Maximum number of calls." placeholder:"N"`

@@ -51,7 +51,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
 		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
-		{name: "PROBLEM", value: func(m caisson.GatewayModel) string { return m.Problem }},
+		{name: "PROBLEM", wrap: true, value: func(m caisson.GatewayModel) string { return m.Problem }},
 	})(api.ListModels(ctx))
 }
 

@@ -16,69 +16,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// A column is one column of a table of Ts.
-type column[T any] struct {
-	name  string         // the heading
-	value func(T) string // returns the cell for an item, not escaped yet
-	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil for none
-	id    func(T) string // printed by -q instead of the first column's value; nil in all columns but one
-}
-
-// plainColor is the terminal's default colour. Like all colours it has two digits: tabwriter counts escape sequences as text, so
-// they must have the same length in all cells of a column.
-const plainColor = "39"
-
-// printList prints items in the selected format: a table, ids only, JSON or YAML.
-func printList[T any](a *app, items []T, cols []column[T]) error {
-	switch {
-	case a.globals.Output == "jsonl":
-		for _, it := range items {
-			if err := a.encodeLine(it); err != nil {
-				return err
-			}
-		}
-		return nil
-	case a.globals.Output != "table":
-		if items == nil {
-			items = []T{}
-		}
-		return a.encode(items)
-	case a.globals.Quiet:
-		id := cols[0].value
-		for _, c := range cols {
-			if c.id != nil {
-				id = c.id
-			}
-		}
-		for _, it := range items {
-			if _, err := fmt.Fprintln(a.out, safetext.Escape(id(it))); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	tw := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	row := make([]string, len(cols))
-	for i, c := range cols {
-		row[i] = colorize(a.color() && c.color != nil, plainColor, c.name)
-	}
-	fmt.Fprintln(tw, strings.Join(row, "\t"))
-	for _, it := range items {
-		for i, c := range cols {
-			cell := safetext.Escape(c.value(it))
-			if cell == "" {
-				cell = "-"
-			}
-			if c.color != nil {
-				cell = colorize(a.color(), c.color(it), cell)
-			}
-			row[i] = cell
-		}
-		fmt.Fprintln(tw, strings.Join(row, "\t"))
-	}
-	return tw.Flush()
-}
-
 // printOne prints one object in the selected format: its properties, its id, JSON or YAML.
 func printOne(a *app, v any, id string, properties [][2]string) error {
 	switch {

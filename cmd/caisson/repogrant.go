@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // repoGrantCmd grants a sandbox access to a repository.
@@ -47,7 +49,9 @@ type repoDeliverCmd struct {
 }
 
 func (c *repoDeliverCmd) Help() string {
-	return `What was pushed is sent. With the directory of the clone, what is in there and was not pushed is committed, and goes along. It prints the id of the delivery, which relay show says more about.
+	return `What was pushed is sent. With the directory of the clone, what is in there and was not pushed is committed, and goes along. It prints
+the id of the delivery, and on standard error what became of it once it was sent or could not be; the exit code is 4 if it is held or
+has failed. What the remote cannot take now is tried again later.
 
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Mend the login'")
 }
@@ -66,5 +70,45 @@ func (c *repoDeliverCmd) ProvidePlace() (sandboxPath, error) {
 
 func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	req := caisson.RepoRequest{Name: c.Name, Pull: c.PR, Ready: c.Ready, Title: c.Title}
-	return asDone(a, deliveryID)(api.DeliverRepo(ctx, p.sandbox, req, p.path))
+	d, err := api.DeliverRepo(ctx, p.sandbox, req, p.path)
+	if err == nil {
+		d, err = firstTry(ctx, api, d)
+	}
+	if err != nil {
+		return err
+	}
+	if err := printDone(a, d, deliveryID(d)); err != nil {
+		return err
+	}
+	why := d.Error
+	for _, f := range d.Findings {
+		why = firstNonEmpty(why, f.Check+": "+f.Message)
+	}
+	text := deliveryText(&caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, URL: d.URL, Error: why})
+	if d.State == caisson.DeliveryHeld || d.State == caisson.DeliveryFailed {
+		return caisson.Errorf(caisson.Conflict, "%s", text)
+	}
+	a.infof("caisson: %s", safetext.Escape(text))
+	return nil
+}
+
+const (
+	firstTryTime = time.Minute            // how long the first try of a delivery is waited for
+	firstTryStep = 100 * time.Millisecond // between two looks at it
+)
+
+// firstTry waits until a delivery has ended, or waits for its second try, and returns it.
+func firstTry(ctx context.Context, api api, d *caisson.Delivery) (*caisson.Delivery, error) {
+	for end := time.Now().Add(firstTryTime); !d.State.Ended() && d.NextAt.IsZero() && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(firstTryStep):
+		}
+		var err error
+		if d, err = api.GetDelivery(ctx, string(d.ID)); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
 }

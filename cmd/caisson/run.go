@@ -16,7 +16,7 @@ type runCmd struct {
 	File      string           `help:"Read the prompt from a file; - is standard input." short:"f" placeholder:"FILE" complete:"file"`
 	Directory string           `help:"Work on this directory. The agent's changes are kept separately until they are applied with sync." short:"C" placeholder:"DIR" complete:"file"`
 	Volume    string           `help:"Work in this volume, which is made if there is none of that name. What the agent writes stays there." placeholder:"NAME" complete:"volume"`
-	Model     string           `help:"Alias of the model to use." placeholder:"ALIAS"`
+	Model     string           `help:"Alias of the model to use." placeholder:"ALIAS" complete:"model"`
 	Image     string           `help:"Image instead of the agent's." placeholder:"REF" complete:"image"`
 	Persona   string           `help:"Persona of the agent, if it has several." placeholder:"ID"`
 	Session   string           `help:"Start or continue the conversation with this name." placeholder:"KEY"`

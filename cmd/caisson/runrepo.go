@@ -61,22 +61,26 @@ func (v *runView) printDelivery(d *caisson.RunDelivery) {
 	if d.Left != "" {
 		v.writeLine("some of what was done for %s is not delivered%s", d.Repo, reasonText(d.Left))
 	}
+	v.writeLine("%s", deliveryText(d))
+}
+
+// deliveryText returns the state of a delivery as a sentence, with what can be done about it.
+func deliveryText(d *caisson.RunDelivery) string {
 	switch d.State {
 	case "":
-		v.writeLine("there is nothing new for %s", d.Repo)
+		return "there is nothing new for " + d.Repo
 	case caisson.DeliveryDelivered:
-		v.writeLine("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
+		return strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": ")
 	case caisson.DeliveryHeld:
-		v.writeLine("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
+		return fmt.Sprintf("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
 			d.ID, d.Repo, reasonText(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
 		if d.ID == "" { // the commits could not be fetched from the sandbox
-			v.writeLine("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
-			return
+			return fmt.Sprintf("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
 		}
-		v.writeLine("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
+		return fmt.Sprintf("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
 	default:
-		v.writeLine("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
+		return fmt.Sprintf("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
 			d.ID, d.Branch, d.Repo, d.State, reasonText(d.Error), d.ID)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ type runView struct {
 	form          int               // formAnswer, formEvents or formRecord
 	quiet         bool              // line prints nothing
 	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
-	shared        bool              // live, and standard output is a terminal as well, presumably the same one
+	shared        bool              // standard output and standard error go to the same place
 	out           io.Writer         // standard output, behind a filter if it is a terminal; see app.safeWriter
 	close         func() error      // must be called after the last write to out
 	midLine       bool              // the answer so far does not end with a line break
@@ -104,9 +105,25 @@ func newRunView(a *app) *runView {
 	v.form = formOf(a.globals.Output)
 	v.quiet = v.quiet || v.form == formEvents // the events show the progress
 	v.live = isTerminal(a.err) && !v.quiet
-	v.shared = v.live && isTerminal(a.out)
+	v.shared = v.live && isTerminal(a.out) || sameFile(a.out, a.err)
 	v.out, v.close = a.safeWriter(a.out, safetext.Log)
 	return v
+}
+
+// sameFile reports whether what is written to both arrives in the same file or pipe, as with 2>&1.
+func sameFile(a, b any) bool {
+	var infos [2]os.FileInfo
+	for i, f := range []any{a, b} {
+		file, ok := f.(*os.File)
+		if !ok {
+			return false
+		}
+		var err error
+		if infos[i], err = file.Stat(); err != nil {
+			return false
+		}
+	}
+	return os.SameFile(infos[0], infos[1])
 }
 
 // follow shows events until the channel is closed; events of attempts before attempt are skipped.

@@ -33,11 +33,19 @@ type sandboxCmd struct {
 
 func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
 
+// nameInList returns a sandbox's name as lists show it: what waits in a pool has none, and is marked.
+func nameInList(name string, pooled bool) string {
+	if pooled {
+		return "(pool)"
+	}
+	return name
+}
+
 // sandboxColumns are the columns of a list of sandboxes.
 func sandboxColumns() []column[*caisson.Sandbox] {
 	return []column[*caisson.Sandbox]{
 		{name: "ID", value: sandboxID},
-		{name: "NAME", value: func(s *caisson.Sandbox) string { return s.Name }},
+		{name: "NAME", value: func(s *caisson.Sandbox) string { return nameInList(s.Name, s.Pooled) }},
 		{
 			name:  "STATE",
 			value: func(s *caisson.Sandbox) string { return string(s.State) },
@@ -124,7 +132,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 		exit = s.Exit.String()
 	}
 	return append([][2]string{
-		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account},
+		{"ID", string(s.ID)}, {"Name", nameInList(s.Name, s.Pooled)}, {"Account", s.Account},
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
 		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},

@@ -29,6 +29,7 @@ func (c *topCmd) Help() string {
 type topRow struct {
 	ID       caisson.ID    `json:"id"`
 	Name     string        `json:"name,omitempty"`
+	Pooled   bool          `json:"pooled,omitempty"`
 	Template string        `json:"template,omitempty"`
 	State    caisson.State `json:"state"`
 	CPU      float64       `json:"cpu" doc:"Processors in use"`
@@ -92,7 +93,7 @@ func measureAll(ctx context.Context, api api, last []topRow) ([]topRow, error) {
 	g.SetLimit(8)
 	for i, sb := range list {
 		g.Go(func() error {
-			rows[i] = topRow{ID: sb.ID, Name: sb.Name, Template: sb.Template, State: sb.State}
+			rows[i] = topRow{ID: sb.ID, Name: sb.Name, Pooled: sb.Pooled, Template: sb.Template, State: sb.State}
 			if sb.State != caisson.Running {
 				return nil
 			}
@@ -133,7 +134,7 @@ func topColumns() []column[topRow] {
 	}
 	return []column[topRow]{
 		{name: "ID", value: func(r topRow) string { return string(r.ID) }},
-		{name: "NAME", value: func(r topRow) string { return r.Name }},
+		{name: "NAME", value: func(r topRow) string { return nameInList(r.Name, r.Pooled) }},
 		{name: "TEMPLATE", value: func(r topRow) string { return r.Template }},
 		{name: "STATE", value: func(r topRow) string { return string(r.State) }},
 		{name: "CPU", value: measured(func(r topRow) string { return fmt.Sprintf("%.0f%%", 100*r.CPU) })},

@@ -19,7 +19,7 @@ type usageCmd struct {
 	Under    string `help:"Only calls of this run and its sub-runs." placeholder:"RUN"`
 	Agent    string `help:"Only calls of this agent." placeholder:"AGENT"`
 	Sandbox  string `help:"Only calls of this sandbox." placeholder:"ID" complete:"sandbox"`
-	Model    string `help:"Only calls of this model." placeholder:"ALIAS"`
+	Model    string `help:"Only calls of this model." placeholder:"ALIAS" complete:"model"`
 	All      bool   `help:"All accounts." short:"a"`
 	Compare  string `name:"reconcile" help:"Instead of sums, print the differences from the spend logs of this LiteLLM provider." placeholder:"PROVIDER"`
 	Calls    bool   `help:"List calls instead of sums."`
