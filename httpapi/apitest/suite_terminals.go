@@ -99,7 +99,7 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Terminals.CreateTerminal(ctx, sb, caisson.TerminalRequest{Command: []string{"a"}, Workdir: "x"})
 	Fails(t, err, caisson.Invalid, "workdir")
 
-	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "openclaw", Interactive: true})
+	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Interactive: true})
 	Fails(t, err, caisson.Invalid, "interactive")
 	must(c.Agents.PutAgent(ctx, caisson.Agent{
 		ID: "typist", Name: "Typist", Image: "host", Driver: caisson.DriverExec, Command: []string{"cat"}, Interactive: []string{"cat"}, Models: []string{"-"},
