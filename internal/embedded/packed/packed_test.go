@@ -37,7 +37,7 @@ func TestPacked(t *testing.T) {
 			t.Errorf("%d bytes were unpacked, not %d: %v", got.Len(), len(program), err)
 		}
 	}
-	for _, at := range []int{len(head), one.Len() / 2, one.Len() - 1} {
+	for _, at := range []int{len(head) + sha256.Size, one.Len() / 2, one.Len() - 1} {
 		changed := bytes.Clone(one.Bytes())
 		changed[at] ^= 1
 		p, err := Open(bytes.NewReader(changed))
