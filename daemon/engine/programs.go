@@ -117,7 +117,20 @@ func openPrograms(dir string) (*programs, error) {
 	for path, name := range map[string]string{p.worker: embedded.Worker, p.set.Guestd: embedded.Guestd, p.set.Coder: embedded.Agent} {
 		unpacked.Go(func() error { return unpack(path, contents[name]) })
 	}
-	return p, errors.Join(unpacked.Wait(), durable.WriteJSON(filepath.Join(at, manifestFile), m), durable.Sync(dir))
+	unpacked.Go(func() error {
+		if _, ok := readManifest(at); ok {
+			return nil
+		}
+		return errors.Join(durable.WriteJSON(filepath.Join(at, manifestFile), m), durable.Sync(dir))
+	})
+	return p, unpacked.Wait()
+}
+
+// readManifest reads the manifest of the set in a directory. ok is false if it is none of a set of this id.
+func readManifest(dir string) (m manifest, ok bool) {
+	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
+	ok = err == nil && json.Unmarshal(data, &m) == nil && m.id() == filepath.Base(dir)
+	return m, ok
 }
 
 // setIn returns the set of programs in a directory.
@@ -129,8 +142,8 @@ func setIn(dir string, m *manifest) gvisor.Programs {
 	return set
 }
 
-// Find returns the programs of a set that this daemon can work with, once they are unpacked. Returns NotFound if there is none, or if its files are not what they
-// were.
+// Find returns the programs of a set that this daemon can work with, once they are unpacked. Returns NotFound if there is none, or if its
+// files are not what they were.
 func (p *programs) Find(id string) (gvisor.Programs, error) {
 	if id == p.current {
 		return p.set, p.sentry.unpack()
@@ -163,9 +176,8 @@ func (p *programs) open(id string) *gvisor.Programs {
 		return nil
 	}
 	dir := filepath.Join(p.dir, id)
-	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
-	var m manifest
-	if err != nil || json.Unmarshal(data, &m) != nil || m.id() != id || m.Protocol < minProtocol || m.Protocol > protocol {
+	m, ok := readManifest(dir)
+	if !ok || m.Protocol < minProtocol || m.Protocol > protocol {
 		return nil
 	}
 	for name, sum := range m.SHA256 {
