@@ -10,7 +10,7 @@ import (
 
 func TestPacked(t *testing.T) {
 	t.Parallel()
-	program := make([]byte, 12*window)
+	program := make([]byte, 2*window+1)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range program {
 		program[i] = byte(r.IntN(4))
