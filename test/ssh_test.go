@@ -262,6 +262,73 @@ func (h *sshHost) jobs() int {
 	return n
 }
 
+// TestPromise1SSH attacks forwards of SSH: what they lead to is the sandbox's, or what its policy allows, and nothing of the host.
+func TestPromise1SSH(t *testing.T) {
+	t.Parallel()
+	h := newSSHHost(t)
+	var reached sync.Map
+	listen := func(network, addr string) net.Listener {
+		l, err := net.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				reached.Store(l.Addr().String(), true)
+				io.WriteString(c, "the host")
+				c.Close()
+			}
+		}()
+		return l
+	}
+	all := listen("tcp", "0.0.0.0:0").Addr().(*net.TCPAddr).Port
+	targets := []string{fmt.Sprint("127.0.0.1:", all), fmt.Sprint("localhost:", all), fmt.Sprintf("[::1]:%d", all), fmt.Sprintf("[::ffff:127.0.0.1]:%d", all), fmt.Sprint("0.0.0.0:", all),
+		"169.254.169.254:80", "example.com:80", "caisson.internal:22"}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+			targets = append(targets, net.JoinHostPort(n.IP.String(), strconv.Itoa(all)))
+		}
+	}
+	for _, target := range targets {
+		if r := h.tool(strings.NewReader("GET / HTTP/1.0\r\n\r\n"), "ssh", "-F", h.config, "-W", target, "web.caisson"); strings.Contains(r.stdout, "the host") {
+			t.Errorf("%s is reached: %v", target, r)
+		}
+	}
+	socket := filepath.Join(h.dir, "host.sock")
+	listen("unix", socket)
+	for _, path := range []string{socket, h.socket()} {
+		local := filepath.Join(h.dir, "local.sock")
+		os.Remove(local)
+		cmd := exec.Command("ssh", "-F", h.config, "-N", "-L", local+":"+path, "web.caisson")
+		cmd.Env = h.env
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		var c net.Conn
+		poll.Until(t, settle, func() (ok bool) { c, err = net.Dial("unix", local); return err == nil })
+		io.WriteString(c, "GET /api/v1/version HTTP/1.0\r\n\r\n")
+		c.SetDeadline(time.Now().Add(hang))
+		if b, err := io.ReadAll(c); len(b) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s answers %q, %v", path, b, err)
+		}
+		c.Close()
+	}
+	reached.Range(func(addr, _ any) bool {
+		t.Errorf("%s of the host was reached", addr)
+		return true
+	})
+}
+
 // TestSSHClientDies tests that nothing of a connection is left when its client, or the daemon, is killed.
 func TestSSHClientDies(t *testing.T) {
 	t.Parallel()
