@@ -208,7 +208,11 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()
-		return nil, responseError(resp)
+		err := responseError(resp)
+		if caisson.KindOf(err) == caisson.NotFound && strings.HasPrefix(caisson.MessageOf(err), protocol.UnknownRequest) {
+			err = caisson.Wrap(err, caisson.Unavailable, "the daemon is older than this command and does not know its request; to replace it by one of this version: caisson daemon restart")
+		}
+		return nil, err
 	}
 	return resp, nil
 }

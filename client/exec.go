@@ -18,7 +18,7 @@ import (
 // is lost, the daemon kills the process and Wait returns an Unavailable error.
 func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
 	s := newExecSession(req.TTY, req.Stdin)
-	s.lost = "the connection to the daemon was lost, and the process was killed"
+	s.lost = "the connection to the daemon was lost, and the process was killed; the sandbox is not affected: run the command again"
 	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
 }
 

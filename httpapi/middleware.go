@@ -72,7 +72,7 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error
 func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
-		rt.fail(w, r, caisson.Errorf(caisson.NotFound, "the API has no %.10s %.100q", r.Method, r.URL.Path))
+		rt.fail(w, r, caisson.Errorf(caisson.NotFound, protocol.UnknownRequest+"%.10s %.100q", r.Method, r.URL.Path))
 		return
 	}
 	rt.mux.ServeHTTP(w, r)

@@ -206,7 +206,7 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 		switch {
 		case err == nil && !s.Background:
 			return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", s.PID)
-		case err != nil && caisson.KindOf(err) != caisson.NotFound: // an older daemon does not know this request
+		case err != nil && caisson.KindOf(err) != caisson.Unavailable: // an older daemon does not know this request
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -85,7 +86,10 @@ func (a *app) exitCode(err error) int {
 	}
 	var reports []errorReport
 	for _, e := range splitErrors(err) {
-		reports = append(reports, reportOf(e))
+		// Both outputs of a process may say that the connection was lost.
+		if r := reportOf(e); !slices.Contains(reports, r) {
+			reports = append(reports, r)
+		}
 	}
 	writeReports(a.err, a.globals.Output, reports)
 	return reports[0].code

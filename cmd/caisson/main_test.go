@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -50,8 +51,8 @@ func TestMain(m *testing.M) {
 }
 
 // serveWorld is a daemon for scripts. It writes its process id to the file pid, its URL to the file url, and a line to the file
-// starts; a file refuse makes it fail with the text in it, a file mute makes it end without a word. The parent of dir has
-// workerLink.
+// starts; a file refuse makes it fail with the text in it, a file mute makes it end without a word. If there is a file old, it is
+// version 0.1, and does not know the request of which the file has the path. The parent of dir has workerLink.
 func serveWorld(dir string) (err error) {
 	if b, err := os.ReadFile(filepath.Join(dir, "refuse")); err == nil {
 		return signalReady(errors.New(strings.TrimSpace(string(b))))
@@ -89,7 +90,16 @@ func serveWorld(dir string) (err error) {
 		os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil {
 		return err
 	}
-	l, r := httpapi.Server(api.Local(), log), httpapi.Server(api.Remote(), log)
+	handler := api.Local()
+	if path, err := os.ReadFile(filepath.Join(dir, "old")); err == nil {
+		handler = httpapi.Announce(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == strings.TrimSpace(string(path)) {
+				r.URL.Path += "/unknown/to/all"
+			}
+			api.Local().ServeHTTP(w, r)
+		}), "0.1", func() []string { return nil })
+	}
+	l, r := httpapi.Server(handler, log), httpapi.Server(api.Remote(), log)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go l.Serve(local)

@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/agent"
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/job/forge"
 	"github.com/caisson-dev/caisson/job/image"
 	"github.com/caisson-dev/caisson/job/relay/transport"
@@ -26,6 +27,7 @@ type Drivers struct {
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in entries of the catalog
 	Programs  *programs        // of the runtime; nil if it has none
+	Lacks     func() error     // as in [sandboxes.HostConfig]
 	Close     func() error     // closes the drivers, after everything that uses them
 }
 
@@ -84,6 +86,6 @@ func (e *Engine) product() (*Drivers, error) {
 			m, err := wire.New(cfg)
 			return WiresOf(m), err
 		},
-		Agents: agent.Builtin(), Programs: programs, Close: runtime.Close,
+		Agents: agent.Builtin(), Programs: programs, Lacks: hostcheck.Lacks, Close: runtime.Close,
 	}, nil
 }

@@ -202,6 +202,22 @@ func TestCreateUndone(t *testing.T) {
 	}
 }
 
+// TestHostLacks: if a sandbox cannot be started for no reason of its own, the error says what the host lacks.
+func TestHostLacks(t *testing.T) {
+	t.Parallel()
+	w := plan{wires: true, lacks: func() error { return caisson.Errorf(caisson.Unavailable, "there is no TAP") }}.world(t)
+	w.wires.failNext(errInjected)
+	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{})
+	if !errors.Is(err, errInjected) || caisson.KindOf(err) != caisson.Unavailable || caisson.MessageOf(err) != "there is no TAP" {
+		t.Errorf("error is %v", err)
+	}
+	w.runtime.FailNext(fake.OpCreate, caisson.Errorf(caisson.Conflict, "its own"))
+	if _, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{}); caisson.MessageOf(err) != "its own" {
+		t.Errorf("error is %v", err)
+	}
+	w.holds()
+}
+
 func TestNoStart(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)

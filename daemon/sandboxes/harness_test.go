@@ -47,6 +47,7 @@ type world struct {
 type plan struct {
 	limits   sandboxes.Limits
 	wires    bool
+	lacks    func() error
 	programs map[string]func([]string) fake.Program
 }
 
@@ -66,7 +67,7 @@ func (p plan) world(t *testing.T) *world {
 	w.images = imagetest.New(t.TempDir())
 	w.config = sandboxes.Config{
 		Dir: w.dir, Store: w.store, Runtime: sandboxes.RuntimeOf(w.runtime), Images: w.images,
-		Host: sandboxes.HostConfig{Node: "here"}, Programs: caisson.Programs{Current: "b1"}, Limits: p.limits,
+		Host: sandboxes.HostConfig{Node: "here", Lacks: p.lacks}, Programs: caisson.Programs{Current: "b1"}, Limits: p.limits,
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
 	if p.wires {

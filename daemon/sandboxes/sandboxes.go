@@ -87,6 +87,9 @@ type HostConfig struct {
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
+	// Lacks returns the error for what the host lacks that every sandbox needs, or nil. It is asked when a sandbox could not be started.
+	// nil: it is not known.
+	Lacks func() error
 }
 
 // Limits bounds the host resources of all sandboxes together. 0 means no limit.
@@ -202,7 +205,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	processes := &processes{
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
-		leftovers: leftovers,
+		leftovers: leftovers, lacks: cfg.Host.Lacks,
 	}
 	supervisors := &supervisors{
 		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*following{},

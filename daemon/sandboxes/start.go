@@ -32,7 +32,8 @@ type processes struct {
 	writers    *writers
 	clients    *fileClients
 
-	leftovers *idSet // sandboxes that could not be stopped, or whose resources could not be freed
+	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
+	lacks     func() error // as in [HostConfig]
 }
 
 // run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
@@ -66,9 +67,21 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 		}
 	}
 	if err != nil {
-		return errors.Join(err, h.halt(context.WithoutCancel(ctx), sb.ID))
+		return errors.Join(h.explain(err), h.halt(context.WithoutCancel(ctx), sb.ID))
 	}
 	return nil
+}
+
+// explain returns the error of a sandbox that could not be started: if that is for no reason that its user can do something about, what the
+// host lacks.
+func (h *processes) explain(err error) error {
+	if h.lacks == nil || caisson.KindOf(err) != caisson.Internal {
+		return err
+	}
+	if lacks := h.lacks(); lacks != nil {
+		return caisson.Wrap(err, caisson.KindOf(lacks), "%s", caisson.MessageOf(lacks))
+	}
+	return err
 }
 
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise

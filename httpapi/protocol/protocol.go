@@ -64,6 +64,9 @@ func KindOf(status int) caisson.Kind {
 	return caisson.Internal
 }
 
+// UnknownRequest is how the message about a request begins that the API does not have.
+const UnknownRequest = "the API has no "
+
 // Problem is the body of an error response, as in RFC 9457.
 type Problem struct {
 	Type   string       `json:"type" doc:"Always about:blank; code identifies the problem"`

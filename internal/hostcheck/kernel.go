@@ -75,8 +75,11 @@ func cgroups() caisson.Check {
 	case version == 0:
 		return failed(name, "mount cgroup2 on /sys/fs/cgroup", "no cgroup hierarchy is mounted")
 	case len(missing) > 0:
-		return failed(name, "boot with cgroup_enable="+strings.Join(missing, " cgroup_enable=")+", or mount these controllers",
-			"version %d lacks the controllers %s", version, strings.Join(missing, ", "))
+		remedy := "boot with cgroup_enable=" + strings.Join(missing, " cgroup_enable=") + ", or mount these controllers"
+		if version == 2 {
+			remedy = "have them delegated to the daemon's service (Delegate=yes) or container, or boot with cgroup_enable=" + strings.Join(missing, " cgroup_enable=")
+		}
+		return failed(name, remedy, "version %d lacks the controllers %s", version, strings.Join(missing, ", "))
 	}
 	return ok(name, "version %d with %s", version, strings.Join(requiredControllers, ", "))
 }
