@@ -6,6 +6,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -26,8 +27,11 @@ func Decode(data []byte, into any) error {
 		}
 		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	if err := dec.Decode(new(yaml.Node)); err == nil {
+	switch err := dec.Decode(new(yaml.Node)); {
+	case err == nil:
 		return caisson.Errorf(caisson.Invalid, "more than one YAML document; keep the first")
+	case !errors.Is(err, io.EOF): // such as text after a mapping in flow style
+		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	d := decoder{}
 	if len(doc.Content) == 1 {

@@ -92,6 +92,7 @@ func TestFaults(t *testing.T) {
 		{"hidden", "Hidden: x\n", []string{"Hidden: unknown key"}},
 		{"syntax", "name: [\n", []string{"not valid YAML"}},
 		{"two documents", "name: a\n---\nname: b\n", []string{"more than one YAML document"}},
+		{"text after a flow mapping", "{name: a}\n\ncount: 1\n", []string{"not valid YAML: line 2"}},
 		{"scalar", "hello", []string{"must be a mapping"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
