@@ -19,7 +19,7 @@ func TestSetup(t *testing.T) {
 		model                                    string
 	}{
 		{caisson.ProviderAnthropic, "", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", []string{"Which model", "2"}, "claude-opus-5"},
-		{caisson.ProviderOpenAI, "5", "", "", "OPENAI_API_KEY", []string{"Which model", ""}, "scripted"},
+		{caisson.ProviderOpenAI, "5", "", "", "OPENAI_API_KEY\nSERVER_API_KEY", []string{"Which model", ""}, "scripted"},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			t.Parallel()
@@ -30,6 +30,9 @@ func TestSetup(t *testing.T) {
 				h.env = append(slices.Clone(h.env), c.base+"="+u.url)
 			}
 			h.fails(2, "not a terminal", "setup")
+			if c.number == "5" { // a vendor's key, which the server would refuse
+				h.runWith(strings.NewReader("sk-vendors"), "credential", "set", "OPENAI_API_KEY", "-")
+			}
 			d := h.sit("setup")
 			d.sees("Whose models")
 			d.types(c.number + "\n")
@@ -69,5 +72,44 @@ func TestSetup(t *testing.T) {
 			d.sees("has providers already")
 			d.ends(4)
 		})
+	}
+}
+
+// TestSetupStoredKey tests that a stored key goes on being used at the server that it was stored for, that the mode of the configuration
+// file stays, and that a file which would become invalid is not changed.
+func TestSetupStoredKey(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure("logLevel: info")
+	if err := os.Chmod(h.configFile(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.env = append(slices.Clone(h.env), "ANTHROPIC_BASE_URL=http://127.0.0.1:1")
+	if r := h.runWith(strings.NewReader("sk-stored"), "credential", "set", "ANTHROPIC_API_KEY", "-"); r.code != 0 {
+		t.Fatal(r)
+	}
+	answer := func() *desk {
+		d := h.sit("setup", "--no-test")
+		d.sees("Whose models")
+		d.types("1\n")
+		d.sees("Which model")
+		d.types("\n")
+		return d
+	}
+	answer().ends(0)
+	text, err := os.ReadFile(h.configFile())
+	if err != nil || !strings.Contains(string(text), "https://api.anthropic.com") || strings.Contains(string(text), "127.0.0.1") {
+		t.Errorf("the configuration is %q, %v", text, err)
+	}
+	if info, err := os.Stat(h.configFile()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	const flow = "{logLevel: info}\n"
+	h.write("config.yaml", flow)
+	refused := answer()
+	refused.ends(2)
+	refused.sees("would not be valid")
+	if text, err := os.ReadFile(h.configFile()); err != nil || string(text) != flow {
+		t.Errorf("the configuration is %q, %v", text, err)
 	}
 }

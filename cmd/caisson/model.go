@@ -101,7 +101,7 @@ func (c *modelImportCmd) Help() string {
 			"caisson model import-prices --source ours - < prices.json")
 }
 
-// importedPrices is the output of import-prices with -o json.
+// importedPrices is the output of import-prices and sync with -o json.
 type importedPrices struct {
 	Source string `json:"source"`
 	Models int    `json:"models"`

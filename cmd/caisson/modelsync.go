@@ -2,9 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -24,15 +25,9 @@ type modelSyncCmd struct {
 
 func (c *modelSyncCmd) Help() string {
 	return "From LiteLLM and OpenRouter it takes prices and limits, as import-prices does; they go before built-in ones, and after those of the configuration. " +
-		"From the server of a provider that a run or setup has taken from the environment, such as Ollama, it takes the names of the models that the server " +
+		"From the server of a provider that a run has taken from the environment, such as Ollama, it takes the names of the models that the server " +
 		"has now; if the server needs a key, that is read from the provider's variable.\n\n" +
 		examples("caisson model sync", "caisson model sync openrouter", "caisson model sync openai")
-}
-
-// syncedModels is the output for a source with -o json.
-type syncedModels struct {
-	Source string `json:"source"`
-	Models int    `json:"models"`
 }
 
 func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
@@ -42,9 +37,9 @@ func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 	sources := c.Sources
 	if len(sources) == 0 {
-		sources = []string{"litellm", "openrouter"}
+		sources = slices.Sorted(maps.Keys(publicLists))
 	}
-	var done []syncedModels
+	var done []importedPrices
 	for _, source := range sources {
 		n := 0
 		if list, ok := publicLists[source]; ok {
@@ -59,11 +54,11 @@ func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
 		} else if n, err = syncServed(ctx, a, cfg, api, source); err != nil {
 			return err
 		}
-		done = append(done, syncedModels{source, n})
+		done = append(done, importedPrices{source, n})
 	}
-	return asList(a, []column[syncedModels]{
-		{name: "SOURCE", value: func(s syncedModels) string { return s.Source }},
-		{name: "MODELS", value: func(s syncedModels) string { return fmt.Sprint(s.Models) }},
+	return asList(a, []column[importedPrices]{
+		{name: "SOURCE", value: func(s importedPrices) string { return s.Source }},
+		{name: "MODELS", value: func(s importedPrices) string { return strconv.Itoa(s.Models) }},
 	})(done, nil)
 }
 

@@ -33,7 +33,7 @@ type sandboxCmd struct {
 
 func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
 
-// nameInList returns a sandbox's name as lists show it: what waits in a pool has none, and is marked.
+// nameInList returns a sandbox's name as lists show it. Sandboxes of a pool have no name and are marked.
 func nameInList(name string, pooled bool) string {
 	if pooled {
 		return "(pool)"

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // setupCmd asks for what a first run needs and writes it into the configuration.
@@ -49,7 +50,7 @@ func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 		s.text, err = []byte(configTemplate), nil
 	}
 	if err != nil {
-		return nil, caisson.Invalidf("config", "%s", err)
+		return nil, localError("config", s.file, err)
 	}
 	if key := regexp.MustCompile(`(?m)^(providers|models)[ \t]*:`).FindSubmatch(s.text); key != nil {
 		return nil, caisson.Errorf(caisson.Conflict, "%s has %s already: edit it, and see caisson model ls", s.file, key[1])
@@ -58,7 +59,11 @@ func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 }
 
 func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
-	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, offer: models.Builtin()}
+	own, err := a.cfg.ownProviders()
+	if err != nil {
+		return err
+	}
+	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	p, list, err := s.provider(ctx)
 	if err != nil {
 		return err
@@ -94,75 +99,106 @@ type setup struct {
 	keys *keyStore
 }
 
-// compatible is the choice of a server that is not a vendor's.
-const compatible = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
+// The choice of a server that is not a vendor's, and the name and the credential of its provider. It has a credential of its own, so
+// that no vendor's key is sent to it.
+const (
+	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
+	compatibleProvider   = "server"
+	compatibleCredential = "SERVER_API_KEY"
+)
 
 // provider asks for a provider and its key, which it stores, and returns the provider with the models that it serves.
 func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
-	names := []string{"Anthropic", "OpenAI", "Google Gemini", "OpenRouter", compatible} // in the order of providerVariables
-	i, err := s.choose(ctx, "Whose models do you use?", names)
+	var names []string
+	for _, v := range providerVariables {
+		names = append(names, v.vendor)
+	}
+	i, err := s.choose(ctx, "Whose models do you use?", append(names, compatible))
 	if err != nil {
 		return p, nil, err
 	}
-	base, keyOptional := "", false
-	v := providerVariables[min(i, len(providerVariables)-1)]
-	switch {
-	case names[i] == compatible:
-		v, keyOptional = providerVariables[1], true
-		if base, err = s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: "); err != nil {
+	if i == len(names) {
+		return s.compatibleServer(ctx)
+	}
+	v := providerVariables[i]
+	p = s.keys.provider(v.provider)
+	stored, err := s.hasKey(ctx, p.Credential)
+	if err != nil {
+		return p, nil, err
+	}
+	if !stored { // otherwise the key is for the server that was used when it was stored
+		key, err := s.vendorKey(ctx, v)
+		if err != nil {
 			return p, nil, err
 		}
-	case v.baseURL != "":
-		base = s.getenv(v.baseURL)
+		base := ""
+		if v.baseURL != "" {
+			base = s.getenv(v.baseURL)
+		}
+		own, models, err := s.keys.server(ctx, v, base, key)
+		if err != nil {
+			return p, nil, err
+		}
+		if _, err := s.keys.api.SetCredential(ctx, p.Credential, key); err != nil {
+			return p, nil, err
+		}
+		if own != nil {
+			p, list = *own, models
+		}
 	}
-	p = s.keys.provider(v.provider)
-	key, err := s.key(ctx, v, p.Credential, keyOptional)
-	if err != nil {
-		return p, nil, err
-	}
-	own, list, err := s.keys.server(ctx, v, base, key)
-	if err != nil {
-		return p, nil, err
-	}
-	if own != nil {
-		p = *own
-	}
-	if len(list) == 0 && names[i] != compatible {
+	if len(list) == 0 {
 		list = slices.DeleteFunc(slices.Clone(s.keys.offer.Models), func(m caisson.Model) bool { return m.Provider != v.provider })
 	}
 	return p, list, nil
 }
 
-// key returns the key of a provider, from its variable or from the terminal, and stores it. A key that is stored already is not asked
-// for; then, and if an optional key was left out, the result is zero.
-func (s *setup) key(ctx context.Context, v keyVariables, credential string, optional bool) (key caisson.Secret, err error) {
-	stored, err := s.keys.api.ListCredentials(ctx)
+// compatibleServer asks for a server that is not a vendor's and for its key, if it needs one.
+func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
+	base, err := s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: ")
 	if err != nil {
-		return key, err
+		return p, nil, err
 	}
-	if slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == credential }) {
-		s.infof("Its key is stored as %s already and is used; to replace it: caisson credential rotate %[1]s", credential)
-		return key, nil
+	p = caisson.Provider{Name: compatibleProvider, Kind: caisson.ProviderOpenAI, BaseURL: strings.TrimSuffix(base, "/")}
+	if err := models.Validate([]caisson.Provider{p}, nil); err != nil {
+		return p, nil, caisson.Invalidf("url", "%s", reportOf(splitErrors(err)[0]).Message)
 	}
-	name, key := s.keys.key(v)
-	switch {
-	case name != "" && !optional:
-		s.infof("The key is taken from %s.", name)
-	default:
-		prompt := "Its key, which is not shown: "
-		if optional {
-			prompt = "Its key, which is not shown; Enter if it needs none: "
-		}
-		key, err = s.promptSecret(ctx, prompt)
-		if optional && caisson.FieldOf(err) == "value" {
-			return caisson.Secret{}, nil
+	key, err := s.promptSecret(ctx, "Its key, which is not shown; Enter if it needs none: ")
+	if err != nil && caisson.FieldOf(err) != "value" { // of that field if nothing was entered
+		return p, nil, err
+	}
+	served, err := servedModels(ctx, p.BaseURL, key)
+	if err != nil {
+		return p, nil, caisson.Invalidf("url", "%s", err)
+	}
+	if !key.IsZero() {
+		p.Credential = compatibleCredential
+		stored, err := s.hasKey(ctx, p.Credential)
+		switch {
+		case err == nil && stored:
+			_, err = s.keys.api.RotateCredential(ctx, p.Credential, key)
+		case err == nil:
+			_, err = s.keys.api.SetCredential(ctx, p.Credential, key)
 		}
 		if err != nil {
-			return key, err
+			return p, nil, err
 		}
 	}
-	_, err = s.keys.api.SetCredential(ctx, credential, key)
-	return key, err
+	return p, ownModels(p, served, nil), nil
+}
+
+// hasKey reports whether a credential is stored.
+func (s *setup) hasKey(ctx context.Context, credential string) (bool, error) {
+	stored, err := s.keys.api.ListCredentials(ctx)
+	return slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == credential }), err
+}
+
+// vendorKey returns the key of a vendor, from its variable or from the terminal.
+func (s *setup) vendorKey(ctx context.Context, v keyVariables) (caisson.Secret, error) {
+	if name, key := s.keys.key(v); name != "" {
+		s.infof("The key is taken from %s.", name)
+		return key, nil
+	}
+	return s.promptSecret(ctx, "Its key, which is not shown: ")
 }
 
 // maxOffered is the number of models that are listed for a choice.
@@ -175,11 +211,10 @@ func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []cais
 		if err != nil {
 			return nil, err
 		}
-		list = ownModels(p, []servedModel{{ID: name}}, nil)
-		if len(list) == 0 {
-			return nil, caisson.Invalidf("model", "%.100q cannot be the name of a model", name)
+		if list = ownModels(p, []servedModel{{ID: name}}, nil); len(list) == 0 {
+			err = caisson.Invalidf("model", "%.100q cannot be the name of a model", name)
 		}
-		return list, nil
+		return list, err
 	}
 	var names []string
 	for _, m := range list[:min(len(list), maxOffered)] {
@@ -217,13 +252,25 @@ func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
-		return err
+	check := defaultConfig()
+	err := strictyaml.Decode([]byte(text), check)
+	if err == nil {
+		err = check.validate()
 	}
-	return durable.Write(s.file, func(f *os.File) error {
+	if err != nil {
+		return caisson.Invalidf("config", "%s would not be valid with the provider (%s); add it by hand: caisson init writes a file with examples", s.file, reportOf(splitErrors(err)[0]).text())
+	}
+	mode := fs.FileMode(0o644)
+	if info, err := os.Stat(s.file); err == nil {
+		mode = info.Mode().Perm()
+	}
+	if err := os.MkdirAll(filepath.Dir(s.file), 0o755); err != nil {
+		return localError("config", s.file, err)
+	}
+	return localError("config", s.file, durable.Write(s.file, func(f *os.File) error {
 		_, err := io.WriteString(f, text)
-		return errors.Join(err, f.Chmod(0o644))
-	})
+		return errors.Join(err, f.Chmod(mode))
+	}))
 }
 
 // choose asks which entry of a list the user means and returns its index. Enter means the first.

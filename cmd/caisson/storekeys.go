@@ -19,9 +19,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// keyVariables are the environment variables of a built-in provider, which are those of its vendor's own libraries.
+// keyVariables are the environment variables of a built-in provider, which are those that its vendor's own libraries read.
 type keyVariables struct {
 	provider string
+	vendor   string   // name for people
 	keys     []string // variables with the key; the first that is set counts
 	baseURL  string   // variable with the base URL of another server with the same API
 }
@@ -30,10 +31,10 @@ type keyVariables struct {
 const openAIBaseURL = "OPENAI_BASE_URL"
 
 var providerVariables = []keyVariables{
-	{"anthropic", []string{"ANTHROPIC_API_KEY"}, "ANTHROPIC_BASE_URL"},
-	{"openai", []string{"OPENAI_API_KEY"}, openAIBaseURL},
-	{"gemini", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}, "GOOGLE_GEMINI_BASE_URL"},
-	{"openrouter", []string{"OPENROUTER_API_KEY"}, ""},
+	{"anthropic", "Anthropic", []string{"ANTHROPIC_API_KEY"}, "ANTHROPIC_BASE_URL"},
+	{"openai", "OpenAI", []string{"OPENAI_API_KEY"}, openAIBaseURL},
+	{"gemini", "Google Gemini", []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}, "GOOGLE_GEMINI_BASE_URL"},
+	{"openrouter", "OpenRouter", []string{"OPENROUTER_API_KEY"}, ""},
 }
 
 // storeKeys makes the key in the environment usable for a run: without a configuration of models, if no key is stored with which

@@ -123,11 +123,12 @@ func (c *column[T]) escape(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// minWidth is how narrow a column is made at most. A table that is too wide even then stays so.
+// minWidth is the minimum width of a wrap or cut column. A table that is too wide even then stays too wide.
 const minWidth = 16
 
-// columnWidths returns the widths of columns in a table of that width; 0 is without limit. Of the columns that may be narrower than their
-// text, wrap has what is left when cut has had its text, but cut has at most half if it is not enough for both.
+// columnWidths returns the widths of the columns in a table of the given width; 0 is without limit. Columns without wrap and cut are as
+// wide as their text. The cut column gets the width of its text as far as the wrap column does not need the rest, and at least half of
+// what the other columns leave. The wrap column gets the remainder.
 func columnWidths[T any](cols []column[T], cells [][]string, width int) []int {
 	widths := make([]int, len(cols))
 	left := width - 2*(len(cols)-1)

@@ -133,7 +133,7 @@ func TestResolveRefuses(t *testing.T) {
 		words string
 	}{
 		{"persona", caisson.RunRequest{Persona: "poet"}, caisson.Invalid, "it has main, critic"},
-		{"model of nobody", caisson.RunRequest{Model: "huge"}, caisson.Invalid, `there is no model "huge"; ours may use big, small`},
+		{"unknown model", caisson.RunRequest{Model: "huge"}, caisson.Invalid, `there is no model "huge"; ours may use big, small`},
 		{"model of others", caisson.RunRequest{Model: "other"}, caisson.Invalid, "it may use big, small"},
 		{"model that is gone", caisson.RunRequest{Model: "gone"}, caisson.Invalid, "model"},
 		{"name of a variable", caisson.RunRequest{Env: map[string]string{"A=B": "x"}}, caisson.Invalid, "variable"},

@@ -78,7 +78,7 @@ type lateProgram struct {
 	program *packed.Program // nil: it is there; guarded by mu
 }
 
-// unpack returns when the program is there. What has failed is tried again by the next call.
+// unpack returns when the file has the program. After an error the next call tries again.
 func (l *lateProgram) unpack() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -55,7 +55,7 @@ func newWorkspaces(p *preparer) workspaces {
 			insert:  p.write(`INSERT INTO sync_receipt (id, account, workspace, sandbox, run, doc) VALUES (?, ?, ?, ?, ?, ?)`),
 			update:  p.write(`UPDATE sync_receipt SET doc = ? WHERE seq = ?`),
 		},
-		notFoundFormat: "there is no receipt %.40q, or not any more; see caisson receipts",
+		notFoundFormat: "there is no receipt %.40q, or not any more; see caisson sync log",
 	})}
 }
 

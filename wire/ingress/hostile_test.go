@@ -263,6 +263,6 @@ func TestWebSocketFlood(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapInuse) - int64(before.HeapInuse); grown > 8<<20 {
-		t.Errorf("%d bytes of memory for %d bytes that nobody reads", grown, sent.Load())
+		t.Errorf("%d bytes of memory for %d bytes that are not read", grown, sent.Load())
 	}
 }

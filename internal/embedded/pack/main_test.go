@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/embedded/packed"
 )
 
-// TestRun tests that the directory has the programs and nothing else, and that what has not changed is not written.
+// TestRun tests that the directory has the programs and nothing else, and that a packed program is not written again while its program is the
+// same.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	dir, program := t.TempDir(), filepath.Join(t.TempDir(), "program")

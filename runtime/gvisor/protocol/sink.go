@@ -27,7 +27,7 @@ const ConnectionsSink = "caisson.connections"
 // The first byte on a connection is its status. All others are content.
 const (
 	DialConnected = 'c'
-	DialRefused   = 'r' // nobody listens
+	DialRefused   = 'r' // no socket listens
 	DialTooMany   = 'm' // the sandbox has MaxConnections connections already
 	DialFailed    = 'f' // another reason
 )
