@@ -110,9 +110,11 @@ func TestDiskLimit(t *testing.T) {
 		h.ok("exec", "a", "--", "rm", file)
 	}
 	h.ok("exec", "a", "--", "/.caisson/inside", "test", "fill", "/root/file", strconv.Itoa(10<<20))
-	r := h.run("cp", h.write("big", strings.Repeat("x", 64<<20)), "a:/root/big")
-	if r.code == 0 || !strings.Contains(r.stderr, "space") {
-		t.Errorf("64M were copied into 32M: %v", r)
+	big := strings.Repeat("x", 64<<20)
+	h.fails(6, "there is no space for", "cp", h.write("big", big), "a:/root/big") // is not begun
+	r := h.runWith(strings.NewReader(big), "sandbox", "files", "write", "a:/root/big")
+	if r.code != 6 || !strings.Contains(r.stderr, "no space") {
+		t.Errorf("64M were written into 32M: %v", r)
 	}
 	if got := h.sh("a", "ls /root"); got != "file" {
 		t.Errorf("of the failed copy there is %q", got)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -130,6 +131,9 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	if err != nil {
 		return localError("path", abs, err)
 	}
+	if err := checkRoom(ctx, api, root, base, dst); err != nil {
+		return err
+	}
 	dir, as := dst.path, base
 	there, err := api.StatFile(ctx, dst.sandbox, dst.path)
 	switch {
@@ -146,6 +150,32 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	go func() { pw.CloseWithError(tree.Pack(root, base, as, pw)) }()
 	defer pr.Close() // makes Pack return if the archive is not read to its end
 	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
+}
+
+// checkRoom returns Exhausted if the tree name in root is larger than the disk that a sandbox may use, so that it is not copied in vain.
+// What is mounted in the sandbox has other limits.
+func checkRoom(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
+	sb, err := api.Get(ctx, dst.sandbox)
+	if err != nil {
+		return err
+	}
+	mounts := []string{sb.Spec.WorkspaceAt}
+	for _, m := range sb.Spec.Mounts {
+		mounts = append(mounts, m.Target)
+	}
+	if v := sb.Spec.Volume; v != nil {
+		mounts = append(mounts, v.Target)
+	}
+	disk := sb.Spec.Resources.Disk
+	if disk == 0 || slices.ContainsFunc(mounts, func(m string) bool { return m != "" && (dst.path == m || strings.HasPrefix(dst.path, m+"/")) }) {
+		return nil
+	}
+	larger, err := tree.LargerThan(root, name, func(string) bool { return false }, int64(disk))
+	if err == nil && larger {
+		return caisson.Errorf(caisson.Exhausted, "there is no space for %s: it is larger than the %s that the sandbox may write to its disk; copy less, or create a sandbox with more --disk",
+			filepath.Join(root.Name(), name), disk)
+	}
+	return err
 }
 
 // sendFile replaces the file dst atomically with the regular file name in root.

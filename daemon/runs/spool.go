@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,7 +94,7 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	left := bound{left: min(int64(d.limits.Workspace), room), ctx: ctx, free: d.free, err: caisson.Errorf(caisson.Exhausted,
-		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", d.limits.Workspace)}
+		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, leave out --workspace-kind copy, or raise runs.workspace", d.limits.Workspace)}
 	if r.Request.Workspace != nil {
 		return d.spoolArchive(ctx, r, left, f)
 	}
@@ -116,6 +117,9 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 	}
 	if mask, err = mask.Within(dir.Path, r.Request.Source); err != nil {
 		return err
+	}
+	if larger, err := tree.LargerThan(root, ".", mask.Hides, left.left); err != nil || larger {
+		return cmp.Or(err, left.err)
 	}
 	list := mask.Lister()
 	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {

@@ -50,13 +50,44 @@ func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w
 	return p.tw.Close()
 }
 
-// packer is the state of one Pack.
+// errLarger ends the measuring of a tree that is too large.
+var errLarger = errors.New("the tree is larger")
+
+// LargerThan reports whether what [PackVisible] would write is larger than most bytes. It reads no file, so that a copy that is bound to
+// fail is refused before its work.
+func LargerThan(root *os.Root, name string, hides func(path string) bool, most int64) (bool, error) {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return false, errno.Wrap(err)
+	}
+	p := packer{root: root, top: len("x") + 1, hides: hides, left: most}
+	err = p.pack(path.Clean(name), "x", 0, info)
+	if errors.Is(err, errLarger) {
+		return true, nil
+	}
+	return false, errno.Wrap(err)
+}
+
+// packer is the state of one Pack, or of one LargerThan.
 type packer struct {
 	root  *os.Root
 	top   int // Length of the prefix that is removed from paths for hides.
 	hides func(path string) bool
-	tw    *tar.Writer
+	tw    *tar.Writer // nil if the tree is only measured
 	buf   []byte
+	left  int64 // bytes that the tree may still have, if it is measured
+}
+
+// header writes the header of an entry, or counts the bytes that the entry has in the archive.
+func (p *packer) header(h *tar.Header) error {
+	if p.tw != nil {
+		return p.tw.WriteHeader(h)
+	}
+	const block = 512
+	if p.left -= block + (h.Size+block-1)/block*block; p.left < 0 {
+		return errLarger
+	}
+	return nil
 }
 
 // packable reports whether a file of that mode can be archived.
@@ -69,6 +100,8 @@ func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 	switch mode := info.Mode(); {
 	case len(as) > maxPath:
 		return caisson.Errorf(caisson.Invalid, "%.80s… is too deep to be copied", as)
+	case mode.IsRegular() && p.tw == nil:
+		err = p.header(&tar.Header{Size: info.Size()})
 	case mode.IsRegular():
 		err = p.file(name, as)
 	case mode.IsDir():
@@ -76,7 +109,7 @@ func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 	case mode.Type() == fs.ModeSymlink:
 		var target string
 		if target, err = p.root.Readlink(name); err == nil {
-			err = p.tw.WriteHeader(&tar.Header{
+			err = p.header(&tar.Header{
 				Typeflag: tar.TypeSymlink, Name: as, Linkname: target, Mode: permBits, ModTime: modTime(info.ModTime()),
 			})
 		}
@@ -97,7 +130,7 @@ func (p *packer) dir(name, as string, dev uint64) error {
 	if err != nil {
 		return err
 	}
-	err = p.tw.WriteHeader(&tar.Header{
+	err = p.header(&tar.Header{
 		Typeflag: tar.TypeDir, Name: as + "/", Mode: int64(info.Mode().Perm()), ModTime: modTime(info.ModTime()),
 	})
 	if err != nil {

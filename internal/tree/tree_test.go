@@ -146,6 +146,35 @@ func TestThereAndBack(t *testing.T) {
 	os.Chmod(filepath.Join(dst, "renamed/readonly"), 0o700)
 }
 
+// TestLargerThan: a tree is measured as it would be packed, without its hidden files, and without reading it.
+func TestLargerThan(t *testing.T) {
+	top := t.TempDir()
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(top, "a/b"), 0o755), os.WriteFile(filepath.Join(top, "a/b/f"), make([]byte, 1000), 0o600),
+		os.Symlink("f", filepath.Join(top, "a/b/l")), os.WriteFile(filepath.Join(top, "huge"), nil, 0o600), os.Truncate(filepath.Join(top, "huge"), 1<<42),
+	); err != nil {
+		t.Fatal(err)
+	}
+	root := open(t, top)
+	hides := func(name string) bool { return name == "huge" }
+	var packed bytes.Buffer
+	if err := PackVisible(root, ".", "x", hides, &packed); err != nil {
+		t.Fatal(err)
+	}
+	const end = 1024 // what ends an archive
+	for most, want := range map[int]bool{packed.Len() - end: false, packed.Len() - end - 1: true, 0: true} {
+		if got, err := LargerThan(root, ".", hides, int64(most)); err != nil || got != want {
+			t.Errorf("%v, %v for %d of %d", got, err, most, packed.Len())
+		}
+	}
+	if got, err := LargerThan(root, ".", func(string) bool { return false }, 1<<40); err != nil || !got {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := LargerThan(root, "none", hides, 1); caisson.KindOf(err) != caisson.NotFound {
+		t.Error(err)
+	}
+}
+
 func TestPackRefuses(t *testing.T) {
 	src := t.TempDir()
 	syscall.Mkfifo(filepath.Join(src, "fifo"), 0o644)
