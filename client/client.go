@@ -271,7 +271,7 @@ func (c *requester) unreachable(ctx context.Context, err error) error {
 	if c.socket != "" {
 		return caisson.Wrap(err, caisson.Unavailable, "no daemon answers on %s; start one with caisson serve", c.socket)
 	}
-	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s", c.base)
+	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s; does it run there, with caisson serve --listen, and is the URL right?", c.base)
 }
 
 // Limits of responses that are read into memory, in bytes.

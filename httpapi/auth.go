@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -35,8 +34,7 @@ func (a *API) Local() http.Handler {
 		}
 		_, err := a.cfg.FindAccount(r.Context(), caller.Account)
 		if caisson.KindOf(err) == caisson.NotFound {
-			err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: fmt.Sprintf(
-				"there is no account %q; caisson token create NAME --account %s makes it", caller.Account, caller.Account)}
+			err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)} // no object of the request is missing
 		}
 		return caller, err
 	})

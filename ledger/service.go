@@ -18,6 +18,8 @@ type ServiceConfig struct {
 	// SpendLogs returns the spend logs of a provider of kind litellm for an account since the given time. Returns NotFound if
 	// there is no such provider. May be nil if no provider is of that kind.
 	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	// FindAccount returns the account of that name; NotFound if there is none. nil: budgets of all accounts may be set.
+	FindAccount func(ctx context.Context, name string) (*caisson.Account, error)
 	// Events receives "budget.set" and "budget.removed" after a change; may be nil.
 	Events caisson.Publisher
 }
@@ -28,6 +30,7 @@ type Service struct {
 	store      caisson.LedgerStore
 	invalidate func(ctx context.Context, budgets ...string) error
 	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	account    func(ctx context.Context, name string) (*caisson.Account, error)
 	events     caisson.Publisher
 
 	reconciling sync.Mutex // held while calls are compared with spend logs
@@ -40,7 +43,7 @@ func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Invalidate == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger service needs a book and a function to invalidate budgets")
 	}
-	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, events: c.Events}, nil
+	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, account: c.FindAccount, events: c.Events}, nil
 }
 
 // scope returns the scope of the accounts that the query is about.
@@ -127,7 +130,11 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	case kind != "sandbox" && !caller.Local:
 		return nil, caisson.Errorf(caisson.Denied, "the budget of an account, a run or a session can be set over the unix socket only")
 	case kind == "account":
-		b.Account = name
+		if b.Account = name; s.account != nil {
+			if _, err := s.account(ctx, name); err != nil {
+				return nil, err
+			}
+		}
 	case kind == "sandbox":
 		account, ok, err := s.book.owners.owner(caisson.Guest{Sandbox: caisson.ID(name)})
 		if err != nil {

@@ -243,11 +243,11 @@ func makeOldData(t *testing.T, u *upstream) {
 	h.configure(h.oldConfig(u)...)
 	d := h.serve()
 	h.ok("budget", "set", "--usd", "100")
+	h.ok("--account", "team-b", "token", "create", "other", "--ttl", "36500d")
 	h.ok("budget", "set", "--calls", "7", "--per", "month", "team-b")
 	h.ok("model", "import-prices", "--source", "ours", h.write("prices.json",
 		`{"x": {"mode": "chat", "litellm_provider": "y", "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}}`))
 	h.ok("token", "create", "ci")
-	h.ok("--account", "team-b", "token", "create", "other", "--ttl", "36500d")
 	h.credential("set", "ROTATED", newKey())
 	h.credential("rotate", "ROTATED", newKey())
 	h.credential("set", "GONE", newKey())

@@ -149,31 +149,6 @@ func (a *app) main(ctx context.Context, args []string) error {
 	return kctx.Run()
 }
 
-// usageError is an error in the command line.
-type usageError struct {
-	err     error
-	command string // the command with the names of its parents, such as "caisson sandbox create"
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// newUsageError returns a usageError for an error of kong's parser.
-func newUsageError(err error) error {
-	u := &usageError{err: err, command: "caisson"}
-	if p, ok := errors.AsType[*kong.ParseError](err); ok && p.Context != nil {
-		if n := p.Context.Selected(); n != nil {
-			u.command = n.FullPath()
-		}
-	}
-	return u
-}
-
-// usagef returns a usageError that a command, and not kong, has found.
-func usagef(command, format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...), command: "caisson " + command}
-}
-
 // outputOf returns the output format that -o selects in arguments that may be invalid: "json", "jsonl", "yaml" or else "table".
 func outputOf(args []string) string {
 	for i, arg := range args {

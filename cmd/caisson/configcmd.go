@@ -181,7 +181,7 @@ func (c *initCmd) Help() string {
 func (c *initCmd) Run(a *app) error {
 	file := firstNonEmpty(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+		return localError("file", filepath.Dir(file), err)
 	}
 	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	if c.Force {
@@ -192,7 +192,7 @@ func (c *initCmd) Run(a *app) error {
 		return caisson.Errorf(caisson.Conflict, "%s exists; use --force to replace it", file)
 	}
 	if err != nil {
-		return err
+		return localError("file", file, err)
 	}
 	if _, err := f.WriteString(configTemplate); err != nil {
 		f.Close()

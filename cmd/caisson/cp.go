@@ -67,7 +67,7 @@ func copyOutArchive(ctx context.Context, a *app, api api, src sandboxPath) error
 	if isTerminal(a.out) {
 		return usagef("cp", "a tar archive cannot be written to a terminal; redirect standard output")
 	}
-	r, err := api.ReadTree(ctx, src.sandbox, src.path)
+	r, err := readTree(ctx, api, src)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) 
 		return localError("path", filepath.Clean(dir), err)
 	}
 	defer root.Close()
-	r, err := api.ReadTree(ctx, src.sandbox, src.path)
+	r, err := readTree(ctx, api, src)
 	if err != nil {
 		return err
 	}
@@ -110,6 +110,19 @@ func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) 
 	return tree.Unpack(r, root, tree.Options{Name: as, Skipped: func(name, target string) {
 		a.infof("caisson: skipped symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
 	}})
+}
+
+// readTree requests the archive of the file or tree at src.
+func readTree(ctx context.Context, api api, src sandboxPath) (io.ReadCloser, error) {
+	r, err := api.ReadTree(ctx, src.sandbox, src.path)
+	if isNotFound(err) {
+		if _, gerr := api.Get(ctx, src.sandbox); gerr != nil {
+			return nil, gerr
+		}
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no %s in the sandbox %s; caisson sandbox files ls %s:%s lists what is beside it",
+			src.path, src.sandbox, src.sandbox, path.Dir(src.path))
+	}
+	return r, err
 }
 
 // copyIn copies the file or tree at src, a path of this machine, to dst: below dst if that is a directory, else as dst.

@@ -48,7 +48,11 @@ func (s *startFlags) exec(ctx context.Context, a *app, api api, target string, r
 		defer removeCreated(ctx, a, api, sb.ID)
 		target = string(sb.ID)
 	}
-	return execIn(ctx, a, api, target, req)
+	err := execIn(ctx, a, api, target, req)
+	if isNotFound(err) && !s.Rm {
+		return caisson.Wrap(err, caisson.NotFound, "%s; to make one from a template or image for this program alone: --rm", reportOf(err).Message)
+	}
+	return err
 }
 
 // execCmd runs a program.

@@ -152,6 +152,9 @@ func (c *runCmd) prompt(a *app) (string, error) {
 		text = string(data)
 	}
 	if strings.TrimSpace(text) == "" {
+		if strings.ContainsAny(c.Agent, " \n") {
+			return "", usagef("run", "%.40q is no agent; write the agent before the prompt: caisson run AGENT PROMPT; caisson agent ls lists the agents", c.Agent)
+		}
 		return "", usagef("run", "there is no prompt; write it after the agent, or give --file")
 	}
 	return text, nil

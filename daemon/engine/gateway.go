@@ -100,7 +100,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		return nil, err
 	}
 	if g.ledger, err = ledger.NewService(ledger.ServiceConfig{
-		Book: g.book, Invalidate: g.manager.Forget, Events: hub, SpendLogs: g.catalog.SpendLogs,
+		Book: g.book, Invalidate: g.manager.Forget, Events: hub, SpendLogs: g.catalog.SpendLogs, FindAccount: data.store.Accounts().Get,
 	}); err != nil {
 		return nil, err
 	}

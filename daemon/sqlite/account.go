@@ -88,7 +88,7 @@ func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisso
 // Get implements [caisson.AccountStore].
 func (a *accounts) Get(ctx context.Context, name string) (*caisson.Account, error) {
 	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
-	return acc, a.db.explainRow(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name))
+	return acc, a.db.explainRow(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q; caisson token create NAME --account %.40s makes it", name, name))
 }
 
 // List implements [caisson.AccountStore]. Accounts are sorted by name.

@@ -202,7 +202,7 @@ func TestParseRule(t *testing.T) {
 		"a.example/icmp":     "neither",
 		"10.0.0.1/8":         "write 10.0.0.0/8",
 		"caisson.internal":   "Caisson's own",
-		"http://a.example":   "",
+		"http://a.example":   "is a URL; write the host and its port",
 		"[a.example]:80":     "[ADDRESS]:PORT",
 		"[2001:db8::/32]:0":  "not a port",
 		"2001:db8::/32:443x": "neither",

@@ -77,6 +77,9 @@ func parseTarget(s string) (target, error) {
 // field.
 func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	field := string(action)
+	if strings.Contains(spec, "://") {
+		return caisson.Rule{}, caisson.Invalidf(field, "%.80q is a URL; write the host and its port, such as example.com:443", spec)
+	}
 	hostPart, ports, protocol, err := splitTarget(spec, field)
 	if err != nil {
 		return caisson.Rule{}, err
