@@ -186,8 +186,7 @@ type Warm struct {
 	// Randomness is the reason why forks of the snapshot draw different random numbers. Without a reason there are no
 	// forks.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
-	// Pool is the number of ready sandboxes to keep for an agent without a service; each is used once.
-	Pool int `json:"pool,omitempty" yaml:"pool"`
+	Pool       int    `json:"pool,omitempty" yaml:"pool" doc:"How many sandboxes are kept ready, each for one run: of an agent with a service, forks of its warm snapshot"`
 }
 
 // AgentStatus is the state of an agent's template and warm snapshot for an account.
@@ -197,6 +196,7 @@ type AgentStatus struct {
 	Snapshot ID        `json:"snapshot,omitempty" doc:"The warm snapshot that runs fork"`
 	WarmedAt time.Time `json:"warmedAt,omitzero"`
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
+	Pool     int       `json:"pool,omitempty" doc:"How many forks of the warm snapshot are kept ready"`
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`
 	// Setup are the commands of the set-up that the driver adds to an agent without one.
 	Setup [][]string `json:"setup,omitempty" doc:"The commands of the set-up that the driver adds"`
@@ -223,6 +223,9 @@ type Agents interface {
 	// WarmAgent makes the agent's warm snapshot again, after building the template if necessary. Returns Invalid for an
 	// agent that has no warm snapshot.
 	WarmAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
+	// SetAgentPool sets how many forks of the agent's warm snapshot are kept ready for runs without a directory of the host, until the
+	// agent is changed. Returns Conflict if it has no warm snapshot.
+	SetAgentPool(ctx context.Context, id string, size int) (*Agent, error)
 	// CheckAgent returns which requirements of the agent, and of each of its skills, are met.
 	CheckAgent(ctx context.Context, id string) ([]AgentCheck, error)
 }

@@ -18,6 +18,7 @@ type Snapshot struct {
 	Spec     Spec              `json:"spec"`
 	Depends  Dependencies      `json:"depends"`
 	Labels   map[string]string `json:"labels,omitempty"`
+	Pool     int               `json:"pool,omitempty" doc:"How many forks of it are kept running in advance"`
 	// Rootfs is only in the store, never in answers.
 	Rootfs    Rootfs    `json:"rootfs,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`

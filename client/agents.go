@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // agents implements [caisson.Agents] by requests to a daemon.
@@ -39,6 +40,11 @@ func (a agents) BuildAgent(ctx context.Context, id string, progress func(caisson
 // WarmAgent implements [caisson.Agents].
 func (a agents) WarmAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
 	return callWithProgress[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "warm"}}, progress)
+}
+
+// SetAgentPool implements [caisson.Agents].
+func (a agents) SetAgentPool(ctx context.Context, id string, size int) (*caisson.Agent, error) {
+	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", id, "pool"}, jsonBody: protocol.PoolSize{Size: size}})
 }
 
 // CheckAgent implements [caisson.Agents].

@@ -30,6 +30,7 @@ func (h agentRoutes) register(rt *router) {
 	registerRoute(rt, newOperation(http.MethodPut, "/agents/{id}", "put-agent", tag, "Create or replace an agent"), h.put)
 	registerRoute(rt, newOperation(http.MethodDelete, "/agents/{id}", "remove-agent", tag, "Delete an agent"), h.remove)
 	registerRoute(rt, newOperation(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "Check the requirements of an agent and its skills"), h.check)
+	registerRoute(rt, newOperation(http.MethodPut, "/agents/{id}/pool", "set-agent-pool", tag, "Set how many forks of an agent's warm snapshot are kept ready"), h.setPool)
 	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Build the root file system of an agent"),
 		progress), serveAgent(rt, h.core.BuildAgent))
 	registerStreamRoute(rt, withEventStream(newOperation(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Rebuild an agent's warm snapshot"),
@@ -72,6 +73,14 @@ func (h agentRoutes) put(ctx context.Context, in *struct {
 
 func (h agentRoutes) remove(ctx context.Context, in *AgentParam) (*noContent, error) {
 	return nil, h.core.RemoveAgent(ctx, in.ID)
+}
+
+func (h agentRoutes) setPool(ctx context.Context, in *struct {
+	AgentParam
+	Body protocol.PoolSize
+},
+) (*agentBody, error) {
+	return answerAgent(h.core.SetAgentPool(ctx, in.ID, in.Body.Size))
 }
 
 func (h agentRoutes) check(ctx context.Context, in *AgentParam) (*body[protocol.Page[caisson.AgentCheck]], error) {

@@ -110,7 +110,8 @@ func agentRows(g *caisson.Agent) [][2]string {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
 	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
-		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())})
+		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())},
+		[2]string{"Pool", unlessZero(g.Status.Pool, strconv.Itoa(g.Status.Pool))})
 	return rows
 }
 
@@ -176,14 +177,29 @@ func (c *agentBuildCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 // agentWarmCmd warms an agent.
-type agentWarmCmd struct{ agentArg }
+type agentWarmCmd struct {
+	agentArg
+	Pool *int `help:"Keep so many forks ready, for runs without a directory; makes a snapshot only if there is none." placeholder:"N"`
+}
 
-func (c *agentWarmCmd) Help() string { return examples("caisson agent warm openclaw") }
+func (c *agentWarmCmd) Help() string {
+	return examples("caisson agent warm openclaw", "caisson agent warm openclaw --pool 2")
+}
 
 func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
-	p := newProgress(a)
-	g, err := api.WarmAgent(ctx, c.Agent, p.update)
-	p.end()
+	var g *caisson.Agent
+	var err error
+	if c.Pool != nil {
+		g, err = api.GetAgent(ctx, c.Agent)
+	}
+	if err == nil && (g == nil || g.Status.Snapshot == "") {
+		p := newProgress(a)
+		g, err = api.WarmAgent(ctx, c.Agent, p.update)
+		p.end()
+	}
+	if err == nil && c.Pool != nil {
+		g, err = api.SetAgentPool(ctx, c.Agent, *c.Pool)
+	}
 	return asDone(a, agentID)(g, err)
 }
 

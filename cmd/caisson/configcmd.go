@@ -44,6 +44,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  memoryReserve: 512MiB
 #  diskReserve: 1GiB
 #  pidsReserve: 1024
+#  poolMemory: 4GiB
 
 # Addresses, or prefixes of addresses, of this machine that none of its interfaces has, for example because a cloud or a router
 # translates its public address one to one. As at the addresses of its interfaces, clients with a token can reach nothing there, and

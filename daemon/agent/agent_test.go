@@ -121,7 +121,7 @@ func TestParseFaults(t *testing.T) {
 		{"kernel with OpenClaw", strings.Replace(good, "exec", "openclaw", 1) + "warm: {randomness: kernel}\n", "warm.randomness", "nothing runs"},
 		{"openssl with a service", good + "service: [x]\nwarm: {randomness: openssl}\n", "", ""}, // is left to the administrator
 		{"pool", good + "warm: {randomness: kernel, pool: 100}\n", "warm.pool", "between"},
-		{"pool of a service", good + "service: [x]\nwarm: {randomness: openssl, pool: 1}\n", "warm.pool", "without a service"},
+		{"pool", good + "service: [x]\nwarm: {randomness: openssl, pool: 65}\n", "warm.pool", "between 0 and 64"},
 		{"directory of a service", good + "service: [x]\nserviceDir: y\n", "serviceDir", "absolute"},
 		{"directory of no service", good + "serviceDir: /y\n", "serviceDir", "no service"},
 		{"tools of exec", good + "tools: {deny: [Bash]}\n", "tools", "cannot be enforced"},

@@ -29,7 +29,5 @@ func (c *checker) warm(a *caisson.Agent) {
 	}
 	if w.Pool < 0 || w.Pool > maxPool {
 		c.addf("warm.pool", "%d is not between 0 and %d", w.Pool, maxPool)
-	} else if w.Pool > 0 && len(a.Service) > 0 {
-		c.addf("warm.pool", "is for agents without a service; this one has a snapshot")
 	}
 }

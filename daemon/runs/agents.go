@@ -103,6 +103,7 @@ func (s *Agents) templateStatus(ctx context.Context, account string, a, full *ca
 		return err
 	case snap != nil:
 		a.Status.Snapshot, a.Status.WarmedAt, a.Status.Size, a.Status.Digest = snap.ID, snap.CreatedAt, snap.Size, snap.Spec.Digest
+		a.Status.Pool = snap.Pool
 	case usesWarmSnapshot(full):
 		a.Status.Problem = s.warm.problem(account, a.ID)
 	}
@@ -119,6 +120,14 @@ func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent,
 		return nil, err
 	}
 	s.events.Publish(ctx, put.Account, "agent.put", put.ID, nil)
+	if put.Warm != nil {
+		if err := s.status(ctx, put); err != nil {
+			return nil, err
+		}
+		if snap := put.Status.Snapshot; snap != "" && put.Status.Pool != put.Warm.Pool {
+			return s.SetAgentPool(ctx, put.ID, put.Warm.Pool)
+		}
+	}
 	return put, nil
 }
 
@@ -168,6 +177,22 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
+}
+
+// SetAgentPool implements [caisson.Agents].
+func (s *Agents) SetAgentPool(ctx context.Context, id string, size int) (*caisson.Agent, error) {
+	a, err := s.GetAgent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if a.Status.Snapshot == "" {
+		return nil, caisson.Errorf(caisson.Conflict, "agent %s has no warm snapshot to fork; make it with: caisson agent warm %s", id, id)
+	}
+	if err := s.snapshots.resize(ctx, a.Status.Snapshot, size); err != nil {
+		return nil, err
+	}
+	a.Status.Pool = size
+	return a, nil
 }
 
 // CheckAgent implements [caisson.Agents].

@@ -95,7 +95,14 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 		return nil, err
 	}
 	c.events.Publish(ctx, snap.Account, "agent.warmed", a.ID, map[string]string{"snapshot": string(snap.ID), "size": snap.Size.String()})
-	return snap, c.snapshots.dropOthers(ctx, a.ID, snap.ID)
+	replaced, err := c.snapshots.list(ctx, a.ID)
+	if err == nil {
+		err = c.snapshots.dropOthers(ctx, a.ID, snap.ID)
+	}
+	if err == nil {
+		err = c.snapshots.setPool(ctx, a, snap, replaced)
+	}
+	return snap, err
 }
 
 // warmUp waits until the agent is ready, runs the warm-up turns, and reduces the agent's size.

@@ -121,7 +121,7 @@ type (
 	lifecycle interface{ caisson.Sandboxes }
 	processes interface{ caisson.Processes }
 	files     interface{ caisson.Files }
-	snapshots interface{ caisson.Snapshots }
+	snapshots interface{ runs.Snapshots }
 	templates interface{ caisson.Templates }
 	terminals interface{ caisson.Terminals }
 	services  interface{ runs.Services }
@@ -334,6 +334,13 @@ func (b *boxes) Fork(ctx context.Context, ref string, req caisson.ForkRequest) (
 		return nil, err
 	}
 	return b.snapshots.Fork(ctx, ref, req)
+}
+
+func (b *boxes) SetPool(ctx context.Context, ref string, size int) error {
+	if err := b.note(ctx, "set pool"); err != nil {
+		return err
+	}
+	return b.snapshots.SetPool(ctx, ref, size)
 }
 
 func (b *boxes) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {

@@ -39,13 +39,19 @@ type Services interface {
 	ServeAgent(ctx context.Context, ref string, s caisson.Service) error
 }
 
+// Snapshots manages snapshots. SetPool sets how many forks of one are made in advance.
+type Snapshots interface {
+	caisson.Snapshots
+	SetPool(ctx context.Context, ref string, size int) error
+}
+
 // Sandboxes contains the services of package sandboxes that runs require.
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
 	Processes caisson.Processes
 	Terminals caisson.Terminals
 	Files     caisson.Files
-	Snapshots caisson.Snapshots
+	Snapshots Snapshots
 	Templates caisson.Templates
 	Policies  Policies
 	Services  Services

@@ -202,7 +202,7 @@ func keyOf(parts ...any) (string, error) {
 
 // snapshots finds and removes warm snapshots.
 type snapshots struct {
-	service  caisson.Snapshots
+	service  Snapshots
 	services *services
 	programs caisson.Programs
 }
@@ -224,6 +224,10 @@ func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (str
 	// Fields that concern only single runs do not change the snapshot.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
+	if b.Warm != nil {
+		b.Warm = new(*b.Warm)
+		b.Warm.Pool = 0
+	}
 	return keyOf(b, models, t.name, t.key)
 }
 
@@ -244,6 +248,23 @@ func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) 
 		return nil, err
 	}
 	return list[i], nil
+}
+
+// setPool sets the pool of a new warm snapshot: as the agent says, or as that of the latest one which it replaces.
+func (s *snapshots) setPool(ctx context.Context, a *caisson.Agent, snap *caisson.Snapshot, replaced []*caisson.Snapshot) error {
+	size := a.Warm.Pool
+	for i := 0; size == 0 && i < len(replaced); i++ {
+		size = replaced[i].Pool
+	}
+	if size == 0 {
+		return nil
+	}
+	return s.resize(ctx, snap.ID, size)
+}
+
+// resize sets the pool of a warm snapshot.
+func (s *snapshots) resize(ctx context.Context, id caisson.ID, size int) error {
+	return s.service.SetPool(ctx, string(id), size)
 }
 
 // list returns the warm snapshots that the caller's account has of an agent, newest first.

@@ -363,3 +363,50 @@ func TestAgentsList(t *testing.T) {
 		t.Errorf("the status is %+v", built.Status)
 	}
 }
+
+// TestWarmPool: runs without a directory use forks that were made in advance; a new snapshot has the pool of the one that it replaces.
+func TestWarmPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.put(warmAgent())
+	_, err := w.Agents().SetAgentPool(w.ctx(), "claw", 1)
+	wantKind(t, err, caisson.Conflict)
+	warm := func() caisson.AgentStatus {
+		return got(w.Agents().WarmAgent(w.ctx(), "claw", func(caisson.Progress) {}))(t).Status
+	}
+	warm()
+	if s := got(w.Agents().SetAgentPool(w.ctx(), "claw", 1))(t).Status; s.Pool != 1 {
+		t.Errorf("the status is %+v", s)
+	}
+	pooled := func() (ids []caisson.ID) {
+		for _, sb := range w.sandboxes() {
+			if sb.Pooled && sb.State == caisson.Running {
+				ids = append(ids, sb.ID)
+			}
+		}
+		return ids
+	}
+	for range 2 {
+		w.eventually(func() bool { return len(pooled()) == 1 })
+		ready := pooled()
+		r := w.claw("hello")
+		wantAnswer(t, r, "you said hello")
+		claimed := slices.ContainsFunc(r.Result.Phases, func(p caisson.Phase) bool { return p.Name == "claim" })
+		if !r.Result.Warm || !claimed || slices.Contains(pooled(), ready[0]) {
+			t.Errorf("the run was warm %v, with phases %v; %v is in the pool", r.Result.Warm, r.Result.Phases, ready)
+		}
+	}
+	first := warm().Snapshot
+	if s := warm(); s.Pool != 1 || s.Snapshot == first {
+		t.Errorf("the new snapshot is %+v", s)
+	}
+	w.eventually(func() bool { return len(pooled()) == 1 })
+	a.Warm.Pool = 2
+	w.put(*a)
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status; s.Pool != 2 {
+		t.Errorf("the status is %+v after the agent has changed", s)
+	}
+	w.eventually(func() bool { return len(pooled()) == 2 })
+	must(t, w.Agents().RemoveAgent(w.ctx(), "claw"))
+	w.empty()
+}

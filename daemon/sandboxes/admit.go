@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
@@ -18,7 +19,8 @@ import (
 type admission struct {
 	limits     Limits
 	runtime    lister
-	memory     caisson.MemoryWaiter         // nil: restored sandboxes have all of their memory at once
+	memory     caisson.MemoryWaiter // nil: restored sandboxes have all of their memory at once
+	surplus    *surplus
 	available  func() (caisson.Size, error) // the available memory of the host in bytes
 	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
 	background *background.Group
@@ -32,11 +34,41 @@ type admission struct {
 // admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
 // reserved until the restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit
-// is reached.
-func (a *admission) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
+// is reached. Sandboxes of pools are given up for others; for a fork of a pool, twice the reserve must remain.
+func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson.Size) (release func(), err error) {
+	if err := a.checkDisk(); err != nil {
+		return nil, err
+	}
+	reserve := a.limits.MemoryReserve
+	if sb.Pooled && need > 0 {
+		if err := a.checkPool(ctx, need); err != nil {
+			return nil, err
+		}
+		reserve *= 2
+	}
+	for {
+		release, err = a.tryAdmit(ctx, sb.ID, need, reserve)
+		if caisson.KindOf(err) != caisson.Exhausted || sb.Pooled || !a.surplus.giveUp(ctx) {
+			return release, err
+		}
+	}
+}
+
+// checkPool returns an Exhausted error if the forks of pools would have more than their share of the memory with one more that needs need
+// bytes.
+func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
+	used, err := a.surplus.memory(ctx)
+	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
+		return caisson.Errorf(caisson.Exhausted, "forks that are made in advance have %s of memory, this one needs %s, and %s is the maximum; raise limits.poolMemory", used, need, most)
+	}
+	return err
+}
+
+// tryAdmit is [admission.admit] for a sandbox that leaves reserve bytes of memory, without giving up others.
+func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve caisson.Size) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.checkCapacity(need); err != nil {
+	if err := a.checkCapacity(need, reserve); err != nil {
 		return nil, err
 	}
 	if a.limits.MaxSandboxes > 0 {
@@ -85,10 +117,34 @@ func (a *admission) releaseMemory(id caisson.ID) {
 	}
 }
 
-// checkCapacity returns an Exhausted error if the host has too little memory, disk space or too few PIDs left for a sandbox that
-// uses need bytes of memory from the start. The caller must hold a.mu.
-func (a *admission) checkCapacity(need caisson.Size) error {
-	if a.limits.MemoryReserve > 0 {
+// waitForMemory waits until a running sandbox has all of its memory.
+func (a *admission) waitForMemory(ctx context.Context, id caisson.ID) error {
+	if a.memory == nil {
+		return nil
+	}
+	return a.memory.WaitForMemory(ctx, id)
+}
+
+// run gives up sandboxes of pools while the host has less memory available than is kept in reserve, until ctx ends.
+func (a *admission) run(ctx context.Context) {
+	for a.limits.MemoryReserve > 0 {
+		if available, err := a.available(); err != nil {
+			a.log.ErrorContext(ctx, "the available memory is not known", "err", err)
+		} else if available < a.limits.MemoryReserve {
+			a.surplus.giveUp(ctx)
+		}
+		select {
+		case <-time.After(checkInterval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// checkCapacity returns an Exhausted error if the host has too little memory or too few PIDs left for a sandbox that uses need bytes of
+// memory from the start and leaves reserve. The caller must hold a.mu.
+func (a *admission) checkCapacity(need, reserve caisson.Size) error {
+	if reserve > 0 {
 		available, err := a.available()
 		if err != nil {
 			return err
@@ -96,20 +152,11 @@ func (a *admission) checkCapacity(need caisson.Size) error {
 		for _, n := range a.reservedMemory {
 			need += n
 		}
-		switch reserve := a.limits.MemoryReserve; {
+		switch {
 		case available < reserve:
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
 		case available-reserve < need:
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this sandbox and those being restored need %s; stop or pause a sandbox", available, reserve, need)
-		}
-	}
-	if reserve := a.limits.DiskReserve; reserve > 0 {
-		free, err := a.free()
-		if err != nil {
-			return err
-		}
-		if free < reserve {
-			return caisson.Errorf(caisson.Exhausted, "the disk of the data directory has %s left and %s are kept in reserve; remove sandboxes, snapshots or workspaces", free, reserve)
 		}
 	}
 	if a.limits.PIDsReserve > 0 {
@@ -122,6 +169,19 @@ func (a *admission) checkCapacity(need caisson.Size) error {
 		}
 	}
 	return nil
+}
+
+// checkDisk returns an Exhausted error if the host has too little disk space left.
+func (a *admission) checkDisk() error {
+	reserve := a.limits.DiskReserve
+	if reserve == 0 {
+		return nil
+	}
+	free, err := a.free()
+	if err == nil && free < reserve {
+		return caisson.Errorf(caisson.Exhausted, "the disk of the data directory has %s left and %s are kept in reserve; remove sandboxes, snapshots or workspaces", free, reserve)
+	}
+	return err
 }
 
 // hostTasks returns the number of processes and threads on the host, and the maximum number that the kernel allows.

@@ -53,7 +53,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	if _, err := b.accounts.Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	admitted, err := b.admission.admit(ctx, sb.ID, 0)
+	admitted, err := b.admission.admit(ctx, sb, 0)
 	if err != nil {
 		return rootfs, err
 	}

@@ -14,7 +14,7 @@ type Lifecycle struct {
 	sandboxes caisson.Table[caisson.Sandbox]
 	planner   *planner
 	creator   *creator
-	pool      *pool
+	pools     *pools
 	changes   *changes
 	verbs     *verbs
 	remover   *remover
@@ -53,7 +53,7 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 		return nil, err
 	}
 	defer hold()
-	if claimed, err := l.pool.claim(ctx, p, &req); claimed != nil || err != nil {
+	if claimed, err := l.pools.create(ctx, p, &req); claimed != nil || err != nil {
 		return claimed, err
 	}
 	return l.creator.execute(ctx, p)

@@ -61,7 +61,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	if err != nil {
 		return nil, err
 	}
-	admitted, err := c.admission.admit(ctx, sb.ID, need)
+	admitted, err := c.admission.admit(ctx, sb, need)
 	if err != nil {
 		return nil, err
 	}

@@ -225,6 +225,34 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 	return plans, nil
 }
 
+// pooled returns the plan for a sandbox of a pool, and the size of the pool: 0, without a plan, if its template or snapshot has none or no
+// longer exists. The sandbox's layers are protected from pruning until the caller calls release.
+func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, release func(), err error) {
+	if key.snapshot == "" {
+		tpl, err := p.catalog.get(ctx, key.template)
+		if caisson.KindOf(err) == caisson.NotFound || err == nil && tpl.Pool == 0 {
+			return nil, 0, func() {}, nil
+		}
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		pl, release, err := p.fresh(ctx, &caisson.CreateRequest{Template: key.template})
+		return pl, tpl.Pool, release, err
+	}
+	snap, err := p.snapshots.Get(ctx, caisson.In(key.account), string(key.snapshot))
+	if caisson.KindOf(err) == caisson.NotFound || err == nil && snap.Pool == 0 {
+		return nil, 0, func() {}, nil
+	}
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{Count: 1})
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	return plans[0], snap.Pool, func() {}, nil
+}
+
 // An origin is the sandbox or snapshot that forks are created from. Its fields are those of the sandbox or snapshot.
 type origin struct {
 	id       caisson.ID

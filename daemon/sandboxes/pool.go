@@ -12,44 +12,98 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
+	"github.com/caisson-dev/caisson/internal/timing"
 )
 
-// pool keeps running sandboxes ready for templates with a pool size.
+// pools keeps running sandboxes ready: for templates, and for snapshots, whose forks they are.
 //
-// A pooled sandbox is an ordinary sandbox of the template's account with Pooled set: running, without a name, and not
-// yet in use. A claim clears Pooled in one transaction, so that two claims cannot get the same sandbox.
-type pool struct {
-	catalog    catalog
+// A pooled sandbox is an ordinary sandbox of the account with Pooled set: running, without a name, and not yet in use. A claim
+// clears Pooled in one transaction, so that two claims cannot get the same sandbox.
+type pools struct {
 	planner    *planner
 	creator    *creator
 	remover    *remover
 	states     states
 	network    network
 	deadlines  *deadlines
+	admission  *admission
 	background *background.Group
 	log        *slog.Logger
 
 	mu      sync.Mutex
-	filling map[string]int // requests to fill each pool that is being filled, by account/name of its template; guarded by mu
+	filling map[poolKey]int // requests to fill each pool that is being filled; guarded by mu
 }
 
-// claim returns a pooled sandbox that matches a plan and its request, or nil if there is none.
-func (p *pool) claim(ctx context.Context, pl *plan, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
+// A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
+type poolKey struct {
+	account  string
+	template string
+	snapshot caisson.ID // "" for the pool of a template
+}
+
+// keyOf returns the key of a template's pool.
+func keyOf(t *caisson.Template) poolKey { return poolKey{t.Account, t.Name, ""} }
+
+// forksOf returns the key of the pool of a snapshot's forks.
+func forksOf(s *caisson.Snapshot) poolKey { return poolKey{s.Account, s.Template, s.ID} }
+
+// contains reports whether a sandbox is in the pool.
+func (k poolKey) contains(sb *caisson.Sandbox) bool {
+	return sb.Pooled && sb.Account == k.account && sb.Template == k.template && sb.Parent == k.snapshot
+}
+
+// fits reports whether a pooled sandbox can be used for want.
+func (k poolKey) fits(sb, want *caisson.Sandbox) bool {
+	if k.snapshot == "" {
+		return matchesSpec(sb, want)
+	}
+	return sb.State == caisson.Running && sb.Reason == "" && sb.Spec.Resources == want.Spec.Resources
+}
+
+// create returns a pooled sandbox that matches a plan and its request, or nil if there is none.
+func (p *pools) create(ctx context.Context, pl *plan, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
 	if pl.from != nil || req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
 	}
-	want := pl.sandbox
-	tpl, err := p.catalog.get(ctx, want.Template)
+	tpl, err := p.planner.catalog.get(ctx, pl.sandbox.Template)
 	if err != nil || tpl.Pool == 0 {
 		return nil, err
 	}
-	defer p.refill(tpl)
-	ready, err := p.pooled(ctx, tpl)
+	got, err := p.claim(ctx, keyOf(tpl), pl.sandbox)
+	if got != nil {
+		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
+	}
+	return got, err
+}
+
+// fork returns a pooled fork of a snapshot that matches a checked request, or nil if there is none. A fork that is running already cannot
+// get a workspace.
+func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.ForkRequest) (*caisson.Sandbox, error) {
+	if snap.Pool == 0 || req.Count != 1 || req.Workspace != nil || req.KeepRandomness {
+		return nil, nil
+	}
+	began := time.Now()
+	plans, err := p.planner.forks(originOf(snap), p.planner.dirs.snapshotDir(snap.ID), req)
+	if err != nil {
+		return nil, err
+	}
+	got, err := p.claim(ctx, forksOf(snap), plans[0].sandbox)
+	if got != nil {
+		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"parent": string(snap.ID)})
+		timing.RecordTime(ctx, "claim", began)
+	}
+	return got, err
+}
+
+// claim returns a sandbox of a pool, which becomes want; nil if there is none. It starts to refill the pool.
+func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (*caisson.Sandbox, error) {
+	defer p.refill(key)
+	ready, err := p.pooled(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range ready {
-		if !matchesSpec(sb, want) {
+		if !key.fits(sb, want) {
 			continue
 		}
 		got, err := p.states.set(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
@@ -60,6 +114,9 @@ func (p *pool) claim(ctx context.Context, pl *plan, req *caisson.CreateRequest) 
 			s.Pooled, s.Name, s.Labels, s.Spec = false, want.Name, want.Labels, want.Spec
 			s.Spec.Command, s.Assigned = command, want.Assigned
 			s.CreatedAt, s.ChangedAt = now(), now()
+			if s.Assigned != nil {
+				s.SharedRandomness = nil // as for other forks for runs, see [creator.start]
+			}
 			setDeadlines(s)
 			return nil
 		})
@@ -79,16 +136,15 @@ func (p *pool) claim(ctx context.Context, pl *plan, req *caisson.CreateRequest) 
 		}
 		p.deadlines.activity.touch(got.ID)
 		p.deadlines.arm(got)
-		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil
 	}
 	return nil, nil
 }
 
-// pooled returns the pooled sandboxes of a template.
-func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sandbox, error) {
-	list, err := p.states.list(ctx, caisson.In(tpl.Account))
-	list = slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.Template != tpl.Name })
+// pooled returns the sandboxes of a pool.
+func (p *pools) pooled(ctx context.Context, key poolKey) ([]*caisson.Sandbox, error) {
+	list, err := p.states.list(ctx, caisson.In(key.account))
+	list = slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !key.contains(sb) })
 	return list, err
 }
 
@@ -101,21 +157,23 @@ func matchesSpec(sb, want *caisson.Sandbox) bool {
 		(len(a.Command) == 0 && len(a.Services) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }
 
-// refill fills a template's pool to its size, in the background.
-func (p *pool) refill(tpl *caisson.Template) {
-	key := tpl.Account + "/" + tpl.Name
+// refill fills a pool to its size, in the background.
+func (p *pools) refill(key poolKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filling[key]++
 	if p.filling[key] > 1 {
 		return
 	}
-	name, account := tpl.Name, tpl.Account
 	p.background.Start(func(ctx context.Context) {
-		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
+		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: key.account})
 		for asked := 0; p.refillRequested(key, &asked); {
-			if err := p.fill(ctx, name); err != nil && ctx.Err() == nil {
-				p.log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
+			if err := p.fill(ctx, key); err != nil && ctx.Err() == nil {
+				level := slog.LevelWarn
+				if caisson.KindOf(err) == caisson.Exhausted {
+					level = slog.LevelInfo // by design: pools get only what others leave
+				}
+				p.log.Log(ctx, level, "a pool could not be filled", "template", key.template, "snapshot", key.snapshot, "account", key.account, "err", err)
 			}
 		}
 	})
@@ -123,7 +181,7 @@ func (p *pool) refill(tpl *caisson.Template) {
 
 // refillRequested reports whether the number of requests to fill a pool has changed since it was *asked, and sets *asked to the
 // new number. If it has not changed, it removes key from p.filling.
-func (p *pool) refillRequested(key string, asked *int) bool {
+func (p *pools) refillRequested(key poolKey, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.filling[key] == *asked || p.background.Context().Err() != nil {
@@ -137,35 +195,23 @@ func (p *pool) refillRequested(key string, asked *int) bool {
 // refillPause is the pause after each sandbox that a refill creates, because claims have priority.
 const refillPause = 10 * time.Millisecond
 
-// fill creates pooled sandboxes of a template until there are enough, and removes surplus and outdated ones.
-func (p *pool) fill(ctx context.Context, name string) error {
+// fill creates the sandboxes of a pool until there are enough, and removes surplus and outdated ones.
+func (p *pools) fill(ctx context.Context, key poolKey) error {
 	for {
-		tpl, err := p.catalog.get(ctx, name)
-		if caisson.KindOf(err) == caisson.NotFound {
-			// The removal of the template may have missed a sandbox that was created just before.
-			_, caller, err := scope(ctx)
-			if err != nil {
-				return err
-			}
-			return p.removeAll(ctx, caller.Account, name)
-		}
+		pl, size, release, err := p.planner.pooled(ctx, key)
 		if err != nil {
 			return err
 		}
-		if tpl.Pool == 0 {
-			return p.removeAll(ctx, tpl.Account, tpl.Name)
+		if size == 0 {
+			// The removal of the template or snapshot may have missed a sandbox that was created just before.
+			release()
+			return p.removeAll(ctx, key)
 		}
-		pl, hold, err := p.planner.fresh(ctx, &caisson.CreateRequest{Template: name})
-		if err != nil {
-			return err
-		}
-		full, err := p.removeUnfit(ctx, tpl, pl.sandbox)
+		full, err := p.removeUnfit(ctx, key, size, pl.sandbox)
 		if err == nil && !full {
-			pl.sandbox.Pooled = true
-			pl.sandbox.Spec.TTL, pl.sandbox.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
-			_, err = p.creator.execute(ctx, pl)
+			err = p.add(ctx, pl)
 		}
-		hold()
+		release()
 		if err != nil || full {
 			return err
 		}
@@ -177,27 +223,40 @@ func (p *pool) fill(ctx context.Context, name string) error {
 	}
 }
 
-// removeUnfit removes the pooled sandboxes of a template that do not match want or exceed the pool size, and reports whether
-// enough are left.
-func (p *pool) removeUnfit(ctx context.Context, tpl *caisson.Template, want *caisson.Sandbox) (full bool, err error) {
-	list, err := p.pooled(ctx, tpl)
+// add creates a pooled sandbox. If it is a fork, add returns when it has all of its memory.
+func (p *pools) add(ctx context.Context, pl *plan) error {
+	pl.sandbox.Pooled = true
+	pl.sandbox.Spec.TTL, pl.sandbox.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
+	sb, err := p.creator.execute(ctx, pl)
+	if err != nil || pl.from == nil {
+		return err
+	}
+	if sb.Reason != "" {
+		return errors.Join(errors.New(sb.Reason), p.remover.discard(ctx, sb.ID, "without the memory of its snapshot", isPooled))
+	}
+	return p.admission.waitForMemory(ctx, sb.ID)
+}
+
+// removeUnfit removes the sandboxes of a pool that cannot be used for want or exceed its size, and reports whether enough are left.
+func (p *pools) removeUnfit(ctx context.Context, key poolKey, size int, want *caisson.Sandbox) (full bool, err error) {
+	list, err := p.pooled(ctx, key)
 	if err != nil {
 		return false, err
 	}
 	fit := 0
 	for _, sb := range list {
-		if fit < tpl.Pool && matchesSpec(sb, want) {
+		if fit < size && key.fits(sb, want) {
 			fit++
 		} else if err := p.remover.discard(ctx, sb.ID, "no longer needed in the pool", isPooled); err != nil {
 			return false, err
 		}
 	}
-	return fit >= tpl.Pool, nil
+	return fit >= size, nil
 }
 
-// removeAll removes all pooled sandboxes of a template.
-func (p *pool) removeAll(ctx context.Context, account, name string) error {
-	list, err := p.pooled(ctx, &caisson.Template{Account: account, Name: name})
+// removeAll removes all sandboxes of a pool.
+func (p *pools) removeAll(ctx context.Context, key poolKey) error {
+	list, err := p.pooled(ctx, key)
 	for _, sb := range list {
 		err = errors.Join(err, p.remover.discard(ctx, sb.ID, "no longer needed in the pool", isPooled))
 	}

@@ -23,7 +23,8 @@ type reconciler struct {
 	network    network
 	watches    *watches
 	deadlines  *deadlines
-	pool       *pool
+	snapshots  caisson.Table[caisson.Snapshot]
+	pools      *pools
 	unresolved *idSet
 	log        *slog.Logger
 }
@@ -79,12 +80,21 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 	return garbage, nil
 }
 
-// refillPools starts to fill the pools of all templates, in the background.
+// refillPools starts to fill the pools of all templates and snapshots, in the background.
 func (r *reconciler) refillPools(ctx context.Context) error {
+	snaps, err := listAll(ctx, r.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	if err != nil {
+		return err
+	}
+	for _, s := range snaps {
+		if s.Pool > 0 {
+			r.pools.refill(forksOf(s))
+		}
+	}
 	tpls, err := listAll(ctx, r.templates, caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
 		if t.Pool > 0 {
-			r.pool.refill(t)
+			r.pools.refill(keyOf(t))
 		}
 	}
 	return err

@@ -100,12 +100,13 @@ type Limits struct {
 	// sandbox starts, and with less than half of it, the sandbox that writes most is stopped.
 	DiskReserve caisson.Size   `yaml:"diskReserve" json:"diskReserve"`
 	PIDsReserve int            `yaml:"pidsReserve" json:"pidsReserve"` // processes of the host that must remain available
+	PoolMemory  caisson.Size   `yaml:"poolMemory" json:"poolMemory"`   // memory of all forks that are made in advance
 	Budget      caisson.Limits `yaml:"-" json:"-"`                     // default budget, for a sandbox whose model grant has none
 }
 
 // DefaultLimits returns the default limits.
 func DefaultLimits() Limits {
-	return Limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024}
+	return Limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024, PoolMemory: 4 << 30}
 }
 
 // Validate returns an Invalid error for every invalid setting, joined. It does not accept 0 for MaxSandboxes.
@@ -119,6 +120,7 @@ func (l *Limits) Validate() error {
 	check(l.MaxSandboxes >= 1, "maxSandboxes", "%d is not at least 1", l.MaxSandboxes)
 	check(l.DiskReserve >= 0, "diskReserve", "is negative")
 	check(l.MemoryReserve >= 0, "memoryReserve", "is negative")
+	check(l.PoolMemory >= 0, "poolMemory", "is negative")
 	check(l.PIDsReserve >= 0, "pidsReserve", "%d is negative", l.PIDsReserve)
 	return errors.Join(errs...)
 }
@@ -131,9 +133,9 @@ type Core struct {
 	deadlines  *deadlines
 	clients    *fileClients
 	diskGuard  *diskGuard
+	admission  *admission
 	expiry     *expiry
 	reconciler *reconciler
-	garbage    *garbage
 	wires      *wireChanges
 	decisions  *decisions
 	api        services
@@ -189,10 +191,6 @@ func New(cfg Config) (*Core, error) {
 	activity := newActivity(cfg.Programs)
 	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
-	admission := &admission{
-		limits: cfg.Limits, runtime: runtime, memory: memory, available: cfg.Host.Available, free: cfg.Host.Free,
-		background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
-	}
 	images := &ImageService{
 		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
 		users: rootfsUsers{boxes, snapshots, templates},
@@ -218,6 +216,10 @@ func New(cfg Config) (*Core, error) {
 		states: states, locks: locks, watches: watches, deadlines: deadlines, processes: processes, workspaces: workspaces, dirs: dirs,
 		network: network, unresolved: unresolved,
 	}
+	admission := &admission{
+		limits: cfg.Limits, runtime: runtime, memory: memory, surplus: &surplus{states, remover, dirs, log},
+		available: cfg.Host.Available, free: cfg.Host.Free, background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
+	}
 	resolver := &resolver{
 		runtime: runtime, states: states, dirs: dirs, freezer: freezer, processes: processes, watches: watches, deadlines: deadlines,
 		remover: remover, unresolved: unresolved, log: log,
@@ -238,9 +240,9 @@ func New(cfg Config) (*Core, error) {
 		accounts: accounts, sandboxes: boxes, states: states, locks: locks, admission: admission, dirs: dirs, workspaces: workspaces,
 		network: network, processes: processes, watches: watches, deadlines: deadlines,
 	}
-	pool := &pool{
-		catalog: catalog, planner: planner, creator: creator, remover: remover, states: states, network: network,
-		deadlines: deadlines, background: background, log: log, filling: map[string]int{},
+	pools := &pools{
+		planner: planner, creator: creator, remover: remover, states: states, network: network, deadlines: deadlines,
+		admission: admission, background: background, log: log, filling: map[poolKey]int{},
 	}
 	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, activity: activity, log: log}
 	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
@@ -252,7 +254,8 @@ func New(cfg Config) (*Core, error) {
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
 	}
 	return &Core{
-		node: cfg.Host.Node, background: background, states: states, deadlines: deadlines, clients: clients, garbage: garbage,
+		node: cfg.Host.Node, background: background, states: states, deadlines: deadlines, clients: clients,
+		admission: admission,
 		diskGuard: &diskGuard{
 			runtime: runtime, states: states, workspaces: workspaces, locks: locks, watches: watches, free: cfg.Host.Free,
 			reserve: cfg.Limits.DiskReserve, log: log,
@@ -263,13 +266,13 @@ func New(cfg Config) (*Core, error) {
 		},
 		reconciler: &reconciler{
 			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
-			watches: watches, deadlines: deadlines, pool: pool, unresolved: unresolved, log: log,
+			watches: watches, deadlines: deadlines, snapshots: snapshots, pools: pools, unresolved: unresolved, log: log,
 		},
 		wires:     wires,
 		decisions: &decisions{events: cfg.Events, background: background, log: log},
 		api: services{
 			lifecycle: &Lifecycle{
-				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pool: pool, changes: changes, verbs: verbs,
+				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pools: pools, changes: changes, verbs: verbs,
 				remover: remover, deadlines: deadlines, writers: writers,
 			},
 			processes: &Processes{finder: finder, states: states, runtime: runtime, activity: activity, traffic: cfg.Network.Traffic, logs: logs},
@@ -279,11 +282,11 @@ func New(cfg Config) (*Core, error) {
 			}},
 			snapshots: &Snapshots{
 				finder: finder, locks: locks, snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden,
-				captures: captures, keeper: keeper, workspaces: workspaces, planner: planner, creator: creator, remover: remover,
+				captures: captures, keeper: keeper, workspaces: workspaces, forker: &forker{planner, creator, remover}, pools: pools,
 			},
 			templates: &Templates{
 				catalog: catalog, templates: templates, accounts: accounts, driver: cfg.Images, images: images, network: network,
-				events: cfg.Events, pool: pool, builder: &builder{
+				events: cfg.Events, pools: pools, builder: &builder{
 					planner: planner, accounts: accounts, admission: admission, hidden: hidden, processes: processes, clients: clients,
 					dirs: dirs, images: cfg.Images, runtime: runtime,
 				},
@@ -308,6 +311,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	c.background.Start(c.expiry.run)
 	c.background.Start(c.diskGuard.run)
+	c.background.Start(c.admission.run)
 	return garbage, c.reconciler.refillPools(ctx)
 }
 
@@ -370,13 +374,13 @@ func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 
 // ProgramsInUse returns the ids of the sets of programs that sandboxes and snapshots of any account depend on.
 func (c *Core) ProgramsInUse(ctx context.Context) (map[string]bool, error) {
-	return c.garbage.programsInUse(ctx)
+	return c.reconciler.garbage.programsInUse(ctx)
 }
 
 // CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
 // and returns them.
 func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	return c.garbage.collect(ctx)
+	return c.reconciler.garbage.collect(ctx)
 }
 
 // Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline or another

@@ -21,9 +21,8 @@ type Snapshots struct {
 	captures   *captures
 	keeper     *keeper
 	workspaces *workspaces
-	planner    *planner
-	creator    *creator
-	remover    *remover
+	forker     *forker
+	pools      *pools
 }
 
 var _ caisson.Snapshots = (*Snapshots)(nil)
@@ -94,7 +93,30 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 		return err
 	}
 	s.events.Publish(ctx, snap.Account, "snapshot.removed", string(snap.ID), nil)
-	return os.RemoveAll(s.dirs.snapshotDir(snap.ID))
+	return errors.Join(s.pools.removeAll(ctx, forksOf(snap)), os.RemoveAll(s.dirs.snapshotDir(snap.ID)))
+}
+
+// SetPool sets how many forks of a snapshot are kept running in advance, at most 64; [Snapshots.Fork] hands them out. They are made
+// again in the background, as far as the limits of the host allow it.
+func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	if size < 0 || size > maxPool {
+		return caisson.Invalidf("pool", "%d is not between 0 and %d", size, maxPool)
+	}
+	snap, err := s.snapshots.Update(ctx, in, ref, func(stored *caisson.Snapshot) error {
+		if size > 0 && !stored.Memory {
+			return caisson.Errorf(caisson.Conflict, "the snapshot has no memory, so its forks are not made in advance")
+		}
+		stored.Pool = size
+		return nil
+	})
+	if err == nil {
+		s.pools.refill(forksOf(snap))
+	}
+	return err
 }
 
 // Fork implements [caisson.Snapshots].
@@ -102,11 +124,14 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	var closeDir func()
 	req.Workspace, closeDir = closeOnce(req.Workspace)
 	defer closeDir()
-	if err := s.planner.checkFork(ctx, &req); err != nil {
+	if err := s.forker.planner.checkFork(ctx, &req); err != nil {
 		return nil, err
 	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
-		return s.forkFrom(ctx, originOf(snap), s.dirs.snapshotDir(snap.ID), &req)
+		if fork, err := s.pools.fork(ctx, snap, &req); fork != nil || err != nil {
+			return []*caisson.Sandbox{fork}, err
+		}
+		return s.forker.fork(ctx, originOf(snap), s.dirs.snapshotDir(snap.ID), &req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
 		return nil, err
 	}
@@ -122,7 +147,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return nil, err
 	}
 	if sb.State == caisson.Paused {
-		return s.forkFrom(ctx, from, s.dirs.inDir(sb.ID, pauseDir), &req)
+		return s.forker.fork(ctx, from, s.dirs.inDir(sb.ID, pauseDir), &req)
 	}
 	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
 	from.capture = caisson.NewID(caisson.SnapshotPrefix)
@@ -131,7 +156,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if err := s.captures.capture(ctx, sb, dir, from.memory); err != nil {
 		return nil, err
 	}
-	forks, err := s.forkFrom(ctx, from, dir, &req)
+	forks, err := s.forker.fork(ctx, from, dir, &req)
 	return forks, errors.Join(err, os.RemoveAll(dir))
 }
 
@@ -139,9 +164,16 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 // time.
 const maxParallelForks = 4
 
-// forkFrom creates running sandboxes from the capture in dir. If the creation of one fails, the others are removed.
-func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req *caisson.ForkRequest) ([]*caisson.Sandbox, error) {
-	plans, err := s.planner.forks(from, dir, req)
+// forker creates forks.
+type forker struct {
+	planner *planner
+	creator *creator
+	remover *remover
+}
+
+// fork creates running sandboxes from the capture in dir. If the creation of one fails, the others are removed.
+func (k *forker) fork(ctx context.Context, from origin, dir string, req *caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	plans, err := k.planner.forks(from, dir, req)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +182,7 @@ func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req *
 	g.SetLimit(maxParallelForks)
 	for i, p := range plans {
 		g.Go(func() (err error) {
-			forks[i], err = s.creator.execute(gctx, p)
+			forks[i], err = k.creator.execute(gctx, p)
 			return err
 		})
 	}
@@ -160,7 +192,7 @@ func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req *
 	for _, f := range forks {
 		if f != nil {
 			always := func(*caisson.Sandbox) bool { return true }
-			err = errors.Join(err, s.remover.discard(context.WithoutCancel(ctx), f.ID, "another fork failed", always))
+			err = errors.Join(err, k.remover.discard(context.WithoutCancel(ctx), f.ID, "another fork failed", always))
 		}
 	}
 	return nil, err

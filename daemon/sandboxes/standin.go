@@ -100,7 +100,7 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
 	// specs finds by the sandbox's id.
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
-	admitted, err := a.admission.admit(ctx, sb.ID, 0)
+	admitted, err := a.admission.admit(ctx, &sb, 0)
 	if err != nil {
 		return nil, nil, err
 	}

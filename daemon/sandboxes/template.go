@@ -24,7 +24,7 @@ type Templates struct {
 	images    *ImageService
 	network   network
 	events    caisson.Publisher
-	pool      *pool
+	pools     *pools
 	builder   *builder
 	builds    keylock.Locks // held while a template is built; the key is account/name
 }
@@ -117,7 +117,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	put, err := t.insertOrReplace(ctx, &tpl)
 	if err == nil {
 		t.events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
-		t.pool.refill(put)
+		t.pools.refill(keyOf(put))
 	}
 	return put, err
 }
@@ -218,7 +218,7 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 		return err
 	}
 	t.events.Publish(ctx, caller.Account, "template.removed", name, nil)
-	return t.pool.removeAll(ctx, caller.Account, name)
+	return t.pools.removeAll(ctx, poolKey{account: caller.Account, template: name})
 }
 
 // BuildTemplate implements [caisson.Templates].
@@ -270,7 +270,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	})
 	if err == nil {
 		t.events.Publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
-		t.pool.refill(done)
+		t.pools.refill(keyOf(done))
 	}
 	return done, err
 }

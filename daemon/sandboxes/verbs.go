@@ -33,7 +33,7 @@ type verbs struct {
 
 // start starts a sandbox that does not run, with its saved files.
 func (v *verbs) start(ctx context.Context, sb *caisson.Sandbox) error {
-	admitted, err := v.admission.admit(ctx, sb.ID, 0)
+	admitted, err := v.admission.admit(ctx, sb, 0)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
 // resume starts a paused sandbox from its pauseDir.
 func (v *verbs) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := v.dirs.inDir(sb.ID, pauseDir)
-	admitted, err := v.admission.admit(ctx, sb.ID, memoryOf(dir))
+	admitted, err := v.admission.admit(ctx, sb, memoryOf(dir))
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	if warm.Status.Snapshot == "" {
 		t.Errorf("%+v", warm)
 	}
+	if got := must(c.Agents.SetAgentPool(ctx, "mine", 1))(t); got.Status.Pool != 1 {
+		t.Errorf("%+v", got.Status)
+	}
 	warm.Description = "changed" // an agent that was read can be stored again; its status is ignored
 	warm.Status.Snapshot = caisson.NewID(caisson.SnapshotPrefix)
 	if put = must(c.Agents.PutAgent(ctx, *warm))(t); put.Description != "changed" || put.Status.Snapshot == warm.Status.Snapshot {
@@ -53,6 +56,10 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	if caisson.KindOf(err) != caisson.Invalid {
 		t.Error(err)
 	}
+	_, err = c.Agents.SetAgentPool(ctx, "caisson", 1)
+	Fails(t, err, caisson.Conflict, "")
+	_, err = c.Agents.SetAgentPool(ctx, "mine", -1)
+	Fails(t, err, caisson.Invalid, "")
 	_, err = c.Agents.PutAgent(ctx, caisson.Agent{ID: "openclaw", Name: "x", Driver: caisson.DriverExec, Image: "host", Command: []string{"x"}})
 	Fails(t, err, caisson.Denied, "")
 	mine.Command = nil
@@ -70,6 +77,7 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	for _, err := range []error{
 		errorOf(c.Agents.GetAgent(ctx, "nobody")), errorOf(c.Agents.BuildAgent(ctx, "nobody", nil)),
 		errorOf(c.Agents.WarmAgent(ctx, "nobody", nil)), errorOf(c.Agents.CheckAgent(ctx, "nobody")),
+		errorOf(c.Agents.SetAgentPool(ctx, "nobody", 1)),
 	} {
 		Fails(t, err, caisson.NotFound, "")
 	}

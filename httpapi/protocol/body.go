@@ -17,6 +17,11 @@ type StopRequest struct {
 	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; the default is 10s"`
 }
 
+// PoolSize is the body of a request to set an agent's pool.
+type PoolSize struct {
+	Size int `json:"size" minimum:"0" maximum:"64" doc:"How many forks of its warm snapshot are kept ready"`
+}
+
 // PolicyTest is the body of a test of a policy.
 type PolicyTest struct {
 	Policy  caisson.Policy `json:"policy"`

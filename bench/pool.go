@@ -1,0 +1,152 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
+)
+
+// poolTimeout limits the time that a pool needs to be full.
+const poolTimeout = 2 * time.Minute
+
+// waitPool waits until n forks of OpenClaw's snapshot are ready.
+func (t *agentStage) waitPool(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	for {
+		list, _, err := t.api.List(ctx, caisson.Filter{Limit: 1000})
+		if err != nil {
+			return fmt.Errorf("wait for a pool of %d: %w", n, err)
+		}
+		ready := 0
+		for _, sb := range list {
+			if sb.Pooled && sb.State == caisson.Running {
+				ready++
+			}
+		}
+		if ready == n {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// withPool calls f while n forks of OpenClaw's snapshot are kept ready, and removes the pool afterwards.
+func (t *agentStage) withPool(ctx context.Context, n int, f func() error) error {
+	if _, err := t.api.SetAgentPool(ctx, openclawAgent, n); err != nil {
+		return err
+	}
+	err := f()
+	_, perr := t.api.SetAgentPool(ctx, openclawAgent, 0)
+	return errors.Join(err, perr, t.waitPool(ctx, 0))
+}
+
+// openclawPool is openclawWarm with a fork that was made in advance for each run, and measures how long another one takes.
+func (s agents) openclawPool(ctx context.Context) error {
+	t, err := s.ensureOpenclaw(ctx)
+	if err != nil {
+		return err
+	}
+	var ours trials
+	var refill samples
+	run := t.measureTalk(&ours, openclawAgent, true)
+	return t.withPool(ctx, 1, func() error {
+		all, err := interleave(ctx, max(s.N/2, 1), func(ctx context.Context) (samples, error) {
+			if err := t.waitPool(ctx, 1); err != nil {
+				return nil, err
+			}
+			ms, err := run(ctx)
+			if err != nil {
+				return nil, err
+			}
+			start := time.Now()
+			err = t.waitPool(ctx, 1)
+			refill = append(refill, milliseconds(time.Since(start)))
+			return ms, err
+		}, side{do: t.claw.turn}.measure())
+		if err != nil {
+			return err
+		}
+		s.addRun(newRow("agent.openclaw.pool", "ms", all[0], openclawOnHost, all[1]).atMostTimes(0.13), ours)
+		s.add(newRow("agent.openclaw.pool.refill", "ms", refill[1:], "", nil))
+		return nil
+	})
+}
+
+// poolDemand is the number of concurrent runs of openclawPoolShort.
+const poolDemand = 3
+
+// openclawPoolShort measures concurrent runs when the pool has one fork: the fastest and the slowest of them.
+func (s agents) openclawPoolShort(ctx context.Context) error {
+	t, err := s.ensureOpenclaw(ctx)
+	if err != nil {
+		return err
+	}
+	var slowest samples
+	return t.withPool(ctx, 1, func() error {
+		all, err := interleave(ctx, max(s.N/4, 1), func(ctx context.Context) (samples, error) {
+			if err := t.waitPool(ctx, 1); err != nil {
+				return nil, err
+			}
+			var runs [poolDemand]*measuredRun
+			err := concurrently(ctx, poolDemand, func(ctx context.Context, i int) (err error) {
+				runs[i], err = t.run(ctx, caisson.RunRequest{Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt})
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			best, worst := runs[0].ms, runs[0].ms
+			for _, r := range runs {
+				best, worst = min(best, r.ms), max(worst, r.ms)
+			}
+			slowest = append(slowest, worst)
+			return samples{best}, t.waitRemoved(ctx, runs[:]...)
+		})
+		if err != nil {
+			return err
+		}
+		s.add(newRow("agent.openclaw.pool.short", "ms", all[0], "", nil))
+		s.add(newRow("agent.openclaw.pool.short.slowest", "ms", slowest[1:], "", nil))
+		return nil
+	})
+}
+
+// openclawDirectory is openclawWarm with a directory of the host, which a fork gets only when it is made.
+func (s agents) openclawDirectory(ctx context.Context) error {
+	t, err := s.ensureOpenclaw(ctx)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.Dir, "claw-directory")
+	if err := sample.Write(dir); err != nil {
+		return err
+	}
+	var ours trials
+	run := ours.record(func(ctx context.Context) (*measuredRun, error) {
+		f, err := os.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		tr, err := t.run(ctx, caisson.RunRequest{Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt, Source: dir, Directory: f})
+		if err != nil {
+			return nil, err
+		}
+		return tr, t.waitRemoved(ctx, tr)
+	}, func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, true)) })
+	all, err := interleave(ctx, max(s.N/4, 1), run, side{do: t.claw.turn}.measure())
+	if err != nil {
+		return err
+	}
+	s.addRun(newRow("agent.openclaw.directory", "ms", all[0], openclawOnHost, all[1]), ours)
+	return nil
+}
