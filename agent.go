@@ -14,6 +14,7 @@ const (
 	DriverExec     = "exec"     // a program that takes a prompt and prints an answer
 	DriverJSONL    = "jsonl"    // a program that prints one JSON value per line
 	DriverACP      = "acp"      // a program that implements the Agent Client Protocol on its standard streams
+	DriverCodex    = "codex"    // a program that implements the protocol of Codex's app server on its standard streams
 	DriverOpenClaw = "openclaw" // OpenClaw: its gateway in the sandbox, or its command line
 )
 
@@ -43,7 +44,7 @@ type Agent struct {
 	Workdir     string            `json:"workdir,omitempty" yaml:"workdir" doc:"The workspace; default /workspace"`
 	User        string            `json:"user,omitempty" yaml:"user"`
 
-	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
+	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,codex,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
 	// Interactive is its own interface for people, started at a terminal for interactive runs.

@@ -48,14 +48,20 @@ func testAgent(t *testing.T, id, model string) {
 	if v := r.Result.Versions; v["agent"] != a.Version || v["digest"] == "" {
 		t.Errorf("its versions are %v, not %s", v, a.Version)
 	}
-	tools := 0
+	tools, parts := 0, 0
 	for _, e := range h.happened(r.ID) {
+		if e.Type == caisson.EventTextDelta {
+			parts++
+		}
 		if e.Type == caisson.EventToolStart || e.Type == caisson.EventToolResult && strings.Contains(e.Result, "given by the host") {
 			tools++
 		}
 	}
 	if tools != 2 {
 		t.Errorf("the call of the tool is not told: %+v", h.happened(r.ID))
+	}
+	if id == "codex" && parts < 5 { // two messages
+		t.Errorf("the answer arrived in %d parts", parts)
 	}
 	h.counted(r, model)
 	r = h.succeeds(append(flags, "Which word was it, "+id+"?")...)

@@ -45,7 +45,11 @@ func agentScript() string {
 		} {
 			fmt.Fprintf(&b, "- {when: {last: %q}, text: %q, calls: %s}\n", turn.last, turn.text, call(turn.command))
 			if turn.then != "" {
-				fmt.Fprintf(&b, "- {when: {last: %q, tool: %s}, text: %q}\n", turn.last, t.tool, turn.then)
+				pace := ""
+				if t.tool == "exec_command" { // Codex, whose answer has to arrive in parts
+					pace = ", chunk: 8, delay: {chunk: 60ms}"
+				}
+				fmt.Fprintf(&b, "- {when: {last: %q, tool: %s}, text: %q%s}\n", turn.last, t.tool, turn.then, pace)
 			}
 		}
 		// By now both runs have left their marks.

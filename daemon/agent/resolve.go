@@ -255,7 +255,7 @@ func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 // needsModel reports whether an agent cannot be started without a model.
 func needsModel(a *caisson.Agent) bool {
 	used, _ := placeholders("command", a.Command)
-	return a.Driver == caisson.DriverOpenClaw || slices.Contains(used, "model")
+	return a.Driver == caisson.DriverOpenClaw || a.Driver == caisson.DriverCodex || slices.Contains(used, "model")
 }
 
 // limitsOf returns an agent's limits, with defaults for those that are not set.

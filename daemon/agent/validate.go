@@ -110,7 +110,7 @@ func (c *checker) sandbox(a *caisson.Agent) {
 
 // driver checks the driver and the commands of the agent.
 func (c *checker) driver(a *caisson.Agent) {
-	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverOpenClaw}
+	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverCodex, caisson.DriverOpenClaw}
 	c.oneOf("driver", a.Driver, drivers...)
 	if len(a.Command) == 0 && a.Driver != caisson.DriverOpenClaw && slices.Contains(drivers, a.Driver) {
 		c.addf("command", "is missing; driver %s needs a command to start", a.Driver)

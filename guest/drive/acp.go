@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
@@ -35,63 +32,13 @@ type acpClient struct {
 }
 
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
-	p, err := Start(t, t.Command, true)
-	if err != nil {
-		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
-	}
-	defer p.Close()
-	out.Mark(task.MarkStarted)
 	c := &acpClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
-
-	// The connection outlives ctx, so that a session/cancel can still be sent.
-	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer hangUp()
-	go c.rpc.write(talk, p.Stdin)
-	var said error
-	var turn sync.WaitGroup
-	done, over := make(chan struct{}), make(chan struct{})
-	turn.Go(func() {
-		defer close(done)
-		if said = c.turn(ctx, talk, out); errors.Is(said, errClosed) {
-			select {
-			case <-p.Ended():
-			case <-time.After(lingerTimeout):
-				said = errors.New("the agent has closed its output without an answer")
-			}
-		}
-		out.Mark(task.MarkAnswer)
-		close(over)
-		p.Stdin.Close() // most agents exit when their input is closed
-	})
-	// For the first half of the grace period the agent can end its turn and the program gets no signal; in the second half the
-	// program has to exit.
-	grace := time.Duration(t.Grace) / 2
-	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		select {
-		case <-over:
-		case <-time.After(grace):
-		}
-		cancel()
-		hangUp()
-	})()
-	tail := p.Output(patient, out, grace, done, func(r io.Reader) { c.rpc.read(talk, r) })
-	hangUp()
-	turn.Wait()
-	end := End{Exit: p.Exit(), Agent: c.state.version}
-	switch {
-	case errors.Is(said, errClosed):
-		end.Error = newError(caisson.RunAgentError, exitMessage(t.Command[0], end.Exit, tail))
-	case said != nil:
-		end.Error = newAgentError(said.Error())
-	}
-	return end, nil
+	return converse(ctx, t, c.state, c.rpc, c.turn)
 }
 
 // turn runs the protocol from initialization to the end of the agent's answer.
-func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
+func (c *acpClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`
 		Can     struct {
@@ -118,8 +65,8 @@ func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 	if err := c.openSession(ctx, hello.Can.Load); err != nil {
 		return err
 	}
-	out.Status("running", "")
-	return c.prompt(ctx, talk, out)
+	c.state.out.Status("running", "")
+	return c.prompt(ctx, talk)
 }
 
 // sessionFile returns the path of the file with the agent's id of the conversation.
@@ -177,7 +124,7 @@ func (c *acpClient) openSession(ctx context.Context, can bool) error {
 
 // prompt sends the prompt and waits for the end of the turn. If ctx is done first, it sends session/cancel and waits until talk
 // is done.
-func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
+func (c *acpClient) prompt(ctx, talk context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})
 	})()
@@ -191,7 +138,7 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 		} `json:"usage"`
 	}
 	c.started.Store(true)
-	out.Mark(task.MarkPrompt)
+	c.state.out.Mark(task.MarkPrompt)
 	err := c.rpc.call(talk, "session/prompt", map[string]any{
 		"sessionId": c.session, "prompt": []any{map[string]string{"type": "text", "text": c.t.Prompt}},
 	}, &end)

@@ -22,6 +22,7 @@ func Drivers() map[string]Driver {
 		caisson.DriverExec:  execDriver{},
 		caisson.DriverJSONL: jsonlDriver{},
 		caisson.DriverACP:   acpDriver{},
+		caisson.DriverCodex: codexDriver{},
 	}
 }
 

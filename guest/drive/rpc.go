@@ -56,11 +56,21 @@ type rpc struct {
 	mu      sync.Mutex
 	last    int                         // id of the last request
 	pending map[string]chan *rpcMessage // channels for the answers to requests, by id
-	closed  bool
+	closed  chan struct{}               // closed with mu at the end of the input
 }
 
 func newRPC(out Out) *rpc {
-	return &rpc{out: out, send: make(chan []byte, maxQueued), pending: map[string]chan *rpcMessage{}}
+	return &rpc{out: out, send: make(chan []byte, maxQueued), pending: map[string]chan *rpcMessage{}, closed: make(chan struct{})}
+}
+
+// isClosed reports whether the input has ended.
+func (c *rpc) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // write sends the queued messages until ctx is done. It runs in a separate goroutine, because the agent may write before it
@@ -107,7 +117,7 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 func (c *rpc) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
+	close(c.closed)
 	for id, waits := range c.pending {
 		delete(c.pending, id)
 		close(waits)
@@ -178,7 +188,7 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	c.mu.Lock()
 	c.last++
 	id := fmt.Sprint(c.last)
-	if c.closed {
+	if c.isClosed() {
 		c.mu.Unlock()
 		return errClosed
 	}

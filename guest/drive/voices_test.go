@@ -23,6 +23,10 @@ var kinds = []Kind{
 		Parts: true, Repeats: true, IgnoresNoise: true, SkipProcessTests: true, NewProtocol: func() Protocol { return &lineVoice{encode: pathsVoice} },
 	},
 	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, HasEndLine: true, IgnoresNoise: true, NewProtocol: func() Protocol { return newACPVoice() }},
+	{
+		Name: "codex server", Driver: caisson.DriverCodex, Parts: true, Repeats: true, Silent: true, HasEndLine: true, IgnoresNoise: true, SkipProcessTests: true, // as acp
+		NewProtocol: func() Protocol { return &codexServerVoice{acpVoice: newACPVoice()} },
+	},
 }
 
 func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) Kind {
@@ -213,6 +217,9 @@ type acpRequest struct {
 		Prompt []struct {
 			Text string `json:"text"`
 		} `json:"prompt"`
+		Input []struct {
+			Text string `json:"text"`
+		} `json:"input"` // of Codex
 	} `json:"params"`
 	Result json.RawMessage `json:"result"`
 	Error  json.RawMessage `json:"error"`
@@ -258,6 +265,64 @@ func (v *acpVoice) stop(reason string) {
 	v.write(obj{"id": v.id, "result": obj{"stopReason": reason}})
 }
 func (v *acpVoice) End() { v.stop("end_turn") }
+
+// codexServerVoice is a minimal app server of Codex.
+type codexServerVoice struct {
+	*acpVoice
+	said strings.Builder
+}
+
+func (v *codexServerVoice) ReadPrompt() string {
+	for {
+		switch r := v.read(); r.Method {
+		case "initialize":
+			v.write(obj{"id": r.ID, "result": obj{"userAgent": "caisson/9.8 (Debian 12.0.0; x86_64) xterm (caisson; 1)", "platformOs": "linux"}})
+			v.notify("configWarning", obj{"summary": "something is missing"})
+		case "thread/start":
+			v.write(obj{"id": r.ID, "result": obj{"thread": obj{"id": "th-1", "ephemeral": true}}})
+		case "turn/start":
+			v.write(obj{"id": r.ID, "result": obj{"turn": obj{"id": "tu-1", "status": "inProgress", "error": nil}}})
+			v.notify("turn/started", obj{"turn": obj{"id": "tu-1", "status": "inProgress"}})
+			v.item("item/completed", obj{"type": "userMessage", "id": "u", "content": []any{obj{"type": "text", "text": "not an answer"}}})
+			return r.Params.Input[0].Text
+		}
+	}
+}
+
+func (v *codexServerVoice) notify(method string, params obj) {
+	params["threadId"] = "th-1"
+	v.write(obj{"method": method, "params": params, "emittedAtMs": 1})
+}
+
+func (v *codexServerVoice) item(method string, item obj) {
+	v.notify(method, obj{"item": item, "turnId": "tu-1"})
+}
+
+func (v *codexServerVoice) Delta(s string) {
+	if v.said.Len() == 0 {
+		v.item("item/started", obj{"type": "agentMessage", "id": "i", "text": "", "phase": nil})
+	}
+	v.said.WriteString(s)
+	v.notify("item/agentMessage/delta", obj{"itemId": "i", "turnId": "tu-1", "delta": s})
+}
+
+func (v *codexServerVoice) Message(s string) {
+	v.said.Reset()
+	v.item("item/completed", obj{"type": "agentMessage", "id": "i", "text": s})
+}
+
+func (v *codexServerVoice) End() {
+	if v.said.Len() > 0 {
+		v.Message(v.said.String())
+	}
+	v.notify("thread/tokenUsage/updated", obj{"tokenUsage": obj{"total": obj{"inputTokens": 10, "cachedInputTokens": 4, "outputTokens": 3}, "modelContextWindow": nil}})
+	v.end("completed", nil)
+}
+
+// end reports that the turn has ended.
+func (v *codexServerVoice) end(status string, err any) {
+	v.notify("turn/completed", obj{"turn": obj{"id": "tu-1", "status": status, "error": err}})
+}
 
 // others are fake agents for tests of one driver.
 var others = map[string]func(){}

@@ -59,7 +59,7 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Agents.SetAgentPool(ctx, "caisson", 1)
 	Fails(t, err, caisson.Conflict, "")
 	_, err = c.Agents.SetAgentPool(ctx, "mine", -1)
-	Fails(t, err, caisson.Invalid, "")
+	Fails(t, err, caisson.Invalid, "size")
 	_, err = c.Agents.PutAgent(ctx, caisson.Agent{ID: "openclaw", Name: "x", Driver: caisson.DriverExec, Image: "host", Command: []string{"x"}})
 	Fails(t, err, caisson.Denied, "")
 	mine.Command = nil

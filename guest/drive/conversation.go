@@ -1,0 +1,66 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// converse starts the program of t, whose standard streams are the other end of rpc, and calls turn, which has the conversation. The
+// context talk of turn outlives ctx, so that a request to cancel the turn can still be sent.
+func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, turn func(ctx, talk context.Context) error) (End, error) {
+	p, err := Start(t, t.Command, true)
+	if err != nil {
+		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
+	}
+	defer p.Close()
+	state.out.Mark(task.MarkStarted)
+	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	go rpc.write(talk, p.Stdin)
+	var said error
+	var wg sync.WaitGroup
+	done, over := make(chan struct{}), make(chan struct{})
+	wg.Go(func() {
+		defer close(done)
+		if said = turn(ctx, talk); errors.Is(said, errClosed) {
+			select {
+			case <-p.Ended():
+			case <-time.After(lingerTimeout):
+				said = errors.New("the agent has closed its output without an answer")
+			}
+		}
+		state.out.Mark(task.MarkAnswer)
+		close(over)
+		p.Stdin.Close() // most agents exit when their input is closed
+	})
+	// For the first half of the grace period the agent can end its turn and the program gets no signal; in the second half the
+	// program has to exit.
+	grace := time.Duration(t.Grace) / 2
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-over:
+		case <-time.After(grace):
+		}
+		cancel()
+		hangUp()
+	})()
+	tail := p.Output(patient, state.out, grace, done, func(r io.Reader) { rpc.read(talk, r) })
+	hangUp()
+	wg.Wait()
+	end := End{Exit: p.Exit(), Agent: state.version}
+	switch {
+	case errors.Is(said, errClosed):
+		end.Error = newError(caisson.RunAgentError, exitMessage(t.Command[0], end.Exit, tail))
+	case said != nil:
+		end.Error = newAgentError(said.Error())
+	}
+	return end, nil
+}
