@@ -60,14 +60,15 @@ type Agent struct {
 	Files      []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
 	// Memory means that the agent keeps conversations itself; for other agents the earlier messages are put into the
 	// workspace.
-	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
-	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
-	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
-	APIs       []string  `json:"apis,omitempty" yaml:"apis" enum:"openai,anthropic,gemini" doc:"APIs in which its program calls models; empty means that it is not known. Driver openclaw speaks openai only"`
-	Tools      ToolRule  `json:"tools,omitzero" yaml:"tools"`
-	Skills     []string  `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
-	SubAgents  []string  `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
-	Personas   []Persona `json:"personas,omitempty" yaml:"personas" doc:"For openclaw: the agents in its configuration in addition to main"`
+	Memory     bool       `json:"memory,omitempty" yaml:"memory"`
+	Background []string   `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
+	Models     []string   `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
+	APIs       []string   `json:"apis,omitempty" yaml:"apis" enum:"openai,anthropic,gemini" doc:"APIs in which its program calls models; empty means that it is not known. Driver openclaw speaks openai only"`
+	Gateway    GatewayUse `json:"gateway,omitzero" yaml:"gateway" doc:"How it may use the model gateway"`
+	Tools      ToolRule   `json:"tools,omitzero" yaml:"tools"`
+	Skills     []string   `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
+	SubAgents  []string   `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
+	Personas   []Persona  `json:"personas,omitempty" yaml:"personas" doc:"For openclaw: the agents in its configuration in addition to main"`
 
 	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
 	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`

@@ -97,6 +97,16 @@ type ModelGrant struct {
 	Record bool     `json:"record,omitempty" yaml:"record" doc:"Keep prompts and answers, redacted and bounded, in the data directory"`
 }
 
+// GatewayUse is the part of a [ModelGrant] that an agent or a request for a run may set, besides models and budget.
+type GatewayUse struct {
+	Rate   Rate     `json:"rate,omitzero" yaml:"rate" doc:"Maximum of model calls over time"`
+	Allow  []string `json:"allow,omitempty" yaml:"allow" maxItems:"4" enum:"provider-tools,remote-urls,beta,server-state" doc:"Features that are otherwise removed or refused"`
+	Record bool     `json:"record,omitempty" yaml:"record" doc:"Keep prompts and answers, redacted and bounded, with the sandbox"`
+}
+
+// GrantNames are the valid values of ModelGrant.Allow.
+var GrantNames = []string{GrantProviderTools, GrantRemoteURLs, GrantBeta, GrantServerState}
+
 // Values of ModelGrant.Allow.
 const (
 	GrantProviderTools = "provider-tools" // tools that the provider executes: web search and fetch, code, mcp

@@ -63,6 +63,7 @@ type RunRequest struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; wider limits only over the unix socket"`
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
+	Gateway *GatewayUse       `json:"gateway,omitempty" doc:"How it may use the model gateway, in addition to what its agent says: a rate can only be lower, and what is allowed can only be more over the unix socket"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	// Interactive opens the agent's own interface at a terminal in the sandbox instead of giving it a prompt. The run ends when that
 	// program does.
@@ -124,6 +125,7 @@ type RunPlan struct {
 	Version int               `json:"version"` // what the fields mean; another build may have another version
 	Agent   string            `json:"agent"`   // hash of the parts of the agent's entry that it was made of
 	Models  []string          `json:"models,omitempty"`
+	Gateway GatewayUse        `json:"gateway,omitzero"`
 	Policy  Policy            `json:"policy"`
 	Env     map[string]string `json:"env,omitempty"`
 	Command []string          `json:"command,omitempty"` // with all placeholders filled in except {prompt}

@@ -43,6 +43,7 @@ type grantFlags struct {
 	Budget    string   `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
 	MaxTokens string   `help:"Maximum number of tokens of its model calls: 200000, 200k or 1M." group:"new" placeholder:"N"`
 	MaxCalls  string   `help:"Maximum number of its model calls." group:"new" placeholder:"N"`
+	gatewayFlags
 }
 
 // createCmd creates a sandbox.
@@ -195,9 +196,13 @@ func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	case err != nil:
 		return nil, err
 	case len(f.Model) > 0:
-		return &caisson.ModelGrant{Models: f.Model, Budget: budget}, nil
-	case !budget.IsZero():
-		return nil, caisson.Invalidf("model", "limits for models need --model")
+		use, err := f.use()
+		if err != nil {
+			return nil, err
+		}
+		return &caisson.ModelGrant{Models: f.Model, Budget: budget, Rate: use.Rate, Allow: use.Allow, Record: use.Record}, nil
+	case !budget.IsZero() || f.given():
+		return nil, caisson.Invalidf("model", "limits and grants for models need --model")
 	}
 	return nil, nil
 }

@@ -35,6 +35,7 @@ type runCmd struct {
 	Interact  bool             `name:"interactive" help:"Use the agent's own interface at this terminal, instead of giving it a prompt; needs -t. Ctrl-P Ctrl-Q leaves, and the run goes on." short:"i"`
 	TTY       bool             `name:"tty" help:"With -i." short:"t"`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
+	gatewayFlags
 	workspaceFlags
 	repoFlags
 }
@@ -60,7 +61,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 			return err
 		}
 		defer done()
-	} else if c.given() {
+	} else if c.workspaceFlags.given() {
 		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
 	}
 	if err := storeKeys(ctx, a, api, c.Agent, c.Model); err != nil {
@@ -98,6 +99,11 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	limits, err := parseLimits(c.MaxCost, c.MaxTokens, c.MaxCalls)
 	if err != nil {
 		return req, err
+	}
+	if c.gatewayFlags.given() {
+		if req.Gateway, err = c.use(); err != nil {
+			return req, err
+		}
 	}
 	req.Limits.Cost, req.Limits.Tokens, req.Limits.Calls = limits.USD, limits.Tokens, limits.Calls
 	if req.Env, err = a.parseEnv(c.Env); err != nil {

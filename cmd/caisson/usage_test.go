@@ -76,6 +76,13 @@ func TestModelFlags(t *testing.T) {
 	if err != nil || len(g.Models) != 2 || *g.Budget.USD != 5*caisson.Dollar || *g.Budget.Calls != 3 || g.Budget.Tokens != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
+	g, err = (&grantFlags{Model: []string{"a"}, gatewayFlags: gatewayFlags{Grant: []string{"beta"}, MaxRate: "30", MaxTPM: "50k", RecordIt: true}}).models()
+	if err != nil || g.Rate != (caisson.Rate{Requests: 30, Tokens: 50_000}) || !slices.Equal(g.Allow, []string{"beta"}) || !g.Record {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if _, err = (&grantFlags{gatewayFlags: gatewayFlags{RecordIt: true}}).models(); caisson.FieldOf(err) != "model" {
+		t.Error(err)
+	}
 	_, err = (&grantFlags{Budget: "5"}).models()
 	if caisson.FieldOf(err) != "model" {
 		t.Error(err)

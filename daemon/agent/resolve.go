@@ -38,6 +38,7 @@ type Settings struct {
 	Model   string   // alias; "" for an agent that calls no model
 	API     string   // API with which Model must be called; the agent's first API if the model supports all of them
 	Models  []string // aliases that it may use, with Model first
+	Gateway caisson.GatewayUse
 	Policy  caisson.Policy
 	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
@@ -69,6 +70,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 		c.personaTools("persona", a, s.Persona)
 	}
 	c.model(a, req.Model, d, s)
+	c.gateway(a, req.Gateway, caller, s)
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
@@ -115,6 +117,39 @@ func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defa
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return !slices.Contains(s.Models, m) }), nil
+}
+
+// gateway sets how a run may use the model gateway: as its agent may, at the lower one of the rates of agent and request, and with
+// what the request allows. Over a token a request may allow only what the agent does.
+func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller caisson.Caller, s *Settings) {
+	s.Gateway = a.Gateway
+	if asked == nil {
+		return
+	}
+	checkGatewayUse(c, "gateway", *asked)
+	s.Gateway.Rate.Requests = lowerRate(a.Gateway.Rate.Requests, asked.Rate.Requests)
+	s.Gateway.Rate.Tokens = lowerRate(a.Gateway.Rate.Tokens, asked.Rate.Tokens)
+	s.Gateway.Record = a.Gateway.Record || asked.Record
+	s.Gateway.Allow = slices.Clone(a.Gateway.Allow)
+	for _, name := range asked.Allow {
+		switch {
+		case slices.Contains(s.Gateway.Allow, name):
+		case !caller.MayUseHost():
+			c.add(&caisson.Error{
+				Kind: caisson.Denied, Field: "gateway.allow", Msg: fmt.Sprintf("%.40q is not in the agent's gateway.allow, and cannot be asked for over a token", name),
+			})
+		default:
+			s.Gateway.Allow = append(s.Gateway.Allow, name)
+		}
+	}
+}
+
+// lowerRate returns the lower one of two rates, of which 0 means no limit.
+func lowerRate(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // mostLimits returns the limits that a run has if its request names none, which are the widest ones over a token.

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -162,6 +163,28 @@ func TestResolveRefuses(t *testing.T) {
 
 // TestResolveToolRules: a tool rule that cannot be enforced, but was stored before such rules were refused, makes the runs fail
 // to which it applies.
+// TestResolveGateway: a request can lower the rate and, over a token, allow nothing that the agent does not.
+func TestResolveGateway(t *testing.T) {
+	a := ours()
+	a.Gateway = caisson.GatewayUse{Rate: caisson.Rate{Requests: 10}, Allow: []string{caisson.GrantBeta}}
+	asked := &caisson.GatewayUse{Rate: caisson.Rate{Requests: 20, Tokens: 1000}, Allow: []string{caisson.GrantProviderTools}, Record: true}
+	s, err := agent.Resolve(a, caisson.RunRequest{Prompt: "x", Gateway: asked}, common, local)
+	want := caisson.GatewayUse{Rate: caisson.Rate{Requests: 10, Tokens: 1000}, Allow: []string{caisson.GrantBeta, caisson.GrantProviderTools}, Record: true}
+	if err != nil || !reflect.DeepEqual(s.Gateway, want) || len(a.Gateway.Allow) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	_, err = agent.Resolve(a, caisson.RunRequest{Prompt: "x", Gateway: asked}, common, token)
+	wantKind(t, err, caisson.Denied, `gateway.allow: "provider-tools" is not in the agent's gateway.allow`)
+	asked.Allow = a.Gateway.Allow
+	if s, err = agent.Resolve(a, caisson.RunRequest{Prompt: "x", Gateway: asked}, common, token); err != nil || len(s.Gateway.Allow) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, bad := range []caisson.GatewayUse{{Allow: []string{"everything"}}, {Rate: caisson.Rate{Tokens: -1}}, {Allow: make([]string, 5)}} {
+		_, err = agent.Resolve(a, caisson.RunRequest{Prompt: "x", Gateway: &bad}, common, local)
+		wantKind(t, err, caisson.Invalid, "gateway.")
+	}
+}
+
 func TestResolveToolRules(t *testing.T) {
 	a := ours()
 	a.Personas = append(a.Personas, caisson.Persona{ID: "reader", Deny: []string{"bash"}})

@@ -235,6 +235,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 			c.addf(fmt.Sprintf("apis[%d]", i), "driver openclaw supports %s only", caisson.APIOpenAI)
 		}
 	}
+	checkGatewayUse(c, "gateway", a.Gateway)
 	c.words("tools.allow", a.Tools.Allow)
 	c.words("tools.deny", a.Tools.Deny)
 	c.toolRule(a)
@@ -274,6 +275,20 @@ func (c *checker) capabilities(a *caisson.Agent) {
 		if len(p.Instructions) > 64<<10 || !utf8.ValidString(p.Instructions) {
 			c.addf(at+".instructions", "is not text of at most 64KiB")
 		}
+	}
+}
+
+// checkGatewayUse checks the use of the model gateway at the path at.
+func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
+	if u.Rate.Requests < 0 || u.Rate.Tokens < 0 {
+		c.addf(at+".rate", "is negative")
+	}
+	if len(u.Allow) > len(caisson.GrantNames) {
+		c.addf(at+".allow", "more than %d", len(caisson.GrantNames))
+		return
+	}
+	for i, name := range u.Allow {
+		c.oneOf(fmt.Sprintf("%s.allow[%d]", at, i), name, caisson.GrantNames...)
 	}
 }
 

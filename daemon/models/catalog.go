@@ -204,9 +204,6 @@ func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.Liste
 	return c.Prices.Prices(ctx, match)
 }
 
-// grantNames are the valid values of ModelGrant.Allow.
-var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
-
 // Check returns an error if a grant cannot be given to the account of the caller.
 func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	caller, err := caisson.CallerOf(ctx)
@@ -226,8 +223,8 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		}
 	}
 	for _, name := range g.Allow {
-		if !slices.Contains(grantNames, name) {
-			return caisson.Invalidf("allow", "%.60q is not one of %s", name, strings.Join(grantNames, ", "))
+		if !slices.Contains(caisson.GrantNames, name) {
+			return caisson.Invalidf("allow", "%.60q is not one of %s", name, strings.Join(caisson.GrantNames, ", "))
 		}
 	}
 	b := g.Budget

@@ -91,7 +91,9 @@ func (x *attempt) assignment() *caisson.Assignment {
 		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.StartableRuns() > 0 && len(x.r.Lineage) < maxDepth,
 	}
 	if len(x.plan.Models) > 0 {
-		a.Models = &caisson.ModelGrant{Models: x.plan.Models}
+		a.Models = &caisson.ModelGrant{
+			Models: x.plan.Models, Rate: x.plan.Gateway.Rate, Allow: x.plan.Gateway.Allow, Record: x.plan.Gateway.Record,
+		}
 	}
 	return a
 }

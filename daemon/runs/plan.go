@@ -74,7 +74,7 @@ const planVersion = 1
 // planOf returns the plan for settings of an agent, whose own interface is used if interactive is set.
 func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.RunPlan, error) {
 	key, err := planKey(a)
-	p := &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Policy: s.Policy, Env: s.Env, Command: s.Command}
+	p := &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Gateway: s.Gateway, Policy: s.Policy, Env: s.Env, Command: s.Command}
 	if interactive {
 		p.Command = s.Interactive
 	}
@@ -83,7 +83,7 @@ func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.Run
 
 // planKey returns a hash of the parts of an agent that plans are made of.
 func planKey(a *caisson.Agent) (string, error) {
-	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Tools, a.Personas)
+	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Gateway, a.Tools, a.Personas)
 }
 
 // check returns the plan that an attempt of a run executes, with what the run may do now: its limits, and models that have

@@ -86,11 +86,17 @@ func TestPlan(t *testing.T) {
 			w.config.Agents.Budget = caisson.Limits{Calls: new(int64(9))}
 			w.up()
 			w.models.set(nil, "small", "large")
-			w.put(caisson.Agent{ID: "a", Models: []string{"small", "large"}, Env: map[string]string{"MADE": "planned"}})
+			w.put(caisson.Agent{
+				ID: "a", Models: []string{"small", "large"}, Env: map[string]string{"MADE": "planned"},
+				Gateway: caisson.GatewayUse{Allow: []string{caisson.GrantBeta}, Record: true},
+			})
 			var granted []string
 			w.on("tell", func(v *turn) int {
 				r := w.stored(caisson.ID(env(v.task.Env, "CAISSON_RUN")))
-				granted = w.box(r.Sandbox).Assigned.Models.Models
+				g := w.box(r.Sandbox).Assigned.Models
+				if granted = g.Models; g.Record != slices.Contains(g.Allow, caisson.GrantBeta) {
+					t.Errorf("the grant is %+v", g)
+				}
 				v.text(env(v.task.Env, "MADE"))
 				return v.end(nil)
 			})
