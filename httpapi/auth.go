@@ -19,50 +19,56 @@ var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must exist,
 // so that a mistyped name does not make one; only a request for a token makes accounts.
 func (a *API) Local() http.Handler {
-	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
-		caller := caisson.Caller{Account: caisson.LocalAccount, Local: true}
-		v, ok := r.Header[protocol.AccountHeader]
-		if !ok {
-			return caller, nil
-		}
-		caller.Account = strings.Join(v, ",")
-		if !accountName.MatchString(caller.Account) {
-			return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", caller.Account)
-		}
-		if caller.Account == caisson.LocalAccount || r.Method == http.MethodPost && r.URL.Path == protocol.Prefix+"/tokens" {
-			return caller, nil
-		}
-		_, err := a.cfg.FindAccount(r.Context(), caller.Account)
-		if caisson.KindOf(err) == caisson.NotFound {
-			err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)} // no object of the request is missing
-		}
-		return caller, err
+	return a.middleware(func(r *http.Request) (caisson.Caller, *caisson.Token, error) {
+		caller, err := a.localCaller(r)
+		return caller, nil, err
 	})
+}
+
+// localCaller returns the caller of a request over the unix socket.
+func (a *API) localCaller(r *http.Request) (caisson.Caller, error) {
+	caller := caisson.Caller{Account: caisson.LocalAccount, Local: true}
+	v, ok := r.Header[protocol.AccountHeader]
+	if !ok {
+		return caller, nil
+	}
+	caller.Account = strings.Join(v, ",")
+	if !accountName.MatchString(caller.Account) {
+		return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", caller.Account)
+	}
+	if caller.Account == caisson.LocalAccount || r.Method == http.MethodPost && r.URL.Path == protocol.Prefix+"/tokens" {
+		return caller, nil
+	}
+	_, err := a.cfg.FindAccount(r.Context(), caller.Account)
+	if caisson.KindOf(err) == caisson.NotFound {
+		err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)} // no object of the request is missing
+	}
+	return caller, err
 }
 
 // Remote returns the handler for TCP. Requests need a bearer token and act for its account; a request that specifies another
 // account, or refers to descriptors, gets Denied. A [tokenLimiter] limits how many wrong tokens each source may send.
 func (a *API) Remote() http.Handler {
 	tries := newTokenLimiter()
-	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
+	return a.middleware(func(r *http.Request) (caisson.Caller, *caisson.Token, error) {
 		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; create one with caisson token create")
+			return caisson.Caller{}, nil, caisson.Errorf(caisson.Unauthed, "a token is required; create one with caisson token create")
 		}
 		token, err := a.findToken(r, tries, secret)
 		if err != nil {
-			return caisson.Caller{}, err
+			return caisson.Caller{}, nil, err
 		}
 		if err := admitConn(r.Context()); err != nil {
-			return caisson.Caller{}, err
+			return caisson.Caller{}, nil, err
 		}
 		if v, ok := r.Header[protocol.AccountHeader]; ok && strings.Join(v, ",") != token.Account {
-			return caisson.Caller{}, caisson.Errorf(caisson.Denied, "a token acts for its own account only")
+			return caisson.Caller{}, nil, caisson.Errorf(caisson.Denied, "a token acts for its own account only")
 		}
 		if r.Header.Get(protocol.HandlesHeader) != "" {
-			return caisson.Caller{}, errHostPath()
+			return caisson.Caller{}, nil, errHostPath()
 		}
-		return caisson.Caller{Account: token.Account, Token: token.ID}, nil
+		return caisson.Caller{Account: token.Account, Token: token.ID}, token, nil
 	})
 }
 

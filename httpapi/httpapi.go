@@ -44,6 +44,7 @@ type API struct {
 	cfg       Config
 	router    *router
 	handles   *handleTable
+	calls     *tokenCalls
 	done      chan struct{} // closed by Close, which ends streams
 	closeOnce sync.Once     // closes done
 }
@@ -57,7 +58,7 @@ func New(cfg Config) (*API, error) {
 		return nil, errors.New("httpapi: Answers, FindToken, FindAccount and Log are required")
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
-	a := &API{cfg: cfg, handles: newHandleTable(), done: make(chan struct{})}
+	a := &API{cfg: cfg, handles: newHandleTable(), calls: newTokenCalls(), done: make(chan struct{})}
 	a.router = newRouter(cfg.Log, a.done)
 	once := idempotency{answers: cfg.Answers, log: cfg.Log}
 
@@ -73,7 +74,7 @@ func New(cfg Config) (*API, error) {
 	templateRoutes{cfg.Templates}.register(a.router)
 	imageRoutes{cfg.Images, a.handles}.register(a.router)
 	eventRoutes{cfg.Events}.register(a.router)
-	tokenRoutes{cfg.Tokens}.register(a.router)
+	tokenRoutes{cfg.Tokens, a.calls}.register(a.router)
 	policyRoutes{cfg.Policies}.register(a.router)
 	credentialRoutes{cfg.Credentials}.register(a.router)
 	auditRoutes{cfg.Audit}.register(a.router)

@@ -26,7 +26,7 @@ const uploadTimeout = 10 * time.Minute
 
 // middleware wraps the routes in the steps that all requests of a listener have in common. Access is denied by default:
 // authenticate runs before any route; only /healthz needs no authentication.
-func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error)) http.Handler {
+func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *caisson.Token, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
 		w := &responseTracker{ResponseWriter: raw}
 		defer a.router.recover(w, r)
@@ -50,7 +50,14 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error
 			io.WriteString(w, "ok\n")
 			return
 		}
-		caller, err := authenticate(r)
+		caller, token, err := authenticate(r)
+		ctx := caisson.WithCaller(r.Context(), caller)
+		if err == nil && token != nil {
+			var end func()
+			if ctx, end, err = a.calls.begin(ctx, token); err == nil {
+				defer end()
+			}
+		}
 		if err != nil {
 			switch caisson.KindOf(err) {
 			case caisson.Exhausted:
@@ -62,8 +69,7 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error
 			a.router.fail(w, r, err)
 			return
 		}
-		r = r.WithContext(caisson.WithCaller(r.Context(), caller))
-		a.router.serve(w, r)
+		a.router.serve(w, r.WithContext(ctx))
 	})
 }
 

@@ -10,7 +10,10 @@ import (
 )
 
 // tokenRoutes serves the management of tokens.
-type tokenRoutes struct{ core caisson.Tokens }
+type tokenRoutes struct {
+	core  caisson.Tokens
+	calls *tokenCalls
+}
 
 func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
@@ -54,5 +57,9 @@ func (h tokenRoutes) remove(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.core.RemoveToken(ctx, id)
+	if err := h.core.RemoveToken(ctx, id); err != nil {
+		return nil, err
+	}
+	h.calls.revoke(id)
+	return nil, nil
 }

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// tokenCalls are the requests over TCP that are being served, by token. It is safe for concurrent use.
+type tokenCalls struct {
+	mu      sync.Mutex
+	next    int
+	calls   map[caisson.ID]map[int]context.CancelCauseFunc
+	removed map[caisson.ID]bool // tokens that were removed since the start: one may have been found just before that
+}
+
+func newTokenCalls() *tokenCalls {
+	return &tokenCalls{calls: map[caisson.ID]map[int]context.CancelCauseFunc{}, removed: map[caisson.ID]bool{}}
+}
+
+func errTokenRemoved() error { return caisson.Errorf(caisson.Unauthed, "the token was removed") }
+
+// begin returns the context of a request with a token, which ends when the token is removed or expires. The caller must call end when
+// the request has been served. Returns Unauthed if the token has been removed.
+func (t *tokenCalls) begin(ctx context.Context, token *caisson.Token) (_ context.Context, end func(), err error) {
+	stop := func() {}
+	if token.ExpiresAt != nil {
+		ctx, stop = context.WithDeadlineCause(ctx, *token.ExpiresAt, caisson.Errorf(caisson.Unauthed, "the token expired at %s", token.ExpiresAt.Format(time.RFC3339)))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.removed[token.ID] {
+		cancel(nil)
+		stop()
+		return nil, nil, errTokenRemoved()
+	}
+	t.next++
+	n := t.next
+	if t.calls[token.ID] == nil {
+		t.calls[token.ID] = map[int]context.CancelCauseFunc{}
+	}
+	t.calls[token.ID][n] = cancel
+	return ctx, func() {
+		cancel(nil)
+		stop()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if delete(t.calls[token.ID], n); len(t.calls[token.ID]) == 0 {
+			delete(t.calls, token.ID)
+		}
+	}, nil
+}
+
+// revoke ends the requests with a token that was removed.
+func (t *tokenCalls) revoke(id caisson.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removed[id] = true
+	for _, cancel := range t.calls[id] {
+		cancel(errTokenRemoved())
+	}
+}
