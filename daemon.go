@@ -50,7 +50,7 @@ type DaemonStatus struct {
 	PID        int      `json:"pid"`
 	Background bool     `json:"background" doc:"It was started by a command and ends when it is idle"`
 	DataDir    string   `json:"dataDir"`
-	Listen     []string `json:"listen" doc:"Addresses on which it listens: its unix socket, and host:port"`
+	Listen     []string `json:"listen" doc:"Addresses on which it listens: its unix socket, host:port of the API, and those of gateway, ingress and ssh after these words"`
 	Sandboxes  int      `json:"sandboxes" doc:"Sandboxes of all accounts"`
 	Running    int      `json:"running" doc:"Sandboxes of all accounts with processes"`
 	Runs       int      `json:"runs" doc:"Runs of all accounts that have not ended"`

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testbin"
 )
@@ -99,6 +100,38 @@ func TestSandboxesOutliveTheDaemon(t *testing.T) {
 	if got := h.ok("exec", "a", "--", "bash", "-c", dial, "bash", "1.1.1.1:443"); !strings.HasPrefix(got, "1.1.1.1:443 refused ") {
 		t.Errorf("%q", got)
 	}
+}
+
+// TestCopiedDataDirectory tests that a daemon on a copy of a data directory does not act on the sandboxes that run under the original.
+func TestCopiedDataDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.serve()
+	h.ok("sandbox", "create", "--name", "a")
+	h.ok("sandbox", "create", "--name", "b")
+	h.ok("exec", "-d", "a", "--", "sh", "-c", "echo here > /tmp/mark; sleep 1000")
+	poll.Until(t, settle, func() bool { return h.run("exec", "a", "--", "test", "-s", "/tmp/mark").code == 0 })
+	d.end()
+	copied := newHost(t)
+	if out, err := exec.Command("cp", "-a", h.data, copied.data).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	other := copied.serve()
+	for _, name := range []string{"a", "b"} {
+		if sb := copied.show(name); sb.State == caisson.Running {
+			t.Errorf("in the copy %s is %s", name, sb.State)
+		}
+	}
+	copied.ok("sandbox", "rm", "a")
+	copied.ok("sandbox", "create", "--name", "c")
+	d = h.serve()
+	if got := h.sh("a", "cat /tmp/mark"); got != "here" {
+		t.Errorf("the sandbox of the original says %q", got)
+	}
+	h.sh("b", "true")
+	copied.sh("c", "true")
+	d.end()
+	other.end()
 }
 
 // TestStartTime limits the start time of Caisson's processes. Each one runs the initialisation of all packages in its

@@ -1,6 +1,9 @@
 package test_test
 
 import (
+	"fmt"
+	"net"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,7 +52,7 @@ func TestOperateDaemon(t *testing.T) {
 	if strings.Join(done.Applied, " ") != "logLevel models" || strings.Join(done.NeedRestart, " ") != "limits" {
 		t.Errorf("%+v", done)
 	}
-	if r := h.run("model", "ls"); !strings.Contains(r.stdout, "\nnew ") || !strings.Contains(r.stderr, "daemon read it (limits)") {
+	if r := h.run("model", "ls"); !strings.Contains(r.stdout, "\nnew ") || !strings.Contains(r.stderr, "daemon read it (limits); to apply it: caisson daemon restart") {
 		t.Error(r)
 	}
 	h.ok("run", "caisson", "--model", "new", "hello") // the wire process knows, too
@@ -68,7 +71,25 @@ func TestOperateDaemon(t *testing.T) {
 		t.Error(err)
 	}
 	h.waitFor(func() bool { return strings.Count(h.daemonLog(), "the configuration is invalid") == 2 })
-	h.fails(2, "logLevel", "daemon", "reload") // the command finds it itself
+	h.fails(2, "logLevel", "daemon", "reload")
+	h.fails(2, "logLevel", "daemon", "restart") // before it stops the daemon
+	// Commands go on with the daemon.
+	for _, args := range [][]string{{"ps"}, {"daemon", "status"}, {"exec", "a", "--", "true"}} {
+		if r := h.run(args...); r.code != 0 || !strings.Contains(r.stderr, "the configuration is invalid; the daemon goes on with what it has read") {
+			t.Error(r)
+		}
+	}
+	if r := h.run("doctor"); !strings.Contains(r.stdout, "configuration  failed") {
+		t.Error(r)
+	}
+	// A port that is in use is found before the daemon is stopped, too.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config("new", "listen: "+taken.Addr().String())
+	h.fails(4, "another program listens on", "daemon", "restart")
+	taken.Close()
 	config("newer", "limits: {maxSandboxes: 7}", "logLevel: debug")
 	if got := h.ok("model", "ls", "-q"); got != "new" {
 		t.Errorf("after an invalid configuration there is %s", got)
@@ -100,6 +121,17 @@ func TestOperateDaemon(t *testing.T) {
 	d := h.serve()
 	h.env = h.env[:len(h.env)-1] // without CAISSON_HOST
 	h.fails(4, "restart it there, for example with systemctl restart caisson", "daemon", "restart")
+	if r := h.run("daemon", "logs"); !strings.Contains(r.stderr, "this is the log of an earlier one") {
+		t.Error(r)
+	}
+	hidden := h.socket() + ".hidden"
+	if err := os.Rename(h.socket(), hidden); err != nil {
+		t.Fatal(err)
+	}
+	h.fails(4, fmt.Sprintf("end it with: kill %d", d.cmd.Process.Pid), "daemon", "stop")
+	if err := os.Rename(hidden, h.socket()); err != nil {
+		t.Fatal(err)
+	}
 	h.ok("daemon", "stop")
 	if err := d.cmd.Wait(); err != nil {
 		t.Errorf("a daemon that was stopped: %v", err)

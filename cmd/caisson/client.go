@@ -19,7 +19,7 @@ type api = *client.Client
 // mistake in the arguments, is returned before a daemon is started. Kong panics if a provider returns an error that is not a
 // pointer, as an [syscall.Errno].
 func (a *app) connect(ctx context.Context) (api, error) {
-	cfg, err := a.config()
+	cfg, err := connection(ctx, a)
 	var start func(context.Context) error
 	if err == nil && cfg.Host == "" {
 		start = func(ctx context.Context) error { return ensureDaemon(ctx, cfg) }
@@ -37,7 +37,7 @@ type checked struct{}
 
 // connectRunning is like connect, for commands that can work without a daemon: it starts none.
 func (a *app) connectRunning(ctx context.Context) (api, error) {
-	cfg, err := a.config()
+	cfg, err := connection(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/sshserver"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -127,6 +130,11 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		}
 		c.File = c.lookedFor
 	}
+	return c, c.override(g, getenv)
+}
+
+// override overrides the settings of the file with the environment and then with g.
+func (c *config) override(g globals, getenv func(string) string) (err error) {
 	for _, s := range []struct {
 		value *string
 		env   string
@@ -151,11 +159,35 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		c.Token = caisson.NewSecret(t)
 	}
 	if c.DataDir != "" {
-		if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
-			return nil, err
+		c.DataDir, err = filepath.Abs(c.DataDir)
+	}
+	return err
+}
+
+// connectionKeys are the settings with which commands find their daemon, at the beginning of a line of the file.
+var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+["']?([^"'#\s]+)`)
+
+// loadConnection returns the settings with which commands find their daemon, of a file that cannot be used otherwise.
+func loadConnection(g globals, getenv func(string) string) (*config, error) {
+	c := defaultConfig()
+	data, err := readSmall(firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range connectionKeys.FindAllSubmatch(data, -1) {
+		value := string(m[2])
+		switch string(m[1]) {
+		case "dataDir":
+			c.DataDir = value
+		case "host":
+			c.Host = value
+		case "account":
+			c.Account = value
+		case "caFile":
+			c.CAFile = value
 		}
 	}
-	return c, nil
+	return c, errors.Join(c.override(g, getenv), checkHost(c.Host, !c.Token.IsZero()))
 }
 
 // withFileName adds the name of the file to each error in err.
@@ -333,6 +365,27 @@ func (a *app) config() (*config, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+	a.cfg = c
+	return c, nil
+}
+
+// connection returns the settings of this invocation. If they are invalid while the daemon that they name serves, it returns those with
+// which that is found, and warns: an error in the file must not keep users from a daemon that goes on with what it has read.
+func connection(ctx context.Context, a *app) (*config, error) {
+	c, invalid := a.config()
+	if invalid == nil {
+		return c, nil
+	}
+	c, err := loadConnection(a.globals, a.getenv)
+	if err != nil {
+		return nil, invalid
+	}
+	if c.Host == "" {
+		if up, err := isListening(ctx, c.SocketPath()); !up || err != nil {
+			return nil, invalid
+		}
+	}
+	a.infof("caisson: the configuration is invalid; the daemon goes on with what it has read: %s", safetext.Escape(splitErrors(invalid)[0].Error()))
 	a.cfg = c
 	return c, nil
 }

@@ -265,7 +265,7 @@ func (c *configShowCmd) printInForce(a *app, cfg *config, st *caisson.DaemonStat
 	}
 	a.infof("# in force in the daemon with pid %d, from %s", st.PID, firstNonEmpty(st.Settings.File, "defaults"))
 	if len(st.Settings.Changed) > 0 {
-		a.infof("# the file has other values for: %s; see caisson daemon reload", strings.Join(st.Settings.Changed, ", "))
+		a.infof("# the file has other values for: %s; to apply them: %s", strings.Join(st.Settings.Changed, ", "), applyCommand(st.Settings.Changed))
 	}
 	if st.Settings.Invalid != "" {
 		a.infof("# the file is invalid: %s", st.Settings.Invalid)

@@ -42,8 +42,8 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 	if os.Geteuid() != 0 {
 		return caisson.Errorf(caisson.Denied, needRoot)
 	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return engine.DataDirError(cfg.DataDir, err)
+	if err := engine.CheckDataDir(cfg.DataDir); err != nil {
+		return err
 	}
 	unlock, err := lockFile(ctx, filepath.Join(cfg.DataDir, startLockName))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -37,8 +40,8 @@ type localDaemon struct {
 }
 
 // ProvideDaemon returns the daemon of the data directory. These commands do not act on daemons elsewhere.
-func (c *daemonCmd) ProvideDaemon(a *app) (*localDaemon, error) {
-	cfg, err := a.config()
+func (c *daemonCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+	cfg, err := connection(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +96,7 @@ func (c *daemonStatusCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 			{"Configuration", firstNonEmpty(s.Settings.File, "defaults; there is no file")},
 		}
 		if len(s.Settings.Changed) > 0 {
-			rows = append(rows, [2]string{"Not in force", strings.Join(s.Settings.Changed, ", ") + "; see caisson daemon reload"})
+			rows = append(rows, [2]string{"Not in force", strings.Join(s.Settings.Changed, ", ") + "; to apply: " + applyCommand(s.Settings.Changed)})
 		}
 		if s.Settings.Invalid != "" {
 			rows = append(rows, [2]string{"Invalid", s.Settings.Invalid})
@@ -128,6 +131,9 @@ func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 // stop ends the daemon, waits until its process is gone, and returns its pid; 0 if none runs.
 func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int, err error) {
 	if up, err := isListening(ctx, d.cfg.SocketPath()); !up || err != nil {
+		if pid := engine.LockHolder(d.cfg.DataDir); err == nil && pid > 0 {
+			err = caisson.Errorf(caisson.Conflict, "the daemon with pid %d does not listen on %s any more, which may have been removed; end it with: kill %d", pid, d.cfg.SocketPath(), pid)
+		}
 		return 0, err
 	}
 	if pid, err = socketOwner(ctx, d.cfg.SocketPath()); err != nil {
@@ -203,6 +209,9 @@ func (c *daemonRestartCmd) Help() string {
 func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	if api, err := d.client(ctx); err == nil {
 		s, err := api.Status(ctx)
+		if err := d.checkStart(s); err != nil {
+			return err
+		}
 		switch {
 		case err == nil && !s.Background:
 			return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", s.PID)
@@ -221,6 +230,29 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 		a.infof("caisson: a daemon with pid %d serves %s", pid, d.cfg.DataDir)
 	}
 	return err
+}
+
+// checkStart returns an error if a daemon could not start with the configuration as it is now, before the present one, whose state is s
+// if it reports one, is stopped.
+func (d *localDaemon) checkStart(s *caisson.DaemonStatus) error {
+	cfg, err := loadConfig(d.a.globals, d.a.getenv)
+	if err != nil {
+		return err
+	}
+	if err := cfg.validate(); err != nil || s == nil {
+		return err
+	}
+	for setting, addr := range map[string]string{"listen": cfg.Listen, "gateway.listen": cfg.Gateway.Listen, "ingress.listen": cfg.Ingress.Listen, "ssh.listen": cfg.SSH.Listen} {
+		if addr == "" || slices.ContainsFunc(s.Listen, func(l string) bool { return strings.HasSuffix(l, addr) }) {
+			continue
+		}
+		l, err := reach.Listen(setting, addr)
+		if err != nil {
+			return err
+		}
+		l.Close()
+	}
+	return nil
 }
 
 // daemonReloadCmd has the daemon read its configuration again.
@@ -272,6 +304,11 @@ const logTail = 4 << 20
 
 func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err error) {
 	name := filepath.Join(d.cfg.DataDir, daemonLogName)
+	if api, err := d.client(ctx); err == nil {
+		if s, err := api.Status(ctx); err == nil && !s.Background {
+			a.infof("caisson: the daemon with pid %d was started with caisson serve and writes its log to its standard error, for example journalctl -u caisson; this is the log of an earlier one", s.PID)
+		}
+	}
 	f, err := os.Open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

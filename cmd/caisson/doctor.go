@@ -6,6 +6,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // doctorCmd checks this machine.
@@ -17,11 +18,19 @@ func (c *doctorCmd) Help() string {
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
+	configured := caisson.Check{Name: "configuration", Status: hostcheck.OK, Detail: "there is no file; defaults are used"}
 	cfg, err := a.config()
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		configured.Status, configured.Detail, configured.Remedy = hostcheck.Failed, safetext.Escape(splitErrors(err)[0].Error()), "edit the file; caisson config show --file prints what it says"
+		cfg = defaultConfig()
+		if of, err := loadConnection(a.globals, a.getenv); err == nil {
+			cfg = of
+		}
+	case cfg.File != "":
+		configured.Detail = cfg.File + " is valid"
 	}
-	checks := hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()})
+	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
 	err = printChecks(a, "CHECK", checks, func(c caisson.Check) (name, status, detail, remedy string) {
 		return c.Name, c.Status, c.Detail, c.Remedy

@@ -115,9 +115,11 @@ func (s *settings) State(st *caisson.DaemonStatus) {
 	s.check()
 	st.Background = s.background
 	st.Listen = append(st.Listen, s.inForce.SocketPath())
-	for _, l := range []string{s.inForce.Listen, s.inForce.Gateway.Listen} {
-		if l != "" {
-			st.Listen = append(st.Listen, l)
+	for _, l := range []struct{ prefix, addr string }{
+		{"", s.inForce.Listen}, {"gateway ", s.inForce.Gateway.Listen}, {"ingress ", s.inForce.Ingress.Listen}, {"ssh ", s.inForce.SSH.Listen},
+	} {
+		if l.addr != "" {
+			st.Listen = append(st.Listen, l.prefix+l.addr)
 		}
 	}
 	st.Settings = caisson.Settings{File: s.inForce.File, InForce: map[string]any{}, Changed: slices.Clone(s.changed), Invalid: s.invalid}
@@ -178,6 +180,14 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	return done, nil
 }
 
+// applyCommand returns the command that puts changed settings in force.
+func applyCommand(changed []string) string {
+	if slices.ContainsFunc(changed, func(key string) bool { return slices.Contains(runTimeKeys, key) }) {
+		return "caisson daemon reload"
+	}
+	return "caisson daemon restart"
+}
+
 // changedNow returns the keys of settings that the files have other values for at present.
 func (s *settings) changedNow() []string {
 	s.mu.Lock()
@@ -199,7 +209,7 @@ func (n *notices) show(of client.Notice) {
 			n.a.infof("caisson: the daemon has the version %.60q and this command %q; to have both alike: caisson daemon restart", of.Version, ours)
 		}
 		if of.Changed != "" {
-			n.a.infof("caisson: the configuration has changed since the daemon read it (%s); to apply it: caisson daemon reload", safetext.Escape(of.Changed))
+			n.a.infof("caisson: the configuration has changed since the daemon read it (%s); to apply it: %s", safetext.Escape(of.Changed), applyCommand(strings.Split(of.Changed, ", ")))
 		}
 	})
 }

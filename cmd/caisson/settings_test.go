@@ -111,7 +111,7 @@ func TestNotices(t *testing.T) {
 	var errs strings.Builder
 	n := &notices{a: &app{stdio: stdio{err: &errs}}}
 	for range 2 {
-		n.show(client.Notice{Version: "\x1b[2J", Changed: "models\x1b[2J"})
+		n.show(client.Notice{Version: "\x1b[2J", Changed: "models, \x1b[2J"})
 	}
 	if got := errs.String(); strings.Count(got, "\n") != 2 || strings.Contains(got, "\x1b") || !strings.Contains(got, "caisson daemon restart") || !strings.Contains(got, "caisson daemon reload") {
 		t.Errorf("%q", got)

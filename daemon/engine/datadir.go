@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,12 +50,8 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if cfg.Data.Dir, err = filepath.Abs(cfg.Data.Dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Data.Dir, 0o700); err != nil {
-		return nil, DataDirError(cfg.Data.Dir, err)
-	}
-	// If the directory already existed with a wider mode, other users could read it.
-	if err := os.Chmod(cfg.Data.Dir, 0o700); err != nil {
-		return nil, DataDirError(cfg.Data.Dir, err)
+	if err := CheckDataDir(cfg.Data.Dir); err != nil {
+		return nil, err
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
@@ -61,8 +60,12 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 		return nil, err
 	}
 	back.Push(d.unlock)
-	if d.instance, err = instanceID(d.path); err != nil {
+	var copied bool
+	if d.instance, copied, err = instanceID(d.path); err != nil {
 		return nil, DataDirError(d.path, err)
+	}
+	if copied {
+		cfg.Log.WarnContext(ctx, "the data directory is a copy of another one; sandboxes that ran under the original are not running here", "dir", d.path)
 	}
 	if d.root, err = os.OpenRoot(d.path); err != nil {
 		return nil, err
@@ -129,6 +132,19 @@ func setHolder(f *os.File) {
 	}
 }
 
+// LockHolder returns the pid of the daemon that uses a data directory; 0 if none does, or if it is not known.
+func LockHolder(dir string) int {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+		return 0
+	}
+	return holder(f)
+}
+
 // holder returns the pid of the process that holds the lock on f; 0 if it is not known, as that of an earlier build.
 func holder(f *os.File) int {
 	text := make([]byte, 20)
@@ -137,20 +153,85 @@ func holder(f *os.File) int {
 	return pid
 }
 
-// instanceID returns the id of the data directory, which is part of the names of all objects on the host.
-func instanceID(dir string) (caisson.ID, error) {
-	path := filepath.Join(dir, "instance")
+// instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data directory
+// gets an id of its own, so that it does not take over the sandboxes that run under the original: the file "place" has the path and
+// the inode of the directory, and a directory is a copy if it has neither of them.
+func instanceID(dir string) (id caisson.ID, copied bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", false, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	inode := strconv.FormatUint(st.Ino, 10)
+	place, err := readIfThere(filepath.Join(dir, "place"))
+	if err != nil {
+		return "", false, err
+	}
+	data, err := readIfThere(filepath.Join(dir, "instance"))
+	if err != nil {
+		return "", false, err
+	}
+	if inodeBefore, pathBefore, ok := strings.Cut(place, " "); data != "" && ok && inodeBefore != inode && pathBefore != dir {
+		data, copied = "", true
+	}
+	if data == "" {
+		id = caisson.NewID(caisson.InstancePrefix)
+		err = replaceFile(filepath.Join(dir, "instance"), string(id))
+	} else {
+		id, err = caisson.ParseID(caisson.InstancePrefix, data)
+	}
+	if now := inode + " " + dir; err == nil && place != now {
+		err = replaceFile(filepath.Join(dir, "place"), now)
+	}
+	return id, copied, err
+}
+
+// readIfThere returns the content of a file, "" if it does not exist.
+func readIfThere(path string) (string, error) {
 	data, err := os.ReadFile(path)
-	if err == nil {
-		return caisson.ParseID(caisson.InstancePrefix, string(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
 	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	id := caisson.NewID(caisson.InstancePrefix)
+	return string(data), err
+}
+
+// replaceFile replaces the content of a file in one step.
+func replaceFile(path, content string) error {
 	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, []byte(id), 0o600); err != nil {
-		return "", err
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return err
 	}
-	return id, os.Rename(tmp, path)
+	return os.Rename(tmp, path)
+}
+
+// CheckDataDir returns Invalid if dir cannot be a data directory: because it belongs to another user, or because it has files and is not
+// one. A directory that does not exist is created. The mode of a data directory becomes 0700, since other users could read it.
+func CheckDataDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return DataDirError(dir, err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return DataDirError(dir, err)
+	}
+	const other = "choose another one with --data or CAISSON_DATA"
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return caisson.Invalidf("dataDir", "%s belongs to the user with uid %d, not to %d; change its owner, or %s", dir, st.Uid, os.Geteuid(), other)
+	}
+	if info.Mode().Perm() == 0o700 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return DataDirError(dir, err)
+	}
+	ours := func(e fs.DirEntry) bool {
+		return e.Name() == "instance" || e.Name() == "lock" || e.Name() == "caisson.db"
+	}
+	if len(entries) > 0 && !slices.ContainsFunc(entries, ours) {
+		return caisson.Invalidf("dataDir", "%s has files and is not a data directory of Caisson; %s", dir, other)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return DataDirError(dir, err)
+	}
+	return nil
 }

@@ -111,7 +111,29 @@ func parseSSHKey(line string) ([]byte, error) {
 	if err != nil || len(blob) > maxSSHKey || len(blob) <= len(prefix) || !bytes.HasPrefix(blob, prefix) {
 		return nil, caisson.Invalidf("sshKey", "is damaged: its second word is no %s", words[0])
 	}
+	if words[0] == "ssh-rsa" && rsaBits(blob[len(prefix):]) < minRSABits {
+		return nil, caisson.Invalidf("sshKey", "is an RSA key of less than %d bits, which is too weak; create another one with ssh-keygen -t ed25519", minRSABits)
+	}
 	return blob, nil
+}
+
+const minRSABits = 2048
+
+// rsaBits returns the size of the modulus of an RSA key, rounded up to bytes; 0 if it is malformed. numbers are the exponent and the
+// modulus, each after its length (RFC 4253, section 6.6).
+func rsaBits(numbers []byte) int {
+	var n []byte
+	for range 2 {
+		if len(numbers) < 4 {
+			return 0
+		}
+		size := binary.BigEndian.Uint32(numbers)
+		if numbers = numbers[4:]; uint64(size) > uint64(len(numbers)) {
+			return 0
+		}
+		n, numbers = numbers[:size], numbers[size:]
+	}
+	return 8 * len(bytes.TrimLeft(n, "\x00"))
 }
 
 // hashSSHKey returns the hash of a key in the store. No secret of a token has it, because none contains a zero byte.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,17 @@ func TestSSHKeys(t *testing.T) {
 	}
 	if _, err := tokens.CreateSSHKey(as(t, "a", false), "a", "x", "ssh-ed25519 "+key, 0); caisson.KindOf(err) != caisson.Denied {
 		t.Errorf("a token creates another: %v", err)
+	}
+	rsa := func(bits int) string {
+		modulus := append([]byte{0, 0x80}, make([]byte, bits/8-1)...)
+		b := append([]byte("\x00\x00\x00\x07ssh-rsa\x00\x00\x00\x03\x01\x00\x01"), binary.BigEndian.AppendUint32(nil, uint32(len(modulus)))...)
+		return "ssh-rsa " + base64.StdEncoding.EncodeToString(append(b, modulus...))
+	}
+	if _, err := tokens.CreateSSHKey(local, "a", "x", rsa(1024), 0); !strings.Contains(caisson.MessageOf(err), "less than 2048 bits") {
+		t.Error(err)
+	}
+	if _, err := tokens.CreateSSHKey(local, "a", "x", rsa(2048), 0); err != nil {
+		t.Error(err)
 	}
 	token, err := tokens.CreateSSHKey(local, "a", "x", "ssh-ed25519 "+key+" ada@laptop\n", 0)
 	if err != nil {

@@ -112,7 +112,10 @@ func adopt(r *Runtime) error {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
-		if err == nil && json.Unmarshal(data, &s.state) == nil && s.state.Main.alive() {
+		if err == nil && json.Unmarshal(data, &s.state) == nil && filepath.Dir(s.state.Cgroup) != r.cfg.Cgroup {
+			s.state = state{} // of another instance, whose data directory was copied: its processes are not this one's
+		}
+		if s.state.Main.alive() {
 			s.done = make(chan struct{})
 			if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
 				s.mainExited()
