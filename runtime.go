@@ -187,10 +187,19 @@ type RuntimeSpec struct {
 type Programs struct {
 	Current string               // the set that sandboxes are started with
 	Older   func(id string) bool // reports whether this daemon works with another set, which is still there; nil: with none
+	Newer   func(id string) bool // reports whether a set is of a newer build, whose protocol this one does not know; nil: none is
 }
 
 // Supports reports whether this daemon works with a set of programs.
 func (p Programs) Supports(id string) bool { return id == p.Current || p.Older != nil && p.Older(id) }
+
+// Whose describes the build of a set of programs that Supports reports false for, to complete a sentence.
+func (p Programs) Whose(id string) string {
+	if p.Newer != nil && p.Newer(id) {
+		return "of a newer build of Caisson, whose protocol this one does not know"
+	}
+	return "of another build of Caisson"
+}
 
 // A RuntimeMount mounts a host directory in a sandbox.
 type RuntimeMount struct {

@@ -25,7 +25,8 @@ const counter = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\n
 const released = "528076a00fd9b6053f3690d1ad0b7f8b6975005c"
 
 // TestUpgrade tests that sandboxes, snapshots and warm agents of the released version go on with their memory under a daemon of this one, and
-// under one whose gVisor is another, too, and that programs go when nothing depends on them any more.
+// under one whose gVisor is another, too, that the released version refuses the data directory then, and that programs go when nothing depends on
+// them any more.
 func TestUpgrade(t *testing.T) {
 	testneed.Full(t, "builds three more binaries; TestOlderPrograms in daemon/sandboxes has the fake runtime")
 	t.Parallel()
@@ -107,6 +108,12 @@ func TestUpgrade(t *testing.T) {
 	}
 	h.ok("agent", "warm", "counter")
 	d.end()
+	// The released version refuses what a later one has written, and changes nothing.
+	h.bin = old
+	if _, err := h.tryServe(); err == nil || !strings.Contains(err.Error(), "the data directory was written by a newer Caisson") {
+		t.Errorf("the released version on a data directory of this one: %v", err)
+	}
+	h.bin = builds[1]
 	d = h.serve()
 	defer d.end()
 	poll.Until(t, settle, func() bool { return programs() == 1 })

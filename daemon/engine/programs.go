@@ -170,6 +170,12 @@ func (p *programs) Usable(id string) bool {
 	return err == nil
 }
 
+// Newer reports whether a set is of a build whose protocol is newer than this one's.
+func (p *programs) Newer(id string) bool {
+	m, ok := readManifest(filepath.Join(p.dir, filepath.Base(id)))
+	return ok && m.Protocol > protocol
+}
+
 // open reads and verifies a set of another build. It returns nil if it cannot be used.
 func (p *programs) open(id string) *gvisor.Programs {
 	if b, err := hex.DecodeString(id); err != nil || len(b) != 8 {
@@ -260,7 +266,7 @@ func (e *Engine) programs() caisson.Programs {
 	if e.on.Programs == nil {
 		return caisson.Programs{Current: e.process.build}
 	}
-	return caisson.Programs{Current: e.on.Programs.current, Older: e.on.Programs.Usable}
+	return caisson.Programs{Current: e.on.Programs.current, Older: e.on.Programs.Usable, Newer: e.on.Programs.Newer}
 }
 
 // unpackPrograms makes the programs ready for the first sandbox.

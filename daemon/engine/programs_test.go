@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/internal/embedded"
@@ -65,6 +67,41 @@ func TestProtocol(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
 		t.Errorf("the protocol has changed, see the comment of this test: %v\n%s", err, b.String())
+	}
+}
+
+// TestDocuments tests that the objects that the store keeps as documents have not changed since testdata/documents.txt was recorded. An older
+// build would remove the fields that it does not know, so it must refuse the data directory: a change needs a schema that no release has. Add
+// a migration, which may consist of a comment, unless the newest one was not released yet. Then record the new state with
+// CAISSON_TEST_UPDATE=1.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	migrations, err := filepath.Glob("../sqlite/migration/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "schema %d\n", len(migrations))
+	seen := map[reflect.Type]bool{}
+	for _, s := range []reflect.Type{
+		reflect.TypeFor[caisson.Sandbox](), reflect.TypeFor[caisson.Snapshot](), reflect.TypeFor[caisson.Template](), reflect.TypeFor[caisson.Image](),
+		reflect.TypeFor[caisson.Agent](), reflect.TypeFor[caisson.Volume](), reflect.TypeFor[caisson.Route](), reflect.TypeFor[caisson.Run](),
+		reflect.TypeFor[caisson.Session](), reflect.TypeFor[caisson.Workspace](), reflect.TypeFor[caisson.SyncReceipt](), reflect.TypeFor[caisson.Repo](),
+		reflect.TypeFor[caisson.Delivery](),
+	} {
+		if !seen[s] {
+			describe(&b, s, seen)
+		}
+	}
+	const golden = "testdata/documents.txt"
+	if os.Getenv("CAISSON_TEST_UPDATE") != "" {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != b.String() {
+		t.Errorf("stored documents have changed, see the comment of this test: %v\n%s", err, cmp.Diff(string(want), b.String()))
 	}
 }
 
@@ -145,6 +182,11 @@ func TestPrograms(t *testing.T) {
 	} {
 		if got := p.Usable(id); got != want {
 			t.Errorf("the set %q can be used: %t", id, got)
+		}
+	}
+	for id, want := range map[string]bool{p.current: false, good: false, newer: true, forged: false, "": false, "..": false} {
+		if got := p.Newer(id); got != want {
+			t.Errorf("the set %q is of a newer build: %t", id, got)
 		}
 	}
 	if set, err := p.Find(good); err != nil || set.Exe != filepath.Join(dir, good, embedded.Sentry) || set.Coder != "" {

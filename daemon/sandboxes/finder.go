@@ -42,7 +42,7 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 		return err
 	}
 	if wired(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {
-		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox whose programs, of another build of caisson, this one does not work with; stop and start it first", v)
+		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.Whose(sb.Build))
 	}
 	return nil
 }

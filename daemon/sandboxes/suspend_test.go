@@ -214,6 +214,29 @@ func TestSuspendedOfAnotherBuild(t *testing.T) {
 	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
 }
 
+// TestDowngrade tests that the sandboxes of a newer build, whose protocol this one does not know, are refused one by one, with what to do, and
+// that others are made and used.
+func TestDowngrade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	running, paused := w.counting(), w.counting()
+	got(w.Sandboxes().Pause(w.ctx(), string(paused.ID)))(t)
+	w.config.Programs = caisson.Programs{Current: "b0", Newer: func(id string) bool { return id == "b1" }}
+	w.restart()
+	const want = "of a newer build of Caisson, whose protocol this one does not know"
+	_, err := w.Sandboxes().Pause(w.ctx(), string(running.ID))
+	wantKind(t, err, caisson.Conflict)
+	if msg := caisson.MessageOf(err); msg != "cannot pause a sandbox that was started with programs "+want+"; stop and start it first, or use that build" {
+		t.Errorf("the running one: %s", msg)
+	}
+	if sb := got(w.Sandboxes().Resume(w.ctx(), string(paused.ID)))(t); !strings.Contains(sb.Reason, want) || sb.Build != "b0" {
+		t.Errorf("the paused one goes on without its memory: %+v", sb)
+	}
+	if sb := w.in(caisson.Running); sb.Build != "b0" {
+		t.Errorf("a new one: %+v", sb)
+	}
+}
+
 // TestStandsStillAndMayNot: a sandbox that could not be thawed after a failure is suspended, and can be woken.
 func TestStandsStillAndMayNot(t *testing.T) {
 	t.Parallel()

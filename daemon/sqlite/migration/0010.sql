@@ -1,0 +1,2 @@
+-- Version 0.1.0 does not know all fields of stored documents of later versions, and would remove them when it changes a document. With this
+-- schema it refuses the data directory instead. Nothing else changes.
