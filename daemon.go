@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -85,4 +86,7 @@ type Daemon interface {
 	// Reload reads the configuration again, as SIGHUP does. If it is invalid, the error says why and nothing changes;
 	// Unavailable if the process has no configuration.
 	Reload(ctx context.Context) (*Reloaded, error)
+	// Backup returns an archive of the state of the data directory, as it is now. It holds secrets. The caller must close it. An error before its
+	// end means that what was read is no archive.
+	Backup(ctx context.Context) (io.ReadCloser, error)
 }

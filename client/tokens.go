@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -83,6 +84,11 @@ func (c *Client) Healthy(ctx context.Context) error {
 // Status implements [caisson.Daemon].
 func (d daemon) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	return call[*caisson.DaemonStatus](ctx, d.c, request{method: http.MethodGet, path: []string{"daemon"}})
+}
+
+// Backup implements [caisson.Daemon].
+func (d daemon) Backup(ctx context.Context) (io.ReadCloser, error) {
+	return d.c.openStream(ctx, request{method: http.MethodGet, path: []string{"daemon", "backup"}})
 }
 
 // Reload implements [caisson.Daemon].

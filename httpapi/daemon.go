@@ -17,6 +17,8 @@ func (h daemonRoutes) register(rt *router) {
 	registerRoute(rt, newOperation(http.MethodGet, "/info", "get-info", tag, "Get the version and the properties of the daemon"), h.info)
 	registerRoute(rt, newOperation(http.MethodGet, "/daemon", "get-daemon", tag, "Get the state of the daemon and its configuration (unix socket only)"), h.status)
 	registerRoute(rt, newOperation(http.MethodPost, "/daemon/reload", "reload-daemon", tag, "Read the configuration again and apply what can change at run time (unix socket only)"), h.reload)
+	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/daemon/backup", "backup-daemon", tag, "Read a backup of the data directory, which holds secrets (unix socket only)"),
+		http.StatusOK, protocol.BinaryType, "An archive for caisson restore"), h.backup)
 	registerRoute(rt, newOperation(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
 	registerRoute(rt, newOperation(http.MethodPost, "/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"), h.gc)
 	registerRoute(rt, newOperation(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host meets Caisson's requirements (unix socket only)"), h.doctor)
@@ -52,6 +54,18 @@ func (h daemonRoutes) reload(ctx context.Context, _ *struct{}) (*body[*caisson.R
 		return nil, err
 	}
 	return &body[*caisson.Reloaded]{v}, nil
+}
+
+// backup sends a backup.
+func (h daemonRoutes) backup(w http.ResponseWriter, r *http.Request, _ *struct{}) error {
+	if err := requireLocal(r.Context()); err != nil {
+		return err
+	}
+	archive, err := h.core.Backup(r.Context())
+	if err != nil {
+		return err
+	}
+	return streamBody(w, archive, protocol.BinaryType)
 }
 
 // df returns the disk usage of the data directory.

@@ -72,6 +72,8 @@ type cli struct {
 	Df         dfCmd         `cmd:"" help:"Show disk usage."`
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
 	Daemon     daemonCmd     `cmd:"" help:"Show, stop, restart or reload the daemon, and read its log."`
+	Backup     backupCmd     `cmd:"" help:"Write the state of the data directory to a file."`
+	Restore    restoreCmd    `cmd:"" help:"Make a data directory from a backup."`
 	Gateway    gatewayCmd    `cmd:"" help:"Serve models to the sandboxes of other machines."`
 	Setup      setupCmd      `cmd:"" help:"Ask for a provider, its key and a model, try them, and write the configuration."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`

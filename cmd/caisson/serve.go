@@ -51,7 +51,7 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 	}
 	e, err := engine.New(ctx, engine.Config{
 		Data: engine.DataConfig{
-			Dir: cfg.DataDir, LockWait: lockWait, EventRetention: time.Duration(cfg.EventRetention), CredentialKey: cfg.keySource(),
+			Dir: cfg.DataDir, ConfigFile: cfg.File, LockWait: lockWait, EventRetention: time.Duration(cfg.EventRetention), CredentialKey: cfg.keySource(),
 		},
 		Platform: cfg.Platform, Limits: cfg.Limits,
 		Images: engine.ImageConfig{InsecureRegistries: cfg.InsecureRegistries, CA: cfg.RegistryCA},

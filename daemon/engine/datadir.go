@@ -60,6 +60,9 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 		return nil, err
 	}
 	back.Push(d.unlock)
+	if err := removeStoreCopies(d.path); err != nil {
+		return nil, err
+	}
 	var copied bool
 	if d.instance, copied, err = instanceID(d.path); err != nil {
 		return nil, DataDirError(d.path, err)

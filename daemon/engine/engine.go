@@ -74,6 +74,7 @@ type Settings interface {
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
 type DataConfig struct {
 	Dir            string
+	ConfigFile     string        // path of the configuration file, for backups; "" for none
 	LockWait       time.Duration // how long New waits for another daemon to release the directory; 0 means not at all
 	EventRetention time.Duration // 0 keeps events for ever
 	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the directory.

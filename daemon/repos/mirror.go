@@ -2,6 +2,8 @@ package repos
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -36,11 +38,23 @@ func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, e
 	if err := m.dirs.create(r.Account, r.Name); err != nil {
 		return nil, err
 	}
-	err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return relay.Init(ctx, m.jobs, f) }, mirrorDir)
-	if err != nil {
+	return m.fetch(ctx, r)
+}
+
+// open opens the mirror of a repository. It makes an empty one if there is none: the repository is new, or was restored from a backup, which has
+// no mirrors.
+func (m *mirrors) open(ctx context.Context, r *caisson.Repo) (*os.File, error) {
+	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return mirror, err
+	}
+	if err := m.dirs.create(r.Account, r.Name); err != nil {
 		return nil, err
 	}
-	return m.fetch(ctx, r)
+	if err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return relay.Init(ctx, m.jobs, f) }, mirrorDir); err != nil {
+		return nil, err
+	}
+	return m.dirs.open(r.Account, r.Name, mirrorDir)
 }
 
 // update fetches a repository. It reads the repository's record after it has the lock, because a repository may have been
@@ -92,7 +106,7 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 		return nil, err
 	}
 	began := now()
-	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
+	mirror, err := m.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}

@@ -17,13 +17,12 @@ import (
 type reconciler struct {
 	runtime    lister
 	states     states
-	templates  caisson.Table[caisson.Template]
 	resolver   *resolver
 	garbage    *garbage
 	network    network
 	watches    *watches
 	deadlines  *deadlines
-	snapshots  caisson.Table[caisson.Snapshot]
+	missing    *missing
 	pools      *pools
 	unresolved *idSet
 	log        *slog.Logger
@@ -80,9 +79,9 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 	return garbage, nil
 }
 
-// refillPools starts to fill the pools of all templates and snapshots, in the background.
+// refillPools starts to fill the pools of all templates and snapshots, in the background. It first removes those without files.
 func (r *reconciler) refillPools(ctx context.Context) error {
-	snaps, err := listAll(ctx, r.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, tpls, err := r.missing.forget(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,13 +90,12 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 			r.pools.refill(forksOf(s))
 		}
 	}
-	tpls, err := listAll(ctx, r.templates, caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
 		if t.Pool > 0 {
 			r.pools.refill(keyOf(t))
 		}
 	}
-	return err
+	return nil
 }
 
 // garbage removes what belongs to no object of the store.

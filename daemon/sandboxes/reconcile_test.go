@@ -401,3 +401,44 @@ func TestStartCountsTTL(t *testing.T) {
 	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
 	w.waitState(sb.ID, caisson.Paused)
 }
+
+// TestFilesGone tests what becomes of objects that are in the store only, as after the restore of a backup: nothing of them seems to be usable,
+// and all can be removed.
+func TestFilesGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	boxes := []*caisson.Sandbox{w.in(caisson.Created), w.in(caisson.Stopped), w.in(caisson.Paused), w.in(caisson.Running)}
+	snap := got(w.Snapshots().Snapshot(w.ctx(), string(boxes[3].ID), caisson.SnapshotRequest{}))(t)
+	here := filepath.Join(w.dir, "images", "here")
+	must(t, os.MkdirAll(here, 0o700))
+	for name, layer := range map[string]string{"here": here, "gone": filepath.Join(w.dir, "images", "gone"), "elsewhere": t.TempDir()} {
+		rootfs := caisson.Rootfs{Digest: name, Layers: []string{layer}}
+		must(t, w.store.Store.Images().Insert(w.ctx(), &caisson.Image{Reference: name, Account: "local", Rootfs: rootfs}))
+		must(t, w.store.Store.Templates().Insert(w.ctx(), &caisson.Template{Name: name, Account: "local", Image: "host", Built: &caisson.Built{Rootfs: rootfs}}))
+	}
+	must(t, w.Close())
+	must(t, w.runtime.Runtime.Destroy(context.Background(), boxes[3].ID))
+	for _, dir := range []string{"sandboxes", "snapshots"} {
+		must(t, os.RemoveAll(filepath.Join(w.dir, dir)))
+	}
+	w.restart()
+	for _, sb := range boxes {
+		if now := got(w.Sandboxes().Get(w.ctx(), string(sb.ID)))(t); now.State != caisson.Failed || now.Reason == "" {
+			t.Errorf("what was %s is %s: %s", sb.State, now.State, now.Reason)
+		}
+		must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
+	}
+	_, err := w.Snapshots().GetSnapshot(w.ctx(), string(snap.ID))
+	wantKind(t, err, caisson.NotFound)
+	if e := w.record(string(snap.ID)); len(e) == 0 || e[len(e)-1].Type != "snapshot.removed" || e[len(e)-1].Data["reason"] == "" {
+		t.Errorf("the events of the snapshot: %+v", e)
+	}
+	for _, name := range []string{"here", "gone", "elsewhere"} {
+		_, err := w.store.Store.Images().Get(w.ctx(), caisson.In("local"), name)
+		tpl := got(w.Templates().GetTemplate(w.ctx(), name))(t)
+		if kept := name == "here"; (err == nil) != kept || (tpl.Built != nil) != kept {
+			t.Errorf("%s: the image: %v; the template: %+v", name, err, tpl.Built)
+		}
+	}
+	w.holds()
+}

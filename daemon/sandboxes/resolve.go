@@ -63,7 +63,7 @@ func (r *resolver) resolve(ctx context.Context, id caisson.ID) error {
 }
 
 // lostReason is the reason of a failed sandbox that should be running but is not.
-const lostReason = "the sandbox ended while no daemon was running (or the host restarted); state that was not saved by a pause, stop or snapshot is lost"
+const lostReason = "the sandbox ended while no daemon was running (or the host restarted, or a backup was restored); state that was not saved by a pause, stop or snapshot is lost"
 
 // thawTimeout is the timeout for thawing or freezing one sandbox when the daemon starts.
 const thawTimeout = 3 * time.Second
@@ -73,6 +73,9 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 	paused := pathIfExists(r.dirs.inDir(sb.ID, pauseDir)) != ""
 	files := pathIfExists(r.dirs.inDir(sb.ID, filesTar)) != ""
 	to, reason := stateAfterCrash(sb.State, found.Running, paused, files)
+	if to == caisson.Created && isMissing(r.dirs.sandboxDir(sb.ID)) {
+		to, reason = caisson.Failed, goneReason
+	}
 	switch to {
 	case caisson.Removing:
 		// Either the creation was not acknowledged, or the removal was requested.
@@ -153,7 +156,7 @@ func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson
 		return caisson.Created, ""
 	case caisson.Stopped:
 		if !files {
-			return caisson.Failed, "its files are gone from disk"
+			return caisson.Failed, goneReason
 		}
 		return was, ""
 	case caisson.Paused:

@@ -265,8 +265,9 @@ func New(cfg Config) (*Core, error) {
 			background: background, log: log, retry: deadlineRetry,
 		},
 		reconciler: &reconciler{
-			runtime: runtime, states: states, templates: templates, resolver: resolver, garbage: garbage, network: network,
-			watches: watches, deadlines: deadlines, snapshots: snapshots, pools: pools, unresolved: unresolved, log: log,
+			runtime: runtime, states: states, resolver: resolver, garbage: garbage, network: network,
+			watches: watches, deadlines: deadlines, pools: pools, unresolved: unresolved, log: log,
+			missing: &missing{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
 		},
 		wires:     wires,
 		decisions: &decisions{events: cfg.Events, background: background, log: log},
@@ -309,10 +310,13 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	if err != nil {
 		return garbage, err
 	}
+	if err := c.reconciler.refillPools(ctx); err != nil {
+		return garbage, err
+	}
 	c.background.Start(c.expiry.run)
 	c.background.Start(c.diskGuard.run)
 	c.background.Start(c.admission.run)
-	return garbage, c.reconciler.refillPools(ctx)
+	return garbage, nil
 }
 
 // Close stops the background work of the core. Sandboxes keep running.

@@ -153,6 +153,9 @@ func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (
 	defer opened.close()
 	upper := opened.add(openDir(c.dir(w.ID, upperDir), 0))
 	dst := opened.add(openDir(dir, 0))
+	if upper == nil && errors.Is(opened.err, fs.ErrNotExist) { // After the restore of a backup, which has no layers.
+		return 0, false, caisson.Errorf(caisson.Conflict, "what its sandbox has written is gone from disk; what was applied can be undone as before")
+	}
 	if opened.err != nil {
 		return 0, false, opened.err
 	}

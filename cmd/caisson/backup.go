@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/backup"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/internal/durable"
+)
+
+// backupCmd writes a backup.
+type backupCmd struct {
+	File string `arg:"" help:"File to write; it must not exist. - writes to standard output." complete:"file"`
+}
+
+func (c *backupCmd) Help() string {
+	return "The backup is of one instant and may be made while the daemon runs. It has the store (sandboxes, runs, budgets, what was spent, events), keys, " +
+		"credentials, agents, repositories, what syncs have replaced, and the configuration; not the files and memory of sandboxes, volumes, and what " +
+		"can be made again. docs/operate.md has the list.\n\nThe file holds all secrets of the data directory. Only root can read it: keep it so.\n\n" +
+		examples("caisson backup /backup/caisson-2026-11-28", "caisson backup - | age -r age1… > caisson.age")
+}
+
+// ProvideDaemon returns the daemon of the data directory.
+func (c *backupCmd) ProvideDaemon(a *app) (*localDaemon, error) {
+	return (&daemonCmd{}).ProvideDaemon(a)
+}
+
+// A backupReport says what is in a backup.
+type backupReport struct {
+	File string `json:"file,omitempty"`
+	Data string `json:"dataDir"`
+	backup.Header
+	Entries int64        `json:"entries"`
+	Size    caisson.Size `json:"size"` // of the contents, in bytes
+}
+
+// show prints r.
+func (r *backupReport) show(a *app) error {
+	key := "in the backup"
+	if !r.CredentialKey {
+		key = "not in the backup: there is none, or it is configured elsewhere"
+	}
+	return printOne(a, r, firstNonEmpty(r.File, r.Data), [][2]string{
+		{"File", firstNonEmpty(r.File, "standard input")}, {"Data", r.Data}, {"Made", formatTime(r.CreatedAt)}, {"Version", r.Version},
+		{"Schema", fmt.Sprint(r.Schema)}, {"Contents", fmt.Sprintf("%d files and directories, %s", r.Entries, r.Size)}, {"Key of credentials", key},
+	})
+}
+
+func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	if c.File == "-" {
+		if isTerminal(a.out) {
+			return caisson.Invalidf("file", "a backup is not written to a terminal; name a file, or lead the output into a program")
+		}
+		_, err := c.write(ctx, a, d, a.out)
+		return err
+	}
+	if _, err := os.Lstat(c.File); err == nil {
+		return caisson.Errorf(caisson.Conflict, "%s exists already; name another file, or - for standard output", c.File)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return localError("file", c.File, err)
+	}
+	// It has mode 0600. Under its name there is only a complete backup.
+	f, err := os.CreateTemp(filepath.Dir(c.File), "."+filepath.Base(c.File)+".*"+durable.Part)
+	if err != nil {
+		return localError("file", filepath.Dir(c.File), err)
+	}
+	defer os.Remove(f.Name()) // which does not exist any more if all went well
+	report, err := c.write(ctx, a, d, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, c.File, unix.RENAME_NOREPLACE)
+	}
+	if err == nil {
+		err = durable.Sync(filepath.Dir(c.File))
+	}
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return caisson.Wrap(err, caisson.Exhausted, "the disk of %s is full; there is no backup", c.File)
+	case err != nil:
+		return err
+	}
+	report.File = c.File
+	return report.show(a)
+}
+
+// write writes a backup to w and verifies it meanwhile.
+func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writer) (*backupReport, error) {
+	in, err := c.open(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	p := newProgress(a)
+	defer p.end()
+	src := &measured{r: in, stage: "backing up " + d.cfg.DataDir, show: p.update}
+	h, m, err := backup.Verify(ctx, io.TeeReader(src, w))
+	if src.err != nil { // Why it is not complete.
+		err = src.err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &backupReport{Data: d.cfg.DataDir, Header: *h, Entries: m.Entries, Size: caisson.Size(m.Bytes)}, nil
+}
+
+// open returns a backup that the daemon makes or, if none runs, this process.
+func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, error) {
+	up, err := isListening(ctx, d.cfg.SocketPath())
+	if err != nil {
+		return nil, err
+	}
+	if up {
+		api, err := newClient(d.cfg, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		return api.Backup(ctx)
+	}
+	r, w := io.Pipe()
+	go func() {
+		w.CloseWithError(engine.Backup(ctx, engine.Config{
+			Data:   engine.DataConfig{Dir: d.cfg.DataDir, ConfigFile: d.cfg.File},
+			Agents: engine.AgentConfig{Dir: d.cfg.AgentsDir}, Version: buildVersion().Version,
+		}, w))
+	}()
+	return r, nil
+}
+
+// measured shows how much was read from r, and keeps its error.
+type measured struct {
+	r     io.Reader
+	n     int64
+	stage string
+	total int64 // 0: unknown
+	show  func(caisson.Progress)
+	next  time.Time
+	err   error
+}
+
+func (m *measured) Read(b []byte) (int, error) {
+	n, err := m.r.Read(b)
+	m.n += int64(n)
+	if now := time.Now(); now.After(m.next) {
+		m.next = now.Add(100 * time.Millisecond)
+		m.show(caisson.Progress{Stage: m.stage, Done: m.n, Total: m.total})
+	}
+	if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		m.err = err
+	}
+	return n, err
+}
+
+// restoreCmd restores a backup.
+type restoreCmd struct {
+	File string `arg:"" help:"File that caisson backup has written; - reads standard input." complete:"file"`
+}
+
+func (c *restoreCmd) Help() string {
+	return "The data directory must not exist, or be empty, so stop the daemon and move an old one away. All of the backup is verified before anything " +
+		"is there; after an error nothing is. The daemon is started as always, and says of each sandbox what has become of it. What was spent since the " +
+		"backup was made is not in it. The configuration is put into the directory " + backup.RestoredDir + " of the data directory, and not into force.\n\n" +
+		"A backup decides what the daemon trusts: restore only files that nobody else could write.\n\n" +
+		examples("caisson restore /backup/caisson-2026-11-28", "caisson restore --data /srv/caisson /backup/caisson-2026-11-28", "age -d -i key caisson.age | caisson restore -")
+}
+
+// ProvideDaemon returns the daemon of the data directory.
+func (c *restoreCmd) ProvideDaemon(a *app) (*localDaemon, error) {
+	return (&daemonCmd{}).ProvideDaemon(a)
+}
+
+func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	p := newProgress(a)
+	src := &measured{r: a.in, stage: "restoring " + d.cfg.DataDir, show: p.update}
+	if c.File != "-" {
+		f, err := openBackup(c.File)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err == nil {
+			src.total = info.Size()
+		}
+		src.r = f
+	}
+	if up, err := isListening(ctx, d.cfg.SocketPath()); up || err != nil {
+		return errors.Join(err, caisson.Errorf(caisson.Conflict, "a daemon runs for %s; stop it with caisson daemon stop, and move the directory away", d.cfg.DataDir))
+	}
+	h, m, err := engine.Restore(ctx, src, d.cfg.DataDir)
+	p.end()
+	if err != nil {
+		return engine.DataDirError(d.cfg.DataDir, err)
+	}
+	r := &backupReport{Data: d.cfg.DataDir, Header: *h, Entries: m.Entries, Size: caisson.Size(m.Bytes)}
+	if c.File != "-" {
+		r.File = c.File
+	}
+	if err := r.show(a); err != nil {
+		return err
+	}
+	a.infof("caisson: the configuration that the backup was made with is in %s; compare it with %s", filepath.Join(d.cfg.DataDir, backup.RestoredDir), d.cfg.lookedFor)
+	return nil
+}
+
+// openBackup opens a backup that only root and this user can write to.
+func openBackup(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, localError("file", name, err)
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &st)
+	const others = 0o022
+	switch {
+	case err != nil:
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = caisson.Invalidf("file", "%s is not a regular file; - reads standard input", name)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid(), st.Mode&others != 0:
+		err = caisson.Errorf(caisson.Denied, "others than root and this user can write to %s, and could make the daemon trust what they like; if nobody has, chown and chmod go-w it", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

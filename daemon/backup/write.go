@@ -1,0 +1,235 @@
+package backup
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Source is what an archive is made of.
+type Source struct {
+	Header Header // Format and CreatedAt are set by [Write], and CredentialKey.
+	Data   *os.Root
+	Store  *os.File // a copy of the store, of one instant
+	Config string   // path of the configuration file; "" for none
+	Agents string   // path of the directory of agents; "" for none
+}
+
+// Write writes an archive to w. What is written to the directory meanwhile is in the archive or not; what vanishes meanwhile is not. If it
+// returns an error, what was written is no archive.
+func Write(ctx context.Context, w io.Writer, s Source) error {
+	s.Header.Format, s.Header.CreatedAt = format, time.Now().UTC().Truncate(time.Second)
+	_, err := s.Data.Lstat("credential.key")
+	s.Header.CredentialKey = err == nil
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	out := &writer{ctx: ctx, tar: tar.NewWriter(z), tally: newTally()}
+	err = out.write(&s)
+	if err == nil {
+		err = errors.Join(out.tar.Close(), z.Close())
+	} else {
+		_ = z.Close() // what was written is no archive
+	}
+	return err
+}
+
+type writer struct {
+	ctx   context.Context
+	tar   *tar.Writer
+	tally *tally
+}
+
+func (w *writer) write(s *Source) error {
+	if err := w.json(headerName, s.Header); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		var err error
+		switch p.path {
+		case dataDir + "/" + StoreName:
+			err = w.content(p.path, s.Store, p.foreign)
+		case hostDir + "/" + ConfigName:
+			err = w.host(s.Config, p.path)
+		case hostDir + "/" + AgentsName:
+			err = w.host(s.Agents, p.path)
+		default:
+			err = w.add(s.Data, strings.TrimPrefix(p.path, dataDir+"/"), p.path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	end, err := w.tally.end(&s.Header)
+	if err != nil {
+		return err
+	}
+	return w.json(manifestName, end)
+}
+
+// json writes the header or the manifest.
+func (w *writer) json(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := w.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	_, err = w.tar.Write(data)
+	return err
+}
+
+// host writes a file or a directory of the host, which may be a symlink, with what is in it.
+func (w *writer) host(file, as string) error {
+	if file == "" {
+		return nil
+	}
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.IsDir():
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return w.content(as, f, false)
+	}
+	root, err := os.OpenRoot(file)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return w.add(root, ".", as)
+}
+
+// add writes the file, directory or symlink called name in root, and everything in it, as the entry called as. What archives do not have
+// is left out.
+func (w *writer) add(root *os.Root, name, as string) error {
+	if err := w.ctx.Err(); err != nil {
+		return context.Cause(w.ctx)
+	}
+	p, mayLink, known := partOf(as)
+	info, err := root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !known:
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() == fs.ModeSymlink && mayLink:
+		target, err := root.Readlink(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		e := entryOf(as, info, p.foreign)
+		e.target = target
+		return w.header(e)
+	case !info.Mode().IsRegular() && !info.IsDir():
+		return nil
+	}
+	// The flags are for what replaces it meanwhile.
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now, err := f.Stat()
+	switch {
+	case err != nil:
+		return err
+	case !os.SameFile(info, now):
+		return caisson.Errorf(caisson.Conflict, "%s was replaced while it was read; try again", as)
+	case now.Mode().IsRegular():
+		return w.content(as, f, p.foreign)
+	}
+	if err := w.header(entryOf(as, now, p.foreign)); err != nil {
+		return err
+	}
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	// In this order, the refs of a git repository come before its objects, and so lead to objects that are in the archive.
+	slices.Sort(names)
+	for _, n := range slices.Backward(names) {
+		if err := w.add(root, path.Join(name, n), as+"/"+n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entryOf returns the entry for a file. The owner is kept if foreign is set, and else root.
+func entryOf(as string, info fs.FileInfo, foreign bool) *entry {
+	e := &entry{name: as, mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && foreign {
+		e.uid, e.gid = int(st.Uid), int(st.Gid)
+	}
+	if info.Mode().IsRegular() {
+		e.size = info.Size()
+	}
+	return e
+}
+
+// content writes a regular file as it is now. It may grow meanwhile.
+func (w *writer) content(as string, f *os.File, foreign bool) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	e := entryOf(as, info, foreign)
+	if err := w.header(e); err != nil {
+		return err
+	}
+	_, err = io.CopyN(io.MultiWriter(w.tar, w.tally.hash), f, e.size)
+	if errors.Is(err, io.EOF) {
+		return caisson.Errorf(caisson.Conflict, "%s became shorter while it was read; try again", as)
+	}
+	return err
+}
+
+func (w *writer) header(e *entry) error {
+	if err := w.ctx.Err(); err != nil {
+		return context.Cause(w.ctx)
+	}
+	if err := e.check(); err != nil {
+		return fmt.Errorf("the data directory has what a backup cannot have: %s", caisson.MessageOf(err))
+	}
+	h := &tar.Header{Name: e.name, Linkname: e.target, Mode: int64(e.mode.Perm()), Uid: e.uid, Gid: e.gid, Size: e.size, Format: tar.FormatPAX}
+	switch e.mode.Type() {
+	case fs.ModeDir:
+		h.Typeflag = tar.TypeDir
+		h.Name += "/"
+	case fs.ModeSymlink:
+		h.Typeflag = tar.TypeSymlink
+	default:
+		h.Typeflag = tar.TypeReg
+	}
+	w.tally.begin(e)
+	return w.tar.WriteHeader(h)
+}

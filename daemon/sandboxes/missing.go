@@ -1,0 +1,97 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// goneReason says why an object cannot be used that is in the store only, as after the restore of a backup, which has neither snapshots nor
+// layers.
+const goneReason = "its files are gone from disk"
+
+// missing finds objects of the store that have no files.
+type missing struct {
+	snapshots caisson.Table[caisson.Snapshot]
+	images    caisson.Table[caisson.Image]
+	templates caisson.Table[caisson.Template]
+	dirs      dirs
+	events    caisson.Publisher
+	log       *slog.Logger
+}
+
+// forget removes snapshots and images without files from the store, and the results of builds from templates, so that they are made again when
+// they are needed. It returns the snapshots and templates that there are then. It must be called before anything can create one.
+func (m *missing) forget(ctx context.Context) ([]*caisson.Snapshot, []*caisson.Template, error) {
+	list, err := listAll(ctx, m.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	if err != nil {
+		return nil, nil, err
+	}
+	var snaps []*caisson.Snapshot
+	for _, s := range list {
+		if !isMissing(m.dirs.snapshotDir(s.ID)) {
+			snaps = append(snaps, s)
+			continue
+		}
+		if err := m.snapshots.Delete(ctx, caisson.AllAccounts(), string(s.ID)); err != nil {
+			return nil, nil, err
+		}
+		m.forgot(ctx, s.Account, "snapshot", string(s.ID))
+	}
+	imgs, err := listAll(ctx, m.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, i := range imgs {
+		if !m.gone(i.Rootfs) {
+			continue
+		}
+		if err := m.images.Delete(ctx, caisson.In(i.Account), i.Reference); err != nil {
+			return nil, nil, err
+		}
+		m.forgot(ctx, i.Account, "image", i.Reference)
+	}
+	tpls, err := listAll(ctx, m.templates, caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	if err != nil {
+		return nil, nil, err
+	}
+	for n, t := range tpls {
+		if t.Built == nil || !m.gone(t.Built.Rootfs) {
+			continue
+		}
+		if tpls[n], err = m.templates.Update(ctx, caisson.In(t.Account), t.Name, func(t *caisson.Template) error {
+			t.Built = nil
+			return nil
+		}); err != nil {
+			return nil, nil, err
+		}
+		m.log.WarnContext(ctx, "the layers of a template are gone from disk; it is to be built again", "template", t.Name, "account", t.Account)
+	}
+	return snaps, tpls, nil
+}
+
+// gone reports whether a layer is not in the data directory. Those of another data directory may be removed at any time.
+func (m *missing) gone(f caisson.Rootfs) bool {
+	return slices.ContainsFunc(f.Layers, func(l string) bool {
+		rel, err := filepath.Rel(m.dirs.root, l)
+		return err != nil || !filepath.IsLocal(rel) || isMissing(l)
+	})
+}
+
+// forgot reports that an object was removed because it has no files.
+func (m *missing) forgot(ctx context.Context, account, kind, name string) {
+	m.log.WarnContext(ctx, "an object without files was removed", "kind", kind, "name", name, "account", account)
+	m.events.Publish(ctx, account, kind+".removed", name, map[string]string{"reason": goneReason})
+}
+
+// isMissing reports whether there is nothing at path.
+func isMissing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

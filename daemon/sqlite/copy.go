@@ -1,0 +1,58 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Copy writes the database at path, as it is at one instant, to the file into, which must not exist, and returns the version of its schema. A
+// daemon may use the database meanwhile. The copy has no free pages, in which removed rows may be left. Returns Conflict if path is no
+// database that this build can use.
+func Copy(ctx context.Context, path, into string) (schema int, err error) {
+	schema, err = with(ctx, path, func(src *sql.DB) error {
+		_, err := src.ExecContext(ctx, "VACUUM INTO ?", into)
+		return (&db{}).explain(err)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return schema, os.Chmod(into, 0o600)
+}
+
+// Check reads the whole database at path and returns the version of its schema. Returns Conflict if it is damaged or this build cannot use
+// it.
+func Check(ctx context.Context, path string) (schema int, err error) {
+	return with(ctx, path, func(db *sql.DB) error { return check(ctx, db, path) })
+}
+
+// with calls do with a database whose schema this build knows, without migrating it.
+func with(ctx context.Context, path string, do func(*sql.DB) error) (schema int, err error) {
+	if _, err := os.Lstat(path); err != nil {
+		return 0, err
+	}
+	sub, err := fs.Sub(migrations, "migration")
+	if err != nil {
+		return 0, err
+	}
+	steps, err := loadMigrations(sub)
+	if err != nil {
+		return 0, err
+	}
+	db, err := sql.Open("sqlite", dsn(path, "rw"))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if schema, err = schemaVersion(ctx, db, path, len(steps)); err != nil {
+		return 0, err
+	}
+	if schema == 0 {
+		return 0, caisson.Errorf(caisson.Conflict, "%s is empty", path)
+	}
+	return schema, do(db)
+}
