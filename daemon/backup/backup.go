@@ -76,8 +76,10 @@ var parts = []part{
 			return false
 		}
 		switch elements[1] {
-		case "layers", "mask", "copy", "frozen":
+		case "layers", "mask", "copy":
 			return true
+		case "frozen": // reviews of it
+			return len(elements) > 2
 		}
 		return false
 	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }}, // originals of what a sync has replaced
