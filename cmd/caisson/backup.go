@@ -81,6 +81,9 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, c.File, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // Some file systems, such as NFS, do not know the flag.
+			err = os.Rename(f.Name(), c.File)
+		}
 	}
 	if err == nil {
 		err = durable.Sync(filepath.Dir(c.File))
@@ -108,6 +111,9 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	h, m, err := backup.Verify(ctx, io.TeeReader(src, w))
 	if src.err != nil { // Why it is not complete.
 		err = src.err
+		if _, known := errors.AsType[*caisson.Error](err); !known && ctx.Err() == nil {
+			err = caisson.Wrap(err, caisson.Unavailable, "the backup could not be completed: %v; the daemon's log may have the details", err)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -33,6 +33,25 @@ func TestViewsGo(t *testing.T) {
 	})
 }
 
+// TestMirrorGone tests that a repository whose mirror is gone, as after the restore of a backup, delivers what was pushed before, and is fetched
+// again for what comes.
+func TestMirrorGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
+	w.does(id, dir, "echo b > b.txt")
+	w.end()
+	w.must(os.RemoveAll(filepath.Join(w.data, "relay", "local", "app", "mirror")))
+	w.open()
+	w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
+	id, dir, _ = w.grant(caisson.RepoRequest{}, "")
+	w.does(id, dir, "test -f a.txt && echo c > c.txt")
+	w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "c"})
+	if !w.exists("mirror") {
+		t.Error("there is no mirror")
+	}
+}
+
 // TestLeaveReleased: Leave succeeds if a sweep has removed the store of the sandbox in the meantime.
 func TestLeaveReleased(t *testing.T) {
 	t.Parallel()
