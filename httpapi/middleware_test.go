@@ -97,6 +97,7 @@ func TestWhoMay(t *testing.T) {
 		"token from nowhere":              {false, "GET", "/api/v1/sandboxes", headers{"Authorization": bearer, "Origin": "null"}, 403},
 		"token may not see disk usage":    {false, "GET", "/api/v1/df", headers{"Authorization": bearer}, 403},
 		"token may not collect garbage":   {false, "POST", "/api/v1/gc", headers{"Authorization": bearer}, 403},
+		"token may not read a backup":     {false, "GET", "/api/v1/daemon/backup", headers{"Authorization": bearer}, 403},
 		"token may not examine the host":  {false, "GET", "/api/v1/doctor", headers{"Authorization": bearer}, 403},
 		"token may see what this is":      {false, "GET", "/api/v1/info", headers{"Authorization": bearer}, 200},
 		"token, exec from another site":   {false, "GET", "/api/v1/sandboxes/x/exec/stream", headers{"Authorization": bearer, "Origin": "http://evil.example", "Connection": "Upgrade", "Upgrade": "websocket"}, 403},
