@@ -31,8 +31,8 @@ func (c *backupCmd) Help() string {
 }
 
 // ProvideDaemon returns the daemon of the data directory.
-func (c *backupCmd) ProvideDaemon(a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(a)
+func (c *backupCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+	return (&daemonCmd{}).ProvideDaemon(ctx, a)
 }
 
 // A backupReport says what is in a backup.
@@ -182,8 +182,8 @@ func (c *restoreCmd) Help() string {
 }
 
 // ProvideDaemon returns the daemon of the data directory.
-func (c *restoreCmd) ProvideDaemon(a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(a)
+func (c *restoreCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+	return (&daemonCmd{}).ProvideDaemon(ctx, a)
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
