@@ -1,7 +1,6 @@
 package test_test
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,63 +10,42 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/coder/sample"
+	"github.com/caisson-dev/caisson/internal/pagetest"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // word matches a word of a command line in a page.
 var word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
 
-// guide runs the commands of a page of docs/guides, in their order: the indented lines, and those of blocks marked sh. special has the
-// functions that run those that begin with a text instead; the others must succeed as they are. Each of special must be used.
+// guide runs the commands of a page, or of a section of it, in their order. special has the functions that run those that begin with a text
+// instead; the others must be commands of caisson and succeed as they are.
 func (h *host) guide(page string, special map[string]func(words []string)) {
 	h.t.Helper()
-	text, err := os.ReadFile("../docs/guides/" + page)
-	if err != nil {
-		h.t.Fatal(err)
+	lines := map[string]func(line string){}
+	for begin, run := range special {
+		lines[begin] = func(line string) { run(wordsOf(line)) }
 	}
-	unused := maps.Clone(special)
-	block, shell := false, false
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "```") {
-			block, shell = !block, line == "```sh"
-			continue
+	pagetest.Run(h.t, page, lines, func(line string) {
+		h.t.Helper()
+		words := wordsOf(line)
+		if words[0] != "caisson" {
+			h.t.Errorf("%s: %q is run by nothing", page, line)
+			return
 		}
-		command, indented := strings.CutPrefix(line, "    ")
-		if (block || !indented) && !shell || strings.HasPrefix(command, " ") {
-			continue
-		}
-		command, _, _ = strings.Cut(command, " #")
-		var words []string
-		for _, w := range word.FindAllString(command, -1) {
-			words = append(words, strings.Trim(w, `'"`))
-		}
-		if len(words) == 0 {
-			continue
-		}
-		name := ""
-		for begin := range special {
-			if strings.HasPrefix(command, begin) && len(begin) > len(name) {
-				name = begin
-			}
-		}
-		delete(unused, name)
-		switch run := special[name]; {
-		case run != nil:
-			run(words)
-		case words[0] == "caisson":
-			h.ok(words[1:]...)
-		default:
-			h.t.Errorf("%s: %q is run by nothing", page, command)
-		}
-	}
-	if len(unused) > 0 {
-		h.t.Errorf("%s has no longer %q", page, slices.Sorted(maps.Keys(unused)))
-	}
+		h.ok(words[1:]...)
+	})
 }
 
-// skip is for commands that another test runs.
-func skip([]string) {}
+// wordsOf returns the words of a command line, without their quotes.
+func wordsOf(line string) (words []string) {
+	for _, w := range word.FindAllString(line, -1) {
+		words = append(words, strings.Trim(w, `'"`))
+	}
+	return words
+}
+
+// elsewhere is for commands that another test runs; see [pagetest.Skip].
+func elsewhere(skip func(string)) func([]string) { return func([]string) { skip("") } }
 
 // TestGuideInteractive runs the commands of docs/guides/interactive.md, with the agent shell in place of those from npm, which
 // TestAgentConsoles uses in the same way.
@@ -76,7 +54,7 @@ func TestGuideInteractive(t *testing.T) {
 	h := newHost(t)
 	h.dir = h.userDir("project", map[string]string{"a.txt": "1\n"})
 	var run string
-	h.guide("interactive.md", map[string]func([]string){
+	h.guide("docs/guides/interactive.md", map[string]func([]string){
 		"caisson run -it claude-code": func(words []string) {
 			words[3] = "shell"
 			d := h.sit(words[1:]...)
@@ -139,7 +117,7 @@ func TestGuideServices(t *testing.T) {
 	_, rest, _ := strings.Cut(string(text), "```yaml\n")
 	site, _, _ := strings.Cut(rest, "```")
 	h.dir = h.userDir("site", map[string]string{"site.yaml": site})
-	h.guide("services.md", map[string]func([]string){
+	h.guide("docs/guides/services.md", map[string]func([]string){
 		"caisson service ls": func(words []string) {
 			poll.Until(t, settle, func() bool { return strings.Contains(h.ok(words[1:]...), "ready") })
 		},
@@ -151,7 +129,7 @@ func TestGuideRoutes(t *testing.T) {
 	t.Parallel()
 	h := newRoutedHost(t)
 	h.startServer("my-sandbox", "5173")
-	h.guide("routes.md", map[string]func([]string){
+	h.guide("docs/guides/routes.md", map[string]func([]string){
 		"caisson open": func(words []string) {
 			url := strings.TrimSpace(h.ok(words[1:]...))
 			h.reach(url)
@@ -189,7 +167,7 @@ func TestGuideSSH(t *testing.T) {
 			t.Errorf("%v", r)
 		}
 	}
-	h.guide("ssh.md", map[string]func([]string){
+	h.guide("docs/guides/ssh.md", map[string]func([]string){
 		"caisson sandbox create": func(words []string) {
 			h.ok(words[1:]...)
 			h.ok("cp", h.dir+"/Makefile", "dev:/root/Makefile")
@@ -218,8 +196,8 @@ func TestGuideSSH(t *testing.T) {
 			words[slices.Index(words, "--ssh-key")+1] = key + ".pub"
 			h.ok(words[1:]...)
 		},
-		// TestEditor runs these.
-		"ssh dev.caisson code-server": skip, "ssh -N -D": skip, "chromium": skip,
+		"ssh dev.caisson code-server": elsewhere(pagetest.Skip("TestEditor", "")), "ssh -N -D": elsewhere(pagetest.Skip("TestEditor", "")),
+		"chromium": elsewhere(pagetest.Skip("TestEditor", "")),
 	})
 }
 
@@ -227,6 +205,7 @@ func TestGuideSSH(t *testing.T) {
 func TestGuideOwnAgent(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	defer func(dir string) { h.dir = dir }(h.dir)
 	page, err := os.ReadFile("../docs/guides/own-agent.md")
 	if err != nil {
 		t.Fatal(err)
@@ -236,16 +215,23 @@ func TestGuideOwnAgent(t *testing.T) {
 	if !ok {
 		t.Fatal("the page has no agent")
 	}
-	h.ok("agent", "add", h.write("count-lines.yaml", agent))
-	h.ok("agent", "check", "count-lines")
+	h.write("count-lines.yaml", agent)
 	dir := h.userDir("project", map[string]string{"a.txt": "1\n2\n", "b.txt": "3\n", "c.md": "4\n"})
-	r := h.succeeds("-C", dir, "count-lines", "txt")
-	if got := strings.TrimSpace(r.Result.Answer); got != "3" {
-		t.Errorf("the answer is %q", got)
-	}
-	if change := h.diff(string(r.ID))["lines.txt"]; change.Kind != caisson.ChangeAdded {
-		t.Errorf("lines.txt is %+v in the diff", change)
-	}
+	h.guide("docs/guides/own-agent.md", map[string]func([]string){
+		"caisson agent add": func(words []string) { h.ok("agent", "add", filepath.Join(h.dir, words[3])) },
+		"caisson run": func(words []string) {
+			words[slices.Index(words, "~/project")] = dir
+			if answer := strings.TrimSpace(h.ok(words[1:]...)); answer != "3" {
+				t.Errorf("the answer is %q", answer)
+			}
+			h.dir = dir
+		},
+		"caisson diff": func(words []string) {
+			if diff := h.ok(words[1:]...); !strings.Contains(diff, "lines.txt") {
+				t.Errorf("the diff is %s", diff)
+			}
+		},
+	})
 }
 
 // TestGuideStart runs the commands of docs/start.md with the built-in agent, and a provider of the test. TestAgentConsoles and TestOpenClaw
@@ -269,8 +255,10 @@ func TestGuideStart(t *testing.T) {
 		return h.ok(words[1:]...)
 	}
 	h.host.dir = dir
-	h.guide("../start.md", map[string]func([]string){
-		"make build": skip, "install": skip, "cd": skip, "caisson run -it claude-code": skip, "caisson agent warm": skip, "caisson run openclaw": skip,
+	h.guide("docs/start.md", map[string]func([]string){
+		"make build": elsewhere(pagetest.Skip("", "has been run")), "install": elsewhere(pagetest.Skip("", "changes this machine")),
+		"cd": elsewhere(pagetest.Skip("", "is done already")), "caisson run -it claude-code": elsewhere(pagetest.Skip("TestAgentConsoles", "")),
+		"caisson agent warm": elsewhere(pagetest.Skip("TestOpenClaw", "")), "caisson run openclaw": elsewhere(pagetest.Skip("TestOpenClaw", "")),
 		"caisson doctor": func(words []string) { h.run(words[1:]...) }, // it fails where something is missing
 		"export": func([]string) {
 			h.env = append(h.env, "ANTHROPIC_API_KEY="+u.key, "ANTHROPIC_BASE_URL="+u.url)

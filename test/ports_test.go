@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -320,30 +319,19 @@ func mustGet(t testing.TB, url string) (page string) {
 func TestGuidePorts(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	page, err := os.ReadFile("../docs/guides/ports.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	local := freePort(t)
 	var f *portForward
-	ran := 0
-	for _, m := range regexp.MustCompile(`(?m)^    (\S.*)$`).FindAllStringSubmatch(string(page), -1) {
-		ran++
-		switch words := strings.Fields(m[1]); {
-		case words[0] == "caisson" && words[1] == "port-forward":
+	h.guide("docs/guides/ports.md", map[string]func([]string){
+		"caisson port-forward": func(words []string) {
 			f = h.forward(1, nil, words[2], local+":"+words[3])
 			mustGet(t, "http://127.0.0.1:"+local+"/")
-		case words[0] == "caisson":
-			h.ok(words[1:]...)
-		default:
-			command := exec.Command(words[0], append(words[1:len(words)-1:len(words)-1], strings.Replace(words[len(words)-1], ":3000", ":"+local, 1))...)
-			if out, err := command.CombinedOutput(); err != nil || len(out) == 0 {
-				t.Errorf("%s: %v: %s", m[1], err, out)
+		},
+		"curl": func(words []string) {
+			words[len(words)-1] = strings.Replace(words[len(words)-1], ":3000", ":"+local, 1)
+			if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil || len(out) == 0 {
+				t.Errorf("%v: %v: %s", words, err, out)
 			}
-		}
-	}
-	if ran != 5 {
-		t.Errorf("%d commands were run", ran)
-	}
+		},
+	})
 	f.interrupt()
 }

@@ -127,7 +127,7 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 	for _, v := range providerVariables {
 		if slices.ContainsFunc(k.offer.Models, func(m caisson.Model) bool { return m.Provider == v.provider && usable(m) }) {
 			list = append(list, v)
-		} else if len(k.own.Providers) == 0 && model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
+		} else if model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
 			list = append(list, v) // the model may be one of that server's, which are not known yet
 		}
 	}

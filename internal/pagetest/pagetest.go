@@ -1,0 +1,156 @@
+// Package pagetest reads the pages of the documentation for tests that run their commands.
+//
+// An indented block, and a fenced one marked sh, has commands, one a line; a backslash at the end of a line continues it. A fenced
+// block with another mark is a file of that format (yaml, json), or is only to be read (text, or no mark).
+package pagetest
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Command is a command line of a page.
+type Command struct {
+	Section string // the heading above it, without number signs
+	Line    int    // in the page
+	Text    string // without a comment that follows
+}
+
+// A File is a block of a page that is a file.
+type File struct {
+	Line   int // of its first line
+	Format string
+	Text   string
+}
+
+// Pages returns the paths of all pages with commands for users and developers, relative to the root of the module.
+func Pages(t testing.TB) []string {
+	t.Helper()
+	list := []string{"README.md", "SECURITY.md", "CONTRIBUTING.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range found {
+			rel, err := filepath.Rel(root(t), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, rel)
+		}
+	}
+	return list
+}
+
+// root returns the root of the module.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("there is no go.mod")
+	return ""
+}
+
+// Read returns the commands and files of a page.
+func Read(t testing.TB, page string) ([]Command, []File) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(string(text))
+}
+
+func parse(text string) (commands []Command, files []File) {
+	section, mark := "", ""
+	fenced, above := false, true // above: the line before is empty or indented, so that an indented line is code
+	number, continued := 0, false
+	command := func(line string) {
+		if continued {
+			last := &commands[len(commands)-1]
+			last.Text += " " + strings.TrimSpace(line)
+		} else {
+			commands = append(commands, Command{section, number, strings.TrimSpace(line)})
+		}
+		last := &commands[len(commands)-1]
+		last.Text, continued = strings.CutSuffix(last.Text, " \\")
+		if before, comment, ok := strings.Cut(last.Text, " # "); ok && !strings.ContainsAny(comment, `'"`) {
+			last.Text = strings.TrimSpace(before)
+		}
+	}
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimRight(line, "\n")
+		indented := strings.HasPrefix(line, "    ") && above
+		above = line == "" || indented
+		switch {
+		case strings.HasPrefix(line, "```"):
+			fenced, mark = !fenced, strings.TrimPrefix(line, "```")
+			if fenced && mark != "sh" {
+				files = append(files, File{number + 1, mark, ""})
+			}
+		case fenced && mark != "sh":
+			files[len(files)-1].Text += line + "\n"
+		case fenced, indented:
+			command(line)
+		case strings.HasPrefix(line, "#"):
+			section = strings.TrimSpace(strings.TrimLeft(line, "#"))
+		}
+	}
+	return commands, files
+}
+
+// Skip returns a function for [Run] that runs nothing, for the reason. by, unless "", is the test that runs the command; the guard of the pages tests that
+// there is such a test.
+func Skip(by, reason string) func(line string) {
+	_ = reason // it is read in the source
+	return func(string) {}
+}
+
+// Run runs the commands of a page, or of one of its sections (PAGE#SECTION), in their order. special has the functions for those that
+// begin with a text; the longest counts, and each must be used. run runs the others.
+func Run(t testing.TB, page string, special map[string]func(line string), run func(line string)) {
+	t.Helper()
+	page, section, part := strings.Cut(page, "#")
+	commands, _ := Read(t, page)
+	unused, ran := maps.Clone(special), 0
+	for _, c := range commands {
+		if part && c.Section != section {
+			continue
+		}
+		ran++
+		name := ""
+		for begin := range special {
+			if strings.HasPrefix(c.Text, begin) && len(begin) > len(name) {
+				name = begin
+			}
+		}
+		delete(unused, name)
+		begin := time.Now()
+		if f := special[name]; f != nil {
+			f(c.Text)
+		} else {
+			run(c.Text)
+		}
+		t.Logf("%s:%d: %s (%.1fs)", page, c.Line, c.Text, time.Since(begin).Seconds())
+	}
+	if len(unused) > 0 {
+		t.Errorf("%s has no longer %q", page, slices.Sorted(maps.Keys(unused)))
+	}
+	if ran == 0 {
+		t.Errorf("%s has no commands in %q", page, section)
+	}
+}
