@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -89,5 +90,89 @@ func TestFirstRun(t *testing.T) {
 			}
 			h.env = plain
 		})
+	}
+}
+
+// TestFirstRunOpenRouter tests that the key of OpenRouter in the environment is stored, only where that is wanted, and that a run uses it. The
+// first run calls no model, because it may spend nothing: OpenRouter's own server is called by no test.
+func TestFirstRunOpenRouter(t *testing.T) {
+	t.Parallel()
+	h := &shell{modelHost: &modelHost{host: newHost(t)}}
+	h.at = h.dir
+	h.configure("idleExit: 10m")
+	project := h.sample()
+	u := newUpstream(t, caisson.ProviderOpenAI, sample.Script, false, nil)
+	plain := h.env
+	h.env = append(slices.Clone(plain), "OPENROUTER_API_KEY="+u.key)
+	first := []string{"run", "caisson", "--max-cost", "0", "hello"}
+
+	// Nothing is stored for another account, or if the daemon is named.
+	h.ok("token", "create", "ci", "--account", "team-b")
+	h.fails(2, "there is no model that caisson can use", append(slices.Clone(first), "--account", "team-b")...)
+	h.fails(2, "there is no model that caisson can use", append(slices.Clone(first), "--host", "unix://"+h.socket())...)
+	h.env = append(slices.Clone(h.env), "CI=true")
+	h.fails(2, "there is no model that caisson can use", first...)
+	if got := h.ok("credential", "ls", "-q"); got != "" {
+		t.Errorf("stored are %q", got)
+	}
+
+	h.env = append(slices.Clone(plain), "OPENROUTER_API_KEY="+u.key)
+	h.fails(8, "to remove it: caisson credential rm OPENROUTER_API_KEY", first...)
+	if got := h.ok("credential", "ls", "-q"); got != "OPENROUTER_API_KEY" {
+		t.Errorf("stored are %q", got)
+	}
+	if list := h.ok("model", "ls"); !strings.Contains(list, "openrouter") {
+		t.Errorf("there are the models %s", list)
+	}
+	h.env = append(slices.Clone(plain), "OPENROUTER_API_KEY=sk-other")
+	h.fails(8, "caisson credential rotate OPENROUTER_API_KEY --env OPENROUTER_API_KEY", first...)
+
+	h.env = plain
+	h.configure("idleExit: 10m", "providers: [{name: openrouter, kind: openai, baseURL: \""+u.url+"\", credential: OPENROUTER_API_KEY}]",
+		"models: [{alias: auto, provider: openrouter, upstream: scripted, free: true}]")
+	h.ok("daemon", "reload")
+	h.ok("run", "caisson", "-C", project, "--sync", "yolo", sample.Prompt)
+	h.waitFor(func() bool { return exec.Command("sh", "-c", "cd "+project+" && sh test.sh").Run() == nil })
+	if n, _ := u.Billed(); n != 5 {
+		t.Errorf("the model counted %d calls", n)
+	}
+}
+
+// TestFirstRunKeyless tests that a local server with OpenAI's API needs only its URL, and that it is used until its file is removed.
+func TestFirstRunKeyless(t *testing.T) {
+	t.Parallel()
+	h := &shell{modelHost: &modelHost{host: newHost(t)}}
+	h.at = h.dir
+	h.configure("idleExit: 10m")
+	project := h.sample()
+	first := newUpstream(t, caisson.ProviderOpenAI, sample.Script, false, lists("qwen3"))
+	second := newUpstream(t, caisson.ProviderOpenAI, sample.Script, false, lists("llama4"))
+	plain := h.env
+	h.env = append(slices.Clone(plain), "OPENAI_BASE_URL="+first.url)
+	h.ok("run", "caisson", "-C", project, "--sync", "yolo", sample.Prompt)
+	h.waitFor(func() bool { return exec.Command("sh", "-c", "cd "+project+" && sh test.sh").Run() == nil })
+	if got := h.ok("credential", "ls", "-q"); got != "" {
+		t.Errorf("stored are %q", got)
+	}
+	if calls := h.ledger(); len(calls) != 5 || calls[0].Model != "qwen3" || calls[0].Cost != 0 {
+		t.Errorf("the ledger has %+v", calls)
+	}
+	h.env = plain
+	h.ok("run", "caisson", "hello")
+
+	file := filepath.Join(h.data, "providers.yaml")
+	h.env = append(slices.Clone(plain), "OPENAI_BASE_URL="+second.url)
+	if r := h.host.run("run", "caisson", "hello"); r.code != 0 || !strings.Contains(r.stderr, "OPENAI_BASE_URL is not used: calls go to "+first.url+", as when the key was stored; see the file "+file) {
+		t.Error(r)
+	}
+	if n, _ := second.Billed(); n != 0 {
+		t.Errorf("the other server was called %d times", n)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	h.ok("run", "caisson", "--model", "llama4", "hello")
+	if n, _ := second.Billed(); n != 1 {
+		t.Errorf("the server was called %d times", n)
 	}
 }
