@@ -32,7 +32,7 @@ func (c *budgetSetCmd) Help() string {
 
 // ProvideLimits parses the flags for the limits.
 func (c *budgetSetCmd) ProvideLimits() (caisson.Limits, error) {
-	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
+	limits, err := parseLimits(limitFlag{"--usd", c.USD}, limitFlag{"--tokens", c.Tokens}, limitFlag{"--calls", c.Calls})
 	if err == nil && limits.IsZero() {
 		err = usagef("budget set", "give a limit: --usd, --tokens or --calls")
 	}
@@ -58,30 +58,31 @@ func budgetKey(s string) string {
 	return "account/" + s
 }
 
-// parseLimits parses limits of dollars, tokens and calls; "" means that there is none.
-func parseLimits(usd, tokens, calls string) (l caisson.Limits, err error) {
-	if usd != "" {
-		v, err := caisson.ParseUSD(usd)
-		if err != nil {
-			return l, err
-		}
-		l.USD = &v
+// A limitFlag is a flag for a limit with its value; "" means that there is none.
+type limitFlag struct{ flag, value string }
+
+// parseLimits parses limits of dollars, tokens and calls. An error names the flag.
+func parseLimits(usd, tokens, calls limitFlag) (l caisson.Limits, err error) {
+	if l.USD, err = parseLimit(usd, caisson.ParseUSD); err != nil {
+		return l, err
 	}
-	if tokens != "" {
-		v, err := parseCount(tokens)
-		if err != nil {
-			return l, err
-		}
-		l.Tokens = &v
+	if l.Tokens, err = parseLimit(tokens, parseCount); err != nil {
+		return l, err
 	}
-	if calls != "" {
-		v, err := parseCount(calls)
-		if err != nil {
-			return l, err
-		}
-		l.Calls = &v
+	l.Calls, err = parseLimit(calls, parseCount)
+	return l, err
+}
+
+// parseLimit parses the value of a flag; nil is no limit.
+func parseLimit[T any](f limitFlag, parse func(string) (T, error)) (*T, error) {
+	if f.value == "" {
+		return nil, nil //nolint:nilnil // there is none, which is no fault
 	}
-	return l, nil
+	v, err := parse(f.value)
+	if err != nil {
+		return nil, caisson.Invalidf(f.flag, "%s", caisson.MessageOf(err))
+	}
+	return &v, nil
 }
 
 // parseCount parses a whole number, with k or M for thousands and millions.

@@ -191,7 +191,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 // models returns the grant of models that the flags specify. It is nil if they specify none: a sandbox then gets that of its
 // template, and a fork gets none.
 func (f *grantFlags) models() (*caisson.ModelGrant, error) {
-	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
+	budget, err := parseLimits(limitFlag{"--budget", f.Budget}, limitFlag{"--max-tokens", f.MaxTokens}, limitFlag{"--max-calls", f.MaxCalls})
 	switch {
 	case err != nil:
 		return nil, err

@@ -78,7 +78,7 @@ func (c *gatewayRunPutCmd) Help() string {
 
 // ProvideLimits parses the flags for the limits.
 func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
-	return parseLimits(c.USD, c.Tokens, c.Calls)
+	return parseLimits(limitFlag{"--usd", c.USD}, limitFlag{"--tokens", c.Tokens}, limitFlag{"--calls", c.Calls})
 }
 
 func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app, limits caisson.Limits, api api) error {

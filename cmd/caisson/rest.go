@@ -47,7 +47,7 @@ next:
 			}
 			continue next
 		}
-		return caisson.Invalidf("--auto-pause", "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
+		return caisson.Errorf(caisson.Invalid, "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (w *wakeAt) UnmarshalText(text []byte) error {
 	}
 	t, err := time.Parse(time.RFC3339, string(text))
 	if err != nil {
-		return caisson.Invalidf("--wake-at", "write a time like 2026-01-31T07:00:00Z, a duration like 8h, or never; not %.70q", text)
+		return caisson.Errorf(caisson.Invalid, "write a time like 2026-01-31T07:00:00Z, a duration like 8h, or never; not %.70q", text)
 	}
 	*w = wakeAt(t)
 	return nil

@@ -96,7 +96,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 			return req, err
 		}
 	}
-	limits, err := parseLimits(c.MaxCost, c.MaxTokens, c.MaxCalls)
+	limits, err := parseLimits(limitFlag{"--max-cost", c.MaxCost}, limitFlag{"--max-tokens", c.MaxTokens}, limitFlag{"--max-calls", c.MaxCalls})
 	if err != nil {
 		return req, err
 	}

@@ -21,7 +21,7 @@ func TestParseLimits(t *testing.T) {
 		{"$3", "", "", caisson.Amount{USD: 3 * caisson.Dollar, Tokens: -1, Calls: -1}, true},
 		{usd: "five"}, {usd: "-1"}, {tokens: "1.5M"}, {tokens: "-1"}, {tokens: "1G"}, {tokens: "M"}, {calls: "99999999999999999999"}, {calls: "+1"},
 	} {
-		l, err := parseLimits(tt.usd, tt.tokens, tt.calls)
+		l, err := parseLimits(limitFlag{"--usd", tt.usd}, limitFlag{"--tokens", tt.tokens}, limitFlag{"--calls", tt.calls})
 		if (err == nil) != tt.field {
 			t.Errorf("%+v: %v", tt, err)
 		}
