@@ -36,7 +36,8 @@ func ActorOf(ctx context.Context) string {
 // Events is the service for reading the record of events.
 type Events interface {
 	// Watch returns the events of the caller's account after seq, stored ones first, then new ones as they happen,
-	// until ctx ends; the channel is then closed. subject "" means every object. A slow reader loses no events: they
+	// until ctx ends; the channel is then closed. subject "" means every object; one that no stored event is about is
+	// NotFound. A slow reader loses no events: they
 	// are read from the store again.
 	Watch(ctx context.Context, subject string, after int64) (<-chan Event, error)
 }

@@ -33,16 +33,23 @@ func (c *eventsCmd) ProvideChecked() (checked, error) {
 
 func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	// The subject of events is an id for sandboxes and volumes, and a name for templates and images.
+	exists := false
 	if c.Subject != "" {
 		if sb, err := api.Get(ctx, c.Subject); err == nil {
-			c.Subject = string(sb.ID)
+			c.Subject, exists = string(sb.ID), true
 		} else if list, _, err := api.ListVolumes(ctx, caisson.Filter{Name: c.Subject}); err == nil && len(list) == 1 {
-			c.Subject = string(list[0].ID)
+			c.Subject, exists = string(list[0].ID), true
 		}
 	}
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := api.Watch(watch, c.Subject, c.After)
+	switch {
+	case isNotFound(err) && exists: // its events are older than those that are kept
+		events, err = api.Watch(watch, "", c.After)
+	case isNotFound(err):
+		err = caisson.Errorf(caisson.NotFound, "there is no sandbox or volume %.80q, and no event about anything else of that name; see caisson sandbox ls, or caisson events for all events", c.Subject)
+	}
 	if err != nil {
 		return err
 	}
@@ -51,6 +58,9 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	}
 	n := 0
 	for e := range events {
+		if c.Subject != "" && e.Subject != c.Subject {
+			continue
+		}
 		if err := a.printEvent(e); err != nil {
 			return err
 		}

@@ -76,6 +76,15 @@ func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 	if err != nil {
 		return nil, err
 	}
+	if subject != "" {
+		list, err := h.store.After(ctx, caisson.In(caller.Account), subject, 0, 1)
+		if err != nil {
+			return nil, err
+		}
+		if len(list) == 0 {
+			return nil, caisson.Errorf(caisson.NotFound, "there are no events about %.80q", subject)
+		}
+	}
 	out := make(chan caisson.Event)
 	go func() {
 		defer close(out)
