@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 const (
 	maxTries     = 5                // tries of one call, including the first
+	newTries     = 3                // tries of a call to a provider that cannot be reached and has not answered any call before
 	maxWait      = time.Minute      // longest delay between two tries that the gateway may request
 	firstWait    = time.Second      // doubled after each try
 	callTime     = 30 * time.Minute // timeout of one try
@@ -35,6 +37,8 @@ type chat struct {
 	tools   []definition // nil means none
 	out     *output
 	wait    func(ctx context.Context, d time.Duration) error // pause, except in tests
+
+	answered bool // a call has been answered
 }
 
 // pause waits for d, or until ctx is done.
@@ -104,7 +108,7 @@ func (c *chat) waitRetry(ctx context.Context, try int, err error) error {
 		return tooLong()
 	case refused && !f.retryable() || refused && f.contextTooLong():
 		return f
-	case refused && (try == maxTries || f.retry > maxWait):
+	case refused && (try == maxTries || f.retry > maxWait), refused && f.status == http.StatusBadGateway && !c.answered && try == newTries:
 		return f
 	case try == maxTries:
 		return &caisson.RunError{Code: caisson.RunInternal, Message: fmt.Sprintf("the model gateway cannot be used, after %d attempts: %v", try, err)}
@@ -138,6 +142,7 @@ func (c *chat) tryOnce(ctx context.Context, messages []message, toolsOff bool) (
 	if res.StatusCode != 200 {
 		return r, readFailure(res)
 	}
+	c.answered = true
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		err = c.readWhole(r, res.Body)
 	} else {

@@ -33,7 +33,7 @@ func TestRefusals(t *testing.T) {
 		{429, "Retry-After: 3600\r\n", `{"error":{"message":"slow down"}}`, caisson.RunRateLimit, "slow down", 1},
 		{429, "", `{"error":{"message":"pay","code":"insufficient_quota"}}`, caisson.RunNoCredits, "pay", 1},
 		{500, "", `{"error":{"message":"oops"}}`, caisson.RunInternal, "oops", 5},
-		{502, "", `<html>bad gateway</html>`, caisson.RunInternal, "bad gateway", 5},
+		{502, "", `<html>bad gateway</html>`, caisson.RunInternal, "bad gateway", 3},
 		{529, "", ``, caisson.RunInternal, "529", 5},
 		{503, "", "\x00\x1b[31m\xff", caisson.RunInternal, "503", 5},
 		{418, "", `{"error":"teapot"}`, caisson.RunAgentError, "teapot", 1},
@@ -151,6 +151,20 @@ func TestNobodyListens(t *testing.T) {
 	l.Close()
 	o := runWith(t, "http://"+l.Addr().String(), nil)
 	if o.err == nil || o.err.Code != caisson.RunInternal || len(o.waits) != maxTries-1 {
+		t.Errorf("%+v, waited %v", o.err, o.waits)
+	}
+}
+
+// TestProviderDown tests that a provider that cannot be reached and has not answered any call is tried three times, with a message before each
+// retry, and one that has answered a call, five times.
+func TestProviderDown(t *testing.T) {
+	down := refusal(502, "", `{"error":{"message":"the provider cannot be reached","code":"upstream"}}`)
+	o := runWith(t, serveBroken(t, down, down, down, down, down).url, nil)
+	if o.err == nil || len(o.waits) != newTries-1 || strings.Count(o.lines, "trying again") != newTries-1 {
+		t.Errorf("%+v, waited %v", o.err, o.waits)
+	}
+	s := serveBroken(t, answerOf("{"), down, down, down, down)
+	if o = runWith(t, s.url, nil); o.err == nil || len(o.waits) != maxTries-1 {
 		t.Errorf("%+v, waited %v", o.err, o.waits)
 	}
 }
