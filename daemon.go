@@ -14,6 +14,7 @@ type Info struct {
 	Node      string       `json:"node" doc:"The machine it runs on"`
 	StartedAt time.Time    `json:"startedAt"`
 	Runtime   Capabilities `json:"runtime"`
+	Upload    Size         `json:"upload" doc:"Bytes that the directory of a run may have as an archive; 0: not known"`
 }
 
 // Usage is the disk space of one kind of object.

@@ -56,7 +56,13 @@ With -o json the record is printed when the run has ended, with -o jsonl each ev
 
 func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api api) error {
 	if c.Directory != "" {
-		done, err := a.prepareWorkspace(&req, c.Directory, &c.workspaceFlags)
+		done, err := a.prepareWorkspace(&req, c.Directory, &c.workspaceFlags, func() (caisson.Size, error) {
+			info, err := api.Info(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return info.Upload, nil
+		})
 		if err != nil {
 			return err
 		}

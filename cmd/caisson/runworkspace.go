@@ -18,8 +18,9 @@ import (
 )
 
 // prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive.
-// The caller must call done when the run has been started or has failed to start.
-func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
+// most returns the maximum size of the archive, 0 if the daemon does not say it. The caller must call done when the run has been started or has
+// failed to start.
+func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags, most func() (caisson.Size, error)) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -67,6 +68,10 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 		root.Close()
 		return nil, localError("directory", abs, err)
 	}
+	if err := checkUpload(root, mask, most); err != nil {
+		root.Close()
+		return nil, err
+	}
 	r, w := io.Pipe()
 	packed := make(chan struct{})
 	go func() {
@@ -79,6 +84,19 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 		<-packed
 		root.Close()
 	}, nil
+}
+
+// checkUpload returns Exhausted if the archive of root would be larger than the daemon takes, so that it is not sent in vain.
+func checkUpload(root *os.Root, mask *baseline.Mask, most func() (caisson.Size, error)) error {
+	limit, err := most()
+	if err != nil || limit == 0 {
+		return err
+	}
+	larger, err := tree.LargerThan(root, ".", mask.Hides, int64(limit))
+	if err == nil && larger {
+		return caisson.Errorf(caisson.Exhausted, "the directory is larger than %s, which is the most that the daemon takes; choose a smaller one, or raise runs.workspace there", limit)
+	}
+	return err
 }
 
 // checkOutsideDataDir returns Invalid if dir contains the data directory or is part of it: a sandbox must not be able to read

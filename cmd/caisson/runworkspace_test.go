@@ -30,7 +30,7 @@ func TestUploadMasked(t *testing.T) {
 	cfg.Host, cfg.DataDir = "http://elsewhere.example", t.TempDir()
 	cfg.Workspaces.Hide = []string{"local.yaml"}
 	var req caisson.RunRequest
-	done, err := (&app{cfg: cfg}).prepareWorkspace(&req, dir, &workspaceFlags{ShowHidden: []string{"public.pem"}})
+	done, err := (&app{cfg: cfg}).prepareWorkspace(&req, dir, &workspaceFlags{ShowHidden: []string{"public.pem"}}, func() (caisson.Size, error) { return 0, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

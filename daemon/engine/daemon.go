@@ -19,7 +19,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
 		Version: e.cfg.Version, Build: e.process.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.process.started,
-		Runtime: e.on.Runtime.Capabilities(),
+		Runtime: e.on.Runtime.Capabilities(), Upload: e.cfg.Agents.Limits.WithDefaults().Workspace,
 	}, nil
 }
 
