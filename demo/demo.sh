@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A demonstration that needs no account anywhere: an agent mends a small repository in a sandbox, and three promises are put to the
+# A demonstration that needs no account anywhere: an agent fixes a small repository in a sandbox, and three promises are put to the
 # test. With OPENAI_API_KEY or ANTHROPIC_API_KEY in the environment a real model does it; else one that follows a script.
 #
 #   demo/demo.sh [path of the caisson binary]
@@ -67,7 +67,7 @@ for _ in $(seq 100); do
 done
 printf '%s' "$key" | caisson credential set DEMO_KEY >/dev/null
 
-say "The built-in agent mends a copy of it, in a sandbox"
+say "The built-in agent fixes a copy of it, in a sandbox"
 caisson run caisson -C "$dir/project" --model demo --max-cost 0.50 --keep "Fix the failing test."
 run=$(caisson runs ls -q | head -n 1)
 

@@ -39,18 +39,18 @@ func TestFirstRun(t *testing.T) {
 			if test() == nil {
 				t.Fatal("the test of the sample does not fail")
 			}
-			mend := []string{"run", "caisson", "-C", dir, "--sync", "yolo", sample.Prompt}
+			fix := []string{"run", "caisson", "-C", dir, "--sync", "yolo", sample.Prompt}
 			plain := h.env
 
 			// Nothing is stored where CI is set.
 			h.env = append(slices.Clone(plain), "CI=true", c.key+"="+u.key, c.base+"="+u.url)
-			h.fails(2, "there is no model that caisson can use; store a key with caisson credential set ANTHROPIC_API_KEY", mend...)
+			h.fails(2, "there is no model that caisson can use; store a key with caisson credential set ANTHROPIC_API_KEY", fix...)
 			if got := h.ok("credential", "ls", "-q"); got != "" {
 				t.Errorf("with CI set, %s is stored", got)
 			}
 
 			h.env = append(slices.Clone(plain), c.key+"="+u.key, c.base+"="+u.url)
-			r := h.run(mend...)
+			r := h.run(fix...)
 			if r.code != 0 || !strings.Contains(r.stdout, sample.Answer) || !strings.Contains(r.stderr, "caisson credential rm "+c.credential) {
 				t.Fatal(r)
 			}

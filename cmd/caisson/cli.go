@@ -78,7 +78,7 @@ type cli struct {
 	Setup      setupCmd      `cmd:"" help:"Ask for a provider, its key and a model, try them, and write the configuration."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`
 	Config     configCmd     `cmd:"" name:"config" help:"Inspect the configuration."`
-	Doctor     doctorCmd     `cmd:"" help:"Check this machine and say how to mend what is missing."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and say how to fix what is missing."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 	Help       helpCmd       `cmd:"" name:"help" help:"Explain a command."`

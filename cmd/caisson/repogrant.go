@@ -53,7 +53,7 @@ func (c *repoDeliverCmd) Help() string {
 the id of the delivery, and on standard error what became of it once it was sent or could not be; the exit code is 4 if it is held or
 has failed. What the remote cannot take now is tried again later.
 
-` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Mend the login'")
+` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Fix the login'")
 }
 
 // ProvidePlace validates the flags and parses SANDBOX[:DIR].

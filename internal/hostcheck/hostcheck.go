@@ -50,7 +50,7 @@ func Lacks() error { return lack(cgroups(), tun()) }
 func lack(checks ...caisson.Check) error {
 	for _, c := range checks {
 		if c.Status == Failed {
-			return caisson.Errorf(caisson.Unavailable, "%s: %s; to mend it: %s (see caisson doctor)", c.Name, c.Detail, c.Remedy)
+			return caisson.Errorf(caisson.Unavailable, "%s: %s; to fix it: %s (see caisson doctor)", c.Name, c.Detail, c.Remedy)
 		}
 	}
 	return nil

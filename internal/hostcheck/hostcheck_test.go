@@ -41,7 +41,7 @@ func TestLacks(t *testing.T) {
 		t.Error(err)
 	}
 	err := lack(ok("cgroups", "x"), failed("tun", "modprobe tun", "there is no /dev/net/tun"), failed("other", "", ""))
-	if caisson.KindOf(err) != caisson.Unavailable || caisson.MessageOf(err) != "tun: there is no /dev/net/tun; to mend it: modprobe tun (see caisson doctor)" {
+	if caisson.KindOf(err) != caisson.Unavailable || caisson.MessageOf(err) != "tun: there is no /dev/net/tun; to fix it: modprobe tun (see caisson doctor)" {
 		t.Error(err)
 	}
 }
