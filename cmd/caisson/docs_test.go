@@ -86,6 +86,7 @@ var pageRuns = map[string]string{
 // TestEveryPageIsRun tests that each command of the pages is run by a test of pageRuns, or is a target of make; that those tests run the
 // pages; and that the tests that they name in place of running a command exist.
 func TestEveryPageIsRun(t *testing.T) {
+	t.Parallel()
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -153,6 +154,7 @@ func TestEveryPageIsRun(t *testing.T) {
 
 // TestDocumentedFiles tests that the YAML of the pages is valid, as what it is: a configuration, a policy, a template or an agent.
 func TestDocumentedFiles(t *testing.T) {
+	t.Parallel()
 	seen := 0
 	for _, page := range pagetest.Pages(t) {
 		_, files := pagetest.Read(t, page)

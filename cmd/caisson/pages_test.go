@@ -135,6 +135,7 @@ func (h *pageHost) yaml(page string, n int, name string) {
 // TestPages runs the commands of pages, with cores, store and jobs of the product, on the drivers of package coretest. TestGuide* of package test run others in
 // real sandboxes.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	testneed.Root(t)
 	const token = "caisson credential set"
 	const change = "say done; write new.txt x" // what an agent of package coretest does for this prompt
