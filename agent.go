@@ -50,8 +50,9 @@ type Agent struct {
 	// Interactive is its own interface for people, started at a terminal for interactive runs.
 	Interactive []string `json:"interactive,omitempty" yaml:"interactive" doc:"What is started at a terminal for an interactive run; placeholders as in command, without {prompt}"`
 	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
-	// "final", "error" and "usage"; empty means the first built-in dialect that accepts a line.
-	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
+	// "final", "error", "tool", "result" and "usage", with conditions such as "text.when"; empty means the first built-in
+	// dialect that accepts a line.
+	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error, tool, result and usage in a line, and conditions"`
 	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready
 	// is polled until it answers.
 	Service    []string   `json:"service,omitempty" yaml:"service"`

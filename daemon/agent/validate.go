@@ -50,9 +50,6 @@ var dialects = []string{"caisson", "claude", "codex", "opencode"}
 // modelAPIs are the valid model APIs of agents.
 var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
-// eventPaths are the keys of Agent.Events that contain the path of a value in a line.
-var eventPaths = []string{"text", "final", "error", "usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost"}
-
 // names checks the id and the texts for users.
 func (c *checker) names(a *caisson.Agent) {
 	switch {
@@ -155,26 +152,6 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 		c.addf("command", "{prompt} cannot be used if the prompt is passed on standard input; leave one of them out")
 	case a.Prompt == caisson.PromptFile && !placed:
 		c.addf("command", "has no {prompt}, which stands for the file's path")
-	}
-}
-
-// events checks the description of the agent's output.
-func (c *checker) events(a *caisson.Agent) {
-	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
-		c.addf("events", "is for driver jsonl only")
-	}
-	if dialect, ok := a.Events["dialect"]; ok {
-		c.oneOf("events.dialect", dialect, dialects...)
-		if len(a.Events) > 1 {
-			c.addf("events", "a dialect says where everything is; leave the paths out")
-		}
-		return
-	}
-	for name, p := range sorted(a.Events) {
-		if !slices.Contains(eventPaths, name) {
-			c.addf("events."+name, "is not known; known are dialect, %s", strings.Join(eventPaths, ", "))
-		}
-		c.word("events."+name, p)
 	}
 }
 

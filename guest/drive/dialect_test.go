@@ -239,11 +239,43 @@ func TestPaths(t *testing.T) {
 		}
 	}
 	for _, bad := range []map[string]string{
-		{"dialect": "x"}, {"text": ""}, {"usage.input": "a"}, {"text": "a", "usage.x": "b"}, {"text": "a", "tool": "b"},
+		{"dialect": "x"}, {"text": ""}, {"usage.input": "a"}, {"text": "a", "usage.x": "b"}, {"text": "a", "tools": "b"},
+		{"text": "a", "text.when": "type"}, {"text": "a", "text.when": "type=a,"}, {"text": "a", "text.when": "=a"}, {"text": "a", "text.when": ""},
 	} {
 		if _, err := dialectOf(bad); err == nil {
 			t.Errorf("%v is a dialect", bad)
 		}
+	}
+}
+
+// TestPathsWhen: fields count only in lines for which the conditions hold, and calls of tools are told.
+func TestPathsWhen(t *testing.T) {
+	events := map[string]string{
+		"text": "content", "text.when": "type=message, role=assistant", "final": "content", "final.when": "type=message,n=2,last=true",
+		"error": "messages.-1.error", "error.when": "type=end,retry=false", "usage.input": "in", "usage.when": "type=end",
+		"tool": "name", "tool.id": "id", "tool.args": "args", "tool.when": "type=call",
+		"result": "out", "result.id": "id", "result.failed": "status=error", "result.when": "type=called",
+	}
+	out, s, fail := hear(t, events, []byte(`{"type":"message","role":"user","content":"a question","in":1}
+{"type":"message","role":"assistant","content":"I look."}
+{"type":"message","role":["assistant"],"content":"not this"}
+{"type":"thought","role":"assistant","content":"nor this"}
+{"type":"call","name":"read","id":7,"args":{"file":"a"}}
+{"type":"called","id":7,"out":[{"type":"text","text":"x"},{"type":"text","text":"y"}]}
+{"type":"call","name":"write","id":"8"}
+{"type":"called","id":"8","out":{"code":1},"status":"error"}
+{"type":"called","id":"8","out":"again"}
+{"type":"end","retry":true,"messages":[{"error":"passing"}],"in":3}
+{"type":"message","n":2,"last":true,"content":"It is x."}`))
+	if want := "I look.\n\nIt is x."; out.text.String() != want || fail != nil || s.usage.Tokens.Input != 3 {
+		t.Errorf("text %q, usage %+v, %v", out.text.String(), s.usage, fail)
+	}
+	want := []string{`start read {"file":"a"}`, `result "x\ny" false`, "start write", `result "{\"code\":1}" true`, "usage 3+0 0/0 0"}
+	if d := cmp.Diff(want, out.lines); d != "" {
+		t.Error(d)
+	}
+	if _, _, fail := hear(t, events, []byte(`{"type":"end","retry":false,"messages":[{"error":"first"},{"error":"last"}]}`)); fail == nil || fail.Message != "last" {
+		t.Errorf("the error is %v", fail)
 	}
 }
 
@@ -265,7 +297,7 @@ func FuzzDialects(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		for _, events := range []map[string]string{{"dialect": "codex"}, {"dialect": "claude"}, {"dialect": "opencode"}, {"dialect": "caisson"}, {"text": "a.0", "error": "e"}, nil} {
+		for _, events := range []map[string]string{{"dialect": "codex"}, {"dialect": "claude"}, {"dialect": "opencode"}, {"dialect": "caisson"}, {"text": "a.0", "error": "e"}, {"text": "a.-1", "text.when": "b=1", "result": "c", "tool": "d"}, nil} {
 			if _, _, fail := hear(t, events, in); fail != nil && (fail.Message == "" || len(fail.Message) > task.MaxMessage) {
 				t.Fatalf("%+v", fail)
 			}

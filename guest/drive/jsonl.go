@@ -133,7 +133,7 @@ func dialectOf(events map[string]string) (dialect, error) {
 	case name != "" && known[name] != nil:
 		return known[name], nil
 	case name != "":
-		return nil, fmt.Errorf("there is no dialect %.40q; write codex, claude, opencode or caisson, or the paths text, final, error and usage", name)
+		return nil, fmt.Errorf("there is no dialect %.40q; write codex, claude, opencode or caisson, or the paths of text, final, error, tool, result and usage", name)
 	case len(events) > 0:
 		return newByPath(events)
 	}

@@ -1,0 +1,203 @@
+package drive
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// byPath is the dialect of agents whose lines are described by paths of JSON fields, and by conditions on them.
+type byPath struct {
+	paths map[string][]string    // by the names in eventPaths; the paths of fields
+	when  map[string][]condition // by the names in eventConditions; all must hold
+}
+
+// The keys of events: those with the path of a field, and those with conditions.
+var (
+	eventPaths = []string{
+		"text", "final", "error", "tool", "tool.id", "tool.args", "result", "result.id",
+		"usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost",
+	}
+	eventConditions = []string{"text.when", "final.when", "error.when", "tool.when", "result.when", "result.failed", "usage.when"}
+)
+
+// A condition holds for lines in which the field at a path has a value.
+type condition struct {
+	path  []string
+	value string // a string, or the JSON of another value
+}
+
+// parseConditions parses a list such as "type=message, role=assistant".
+func parseConditions(list string) (conditions []condition, err error) {
+	for part := range strings.SplitSeq(list, ",") {
+		path, value, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok || path == "" {
+			return nil, fmt.Errorf("%.100q is not a condition; write PATH=VALUE, and a comma between several", part)
+		}
+		conditions = append(conditions, condition{strings.Split(path, "."), value})
+	}
+	return conditions, nil
+}
+
+func (c condition) holds(v any) bool {
+	switch field := lookup(v, c.path).(type) {
+	case nil, map[string]any, []any:
+		return false
+	case string:
+		return field == c.value
+	default: // a number, true or false
+		text, err := json.Marshal(field)
+		return err == nil && string(text) == c.value
+	}
+}
+
+func newByPath(events map[string]string) (dialect, error) {
+	p := &byPath{map[string][]string{}, map[string][]condition{}}
+	for name, text := range events {
+		switch {
+		case text == "":
+			return nil, fmt.Errorf("%.40q is empty", name)
+		case slices.Contains(eventPaths, name):
+			p.paths[name] = strings.Split(text, ".")
+		case slices.Contains(eventConditions, name):
+			var err error
+			if p.when[name], err = parseConditions(text); err != nil {
+				return nil, fmt.Errorf("%.40q: %w", name, err)
+			}
+		default:
+			return nil, fmt.Errorf("events have no %.40q; write dialect, or: %s", name, strings.Join(append(slices.Clone(eventPaths), eventConditions...), ", "))
+		}
+	}
+	if p.paths["text"] == nil && p.paths["final"] == nil {
+		return nil, fmt.Errorf("nothing says where in a line the answer is; write the path of text or final")
+	}
+	return p, nil
+}
+
+func (*byPath) reportsEnd() bool { return false }
+
+func (p *byPath) line(raw []byte, s *turnState) bool {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return false
+	}
+	known := false
+	if text, ok := p.field(v, "text").(string); ok {
+		known = true
+		s.answer.Delta(text)
+	}
+	if final, ok := p.field(v, "final").(string); ok {
+		known = true
+		s.answer.Final(final)
+	}
+	if name, ok := p.field(v, "tool").(string); ok {
+		known = true
+		s.toolStart(scalar(lookup(v, p.paths["tool.id"])), name, lookup(v, p.paths["tool.args"]))
+	}
+	if result := p.field(v, "result"); result != nil {
+		known = true
+		s.toolResult(scalar(lookup(v, p.paths["result.id"])), resultText(result), len(p.when["result.failed"]) > 0 && p.holds(v, "result.failed"))
+	}
+	if message := message(p.field(v, "error")); message != "" {
+		known = true
+		s.err = newAgentError(message)
+	}
+	return p.holds(v, "usage.when") && p.reportUsage(v, s) || known
+}
+
+// holds reports whether all conditions of a key hold. It is true if there are none.
+func (p *byPath) holds(v any, key string) bool {
+	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
+}
+
+// field returns the field at the path of a key, or nil if there is none or the key's conditions do not hold.
+func (p *byPath) field(v any, key string) any {
+	if !p.holds(v, key+".when") {
+		return nil
+	}
+	return lookup(v, p.paths[key])
+}
+
+// scalar returns the text of a value that identifies a call: a string or a number.
+func scalar(v any) string {
+	switch x := v.(type) {
+	case string:
+		return x
+	case float64:
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	return ""
+}
+
+// resultText returns the text of a tool's result: a string, a list of blocks with text, or the JSON of another value.
+func resultText(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	if _, isObject := v.(map[string]any); isObject {
+		return string(raw)
+	}
+	return joinTexts(raw)
+}
+
+// reportUsage reports the usage in a line, and whether there is any.
+func (p *byPath) reportUsage(v any, s *turnState) bool {
+	u, found := s.usage, false
+	for name, into := range map[string]*int64{
+		"calls": &u.Calls, "input": &u.Tokens.Input, "output": &u.Tokens.Output, "cacheRead": &u.Tokens.CacheRead, "cacheWrite": &u.Tokens.CacheWrite,
+	} {
+		if f, ok := lookup(v, p.paths["usage."+name]).(float64); ok && f >= 0 && f < 1<<53 {
+			*into, found = int64(f), true
+		}
+	}
+	if f, ok := lookup(v, p.paths["usage.cost"]).(float64); ok {
+		u.Cost, found = dollars(f), true
+	}
+	if found {
+		s.report(u)
+	}
+	return found
+}
+
+// lookup returns the value at a path in a JSON value, or nil. A step into a list is an index, from the end if it is negative.
+func lookup(v any, path []string) any {
+	if len(path) == 0 {
+		return nil
+	}
+	for _, step := range path {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if i < 0 {
+				i += len(in)
+			}
+			if err != nil || i < 0 || i >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// message returns the text of an error, which may be a string or an object with a message.
+func message(v any) string {
+	switch e := v.(type) {
+	case string:
+		return e
+	case map[string]any:
+		m, _ := e["message"].(string)
+		if m == "" {
+			return "the agent reports an error without a message"
+		}
+		return m
+	}
+	return ""
+}
