@@ -29,9 +29,9 @@ type agentHost struct {
 
 // shared is the state that those tests share.
 type shared struct {
-	litellm, claude *upstream
-	mu              sync.Mutex
-	made            map[string]bool // Agents that are built, and have a warm snapshot if they support one; guarded by mu.
+	litellm, claude, gemini *upstream
+	mu                      sync.Mutex
+	made                    map[string]bool // Agents that are built, and have a warm snapshot if they support one; guarded by mu.
 }
 
 // agents is the agent host of this process, nil until a test requires it. agents and lasting are guarded by agentsMu.
@@ -124,8 +124,10 @@ func newAgentHost(t *testing.T) *agentHost {
 		s := &shared{made: map[string]bool{}}
 		s.litellm = newUpstream(o, caisson.ProviderLiteLLM, agentScript(), false, newMeeting(2).wrap)
 		s.claude = newUpstream(o, caisson.ProviderAnthropic, agentScript(), true, nil)
+		s.gemini = newUpstream(o, caisson.ProviderGemini, agentScript(), true, nil)
 		data, kept := keptData(o)
-		h := newModelHostOn(o, data, []*upstream{s.litellm, s.claude}, agentModel("base", "litellm"), agentModel("large", "litellm"), agentModel("sonnet", "anthropic"))
+		h := newModelHostOn(o, data, []*upstream{s.litellm, s.claude, s.gemini}, agentModel("base", "litellm"), agentModel("large", "litellm"),
+			agentModel("sonnet", "anthropic"), agentModel("flash", "gemini"))
 		h.keep = kept
 		h.agentsDir(map[string]string{"claw": claw})
 		agents, lasting, done = &agentHost{h, s}, o, true

@@ -22,6 +22,21 @@ func TestAgentOpenCode(t *testing.T) {
 	testAgent(t, "opencode", "base")
 }
 
+func TestAgentGeminiCLI(t *testing.T) {
+	testneed.Full(t, "TestAgentCodex runs a real coding agent")
+	testAgent(t, "gemini-cli", "flash")
+}
+
+func TestAgentQwenCode(t *testing.T) {
+	testneed.Full(t, "TestAgentCodex runs a real coding agent")
+	testAgent(t, "qwen-code", "base")
+}
+
+func TestAgentPi(t *testing.T) {
+	testneed.Full(t, "TestAgentCodex runs a real coding agent")
+	testAgent(t, "pi", "base")
+}
+
 // testAgent tests that a real agent from npm uses its tool, changes a file and answers, and that in a session it has
 // the earlier conversation.
 func testAgent(t *testing.T, id, model string) {
@@ -82,12 +97,18 @@ func testAgent(t *testing.T, id, model string) {
 // only, here of one run at a time.
 func (h *agentHost) counted(r caisson.Run, model string) []scriptedtest.Call {
 	h.t.Helper()
-	if model != "sonnet" {
+	var provider *upstream
+	switch model {
+	case "sonnet":
+		provider = h.claude
+	case "flash":
+		provider = h.gemini
+	default:
 		return h.accounts(r)
 	}
-	calls := h.claude.Calls()
-	_, tokens := h.claude.Billed()
-	h.claude.Reset()
+	calls := provider.Calls()
+	_, tokens := provider.Billed()
+	provider.Reset()
 	if u := r.Result.Usage; u.Tokens != tokens || u.Calls < int64(len(calls)) || u.Cost == 0 || u.Estimated {
 		h.t.Errorf("run %s: the model counted %+v in %d calls, the run says %+v", r.ID, tokens, len(calls), u)
 	}

@@ -25,7 +25,7 @@ func agentModel(alias, provider string) string {
 func agentScript() string {
 	var b strings.Builder
 	b.WriteString("turns:\n")
-	for _, t := range []struct{ tool, argument string }{{"exec", "command"}, {"bash", "command"}, {"Bash", "command"}, {"exec_command", "cmd"}} {
+	for _, t := range []struct{ tool, argument string }{{"exec", "command"}, {"bash", "command"}, {"Bash", "command"}, {"exec_command", "cmd"}, {"run_shell_command", "command"}} {
 		call := func(command string) string {
 			arguments, err := json.Marshal(map[string]string{t.argument: command, "description": "Do it"})
 			if t.argument == "cmd" || t.tool == "exec" {

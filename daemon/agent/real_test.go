@@ -26,6 +26,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/wire/llm"
 	"github.com/caisson-dev/caisson/wire/llm/anthropic"
+	"github.com/caisson-dev/caisson/wire/llm/gemini"
 	"github.com/caisson-dev/caisson/wire/llm/openai"
 	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
@@ -124,6 +125,7 @@ func newReal(t *testing.T, id, kind, script string) *real {
 		APIs: []llm.API{
 			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}},
 			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, MarkerHeader: "Anthropic-Version"},
+			{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}, MarkerHeader: "X-Goog-Api-Key"},
 		},
 		Meter: unmetered{},
 		Grant: func(context.Context, caisson.Guest) *caisson.ModelGrant {
@@ -250,7 +252,7 @@ func (r *real) record(name, stdout string) {
 	}
 	dashes := strings.NewReplacer("/", "-", ".", "-")
 	stdout = strings.NewReplacer(r.home, "/opt/"+r.ID, r.workspace, agent.DefaultWorkdir, dashes.Replace(r.workspace), "-workspace").Replace(stdout)
-	if err := os.WriteFile(filepath.Join("drive", "testdata", name), []byte(stdout), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("../../guest/drive/testdata", name), []byte(stdout), 0o644); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -280,6 +282,9 @@ func TestReal(t *testing.T) {
 		{"codex", "codex", caisson.ProviderOpenAI, "exec_command", `{"cmd": "echo made by a tool > made.txt"}`},
 		{"claude-code", "claude", caisson.ProviderAnthropic, "Bash", `{"command": "echo made by a tool > made.txt", "description": "Make a file"}`},
 		{"opencode", "opencode", caisson.ProviderOpenAI, "bash", `{"command": "echo made by a tool > made.txt", "description": "Make a file"}`},
+		{"gemini-cli", "gemini", caisson.ProviderGemini, "run_shell_command", `{"command": "echo made by a tool > made.txt"}`},
+		{"qwen-code", "qwen", caisson.ProviderOpenAI, "run_shell_command", `{"command": "echo made by a tool > made.txt", "is_background": false}`},
+		{"pi", "pi", caisson.ProviderOpenAI, "bash", `{"command": "echo made by a tool > made.txt"}`},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			if c.id != "codex" {

@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages.
+// claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages, and of Qwen
+// Code with these flags.
 type claude struct{}
 
 func (*claude) reportsEnd() bool { return true }
@@ -29,6 +30,7 @@ type claudeLine struct {
 	Subtype string  `json:"subtype"`
 	Parent  *string `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
 	Version string  `json:"claude_code_version"`
+	Qwen    string  `json:"qwen_code_version"`
 	Message *struct {
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
@@ -72,7 +74,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 	}
 	switch l.Type {
 	case "system":
-		s.version = cmp.Or(l.Version, s.version)
+		s.version = cmp.Or(l.Version, l.Qwen, s.version)
 		switch l.Subtype {
 		case "init":
 			s.out.Status("running", "")
@@ -98,7 +100,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 			}
 		}
 	case "result":
-		c.result(&l.claudeResult, l.Subtype, s)
+		c.result(&l, s)
 	case "control_request", "control_response", "rate_limit_event", "tool_progress", "tool_use_summary", "auth_status", "prompt_suggestion":
 	default:
 		return false
@@ -144,7 +146,8 @@ func (*claude) message(l *claudeLine, s *turnState) {
 }
 
 // result handles the line that ends the turn.
-func (*claude) result(r *claudeResult, subtype string, s *turnState) {
+func (*claude) result(l *claudeLine, s *turnState) {
+	r := &l.claudeResult
 	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
 	for _, m := range r.Models {
 		u.Tokens.Input += m.Input
@@ -157,15 +160,24 @@ func (*claude) result(r *claudeResult, subtype string, s *turnState) {
 	}
 	s.report(u)
 	s.done, s.err = true, nil
-	if subtype == "success" && !r.Failed {
+	if l.Subtype == "success" && !r.Failed {
 		s.answer.Final(r.Result)
 		return
 	}
-	s.err = newAgentError(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
+	s.err = newAgentError(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, errorText(l.Error), "the agent has ended with "+l.Subtype))
 	switch r.Status {
 	case 402:
 		s.err.Code = caisson.RunNoCredits
 	case 429:
 		s.err.Code = caisson.RunRateLimit
 	}
+}
+
+// errorText returns the message of an error in JSON, which may be missing.
+func errorText(raw json.RawMessage) string {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return ""
+	}
+	return message(v)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // record is an Out that records each call as a line.
@@ -66,7 +67,7 @@ func hear(t *testing.T, events map[string]string, input []byte) (*record, *turnS
 }
 
 // varies matches text that differs between recordings.
-var varies = regexp.MustCompile(`(Chunk ID|Wall time): [0-9a-f.]+`)
+var varies = regexp.MustCompile(`(Chunk ID|Wall time|Process Group PGID): ([0-9a-f.]+|\(none\))`)
 
 // TestRealAgents parses recordings of real agents: one turn in which a tool makes a file, and one in which the model's API
 // refuses.
@@ -101,13 +102,39 @@ func TestRealAgents(t *testing.T) {
 			},
 		},
 		{agent: "opencode-refused", fault: "agent_error: this model takes no such requests"},
+		{
+			agent: "gemini-tool", text: "I make it.\n\nThe file is there, and this is what the tool said: <untrusted_context>\nOutput: (empty)\nProcess Group PGID: …\n</untrusted_context>",
+			lines: []string{`start run_shell_command {"command":"echo made by a tool > made.txt"}`, `result "" false`, "usage 18194+52 0/0 0"},
+		},
+		{agent: "gemini-retried", text: "Here is the answer."},
+		{agent: "gemini-refused", fault: "this model takes no such requests"},
+		{
+			agent: "qwen-tool", version: "0.24.4",
+			text: "I make it.\n\nThe file is there, and this is what the tool said: Command: echo made by a tool > made.txt\nDirectory: (root)\n" +
+				"Output: (empty)\nError: (none)\nExit Code: 0\nSignal: (none)\nProcess Group PGID: …",
+		},
+		{agent: "qwen-retried", text: "Here is the answer.", version: "0.24.4"},
+		{
+			agent: "qwen-refused", text: "[API Error: 400 this model takes no such requests]", version: "0.24.4",
+			fault: "agent_error: [API Error: 400 this model takes no such requests]",
+		},
+		{
+			agent: "pi-tool", text: "I make it.\n\nThe file is there, and this is what the tool said: (no output)",
+			lines: []string{`start bash {"command":"echo made by a tool > made.txt"}`, `result "(no output)" false`},
+		},
+		{agent: "pi-retried", text: "Here is the answer."},
+		{agent: "pi-refused", fault: "this model takes no such requests"},
 	} {
 		input, err := os.ReadFile("testdata/" + c.agent + ".jsonl")
 		if err != nil {
 			t.Fatal(err)
 		}
 		dialect, _, _ := strings.Cut(c.agent, "-")
-		for _, events := range []map[string]string{{"dialect": dialect}, nil} { // named, and guessed
+		ways := []map[string]string{{"dialect": dialect}, nil} // named, and guessed
+		if id := map[string]string{"gemini": "gemini-cli", "qwen": "qwen-code", "pi": "pi"}[dialect]; id != "" {
+			ways = []map[string]string{builtinEvents(t, id)}
+		}
+		for _, events := range ways {
 			out, s, fail := hear(t, events, input)
 			if got := varies.ReplaceAllString(out.text.String(), "$1: …"); got != c.text {
 				t.Errorf("%s: text %q, want %q", c.agent, got, c.text)
@@ -123,6 +150,20 @@ func TestRealAgents(t *testing.T) {
 			}
 		}
 	}
+}
+
+// builtinEvents returns the events of a built-in agent.
+func builtinEvents(t *testing.T, id string) map[string]string {
+	t.Helper()
+	file, err := os.ReadFile("../../daemon/agent/builtin/" + id + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a caisson.Agent
+	if err := strictyaml.Decode(file, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a.Events
 }
 
 // TestDialects: lines of real agents in turns that are not recorded.
