@@ -76,7 +76,7 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 func CallerOf(ctx context.Context) (Caller, error) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	if !ok || c.Account == "" {
-		return Caller{}, Errorf(Unauthed, "this request carries no account")
+		return Caller{}, Errorf(Unauthed, "the request has no account")
 	}
 	return c, nil
 }

@@ -82,7 +82,7 @@ func TestParseFaults(t *testing.T) {
 		{"placeholder", strings.Replace(good, "{model}", "{home}", 1), "command[2]", "known are"},
 		{"open brace", strings.Replace(good, "{model}", "{model", 1), "command[2]", "twice"},
 		{"close brace", strings.Replace(good, "{model}", "model}", 1), "command[2]", "twice"},
-		{"literal prompt", strings.Replace(good, "{model}", "{{prompt}}", 1), "command[2]", "cannot be had"},
+		{"literal prompt", strings.Replace(good, "{model}", "{{prompt}}", 1), "command[2]", "cannot contain the literal"},
 		{"literal prompt in a prompt", strings.Replace(good, "{model}", "{{{prompt}}}", 1), "", ""},
 		{"stdin and place", good + "prompt: stdin\n" + "env: {A: b}\n", "", ""},
 		{"file without place", good + "prompt: file\n", "command", "{prompt}"},

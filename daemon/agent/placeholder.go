@@ -68,7 +68,7 @@ func placeholders(field string, command []string) (used []string, err error) {
 			return nil
 		})
 		if err == nil && strings.Contains(plain.String(), promptPlaceholder) {
-			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptPlaceholder)
+			err = fmt.Errorf("a command cannot contain the literal text %s, even with doubled braces, because the prompt replaces it", promptPlaceholder)
 		}
 		if err != nil {
 			return nil, caisson.Invalidf(fmt.Sprintf("%s[%d]", field, i), "%s", err)

@@ -209,7 +209,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	template, err := s.builder.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
 		return append(list, caisson.AgentCheck{
-			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "fix its set-up, then: caisson agent build " + id,
+			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "correct its setup steps, then run: caisson agent build " + id,
 		}), nil
 	}
 	list = append(list, caisson.AgentCheck{Subject: "template", Status: "ok", Detail: template.name + " is ready"})

@@ -104,7 +104,7 @@ func endReason(ctx context.Context, p caisson.Process) string {
 	case err == nil && status.Reason != "":
 		return "the agent's sandbox ended before the agent did: " + status.Reason
 	}
-	return "the agent's sandbox ended before the agent did, and nothing says why"
+	return "the agent's sandbox ended before the agent did, for an unknown reason"
 }
 
 const (

@@ -135,7 +135,7 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 		x.log.ErrorContext(ctx, "a session is given back by the next daemon", "session", x.r.Session, "err", err)
 	}
 	if err := f.retryStore(ctx, x, "the end of a run", func() error { return x.rec.end(ctx, endEvents(&x.result)) }); err != nil {
-		x.log.ErrorContext(ctx, "the end of a run is told by the next daemon", "err", err)
+		x.log.ErrorContext(ctx, "the end of a run could not be stored; the next daemon stores it", "err", err)
 	}
 	data := map[string]string{"agent": x.r.Agent, "trace": x.r.Trace, "cost": usage.Cost.String(), "calls": strconv.FormatInt(usage.Calls, 10)}
 	if failed != nil {

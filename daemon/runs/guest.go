@@ -28,7 +28,7 @@ func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	none := caisson.Errorf(caisson.Denied, "this sandbox serves no run that may start others")
+	none := caisson.Errorf(caisson.Denied, "no run of this sandbox is allowed to start other runs")
 	sb, err := g.sandboxes.Get(ctx, caisson.In(guest.Account), string(guest.Sandbox))
 	if err != nil || sb.Assigned == nil || string(sb.Assigned.Run) != guest.Run || !sb.Assigned.Tools {
 		return nil, nil, none
@@ -73,7 +73,7 @@ func (g *guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*ca
 		return nil, caisson.Errorf(caisson.Denied, "%s may not start runs of %.70q", a.ID, req.Agent)
 	}
 	if len(p.Lineage) >= maxDepth {
-		return nil, caisson.Errorf(caisson.Exhausted, "runs cannot be more than %d deep within one another", maxDepth)
+		return nil, caisson.Errorf(caisson.Exhausted, "runs can be nested at most %d deep", maxDepth)
 	}
 	if req.Policy != nil || req.Image != "" || req.Session != "" || req.Keep || req.Source != "" || req.Directory != nil || req.Workspace != nil ||
 		req.Kind != "" || req.Sync != "" || len(req.Show) > 0 || req.Repo != nil || req.Interactive {

@@ -27,7 +27,7 @@ type planner struct {
 // plan resolves a request into a run that is not stored yet.
 func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
 	if caller.Account == "" {
-		return nil, caisson.Errorf(caisson.Unauthed, "this request carries no account")
+		return nil, caisson.Errorf(caisson.Unauthed, "the request has no account")
 	}
 	a, err := p.builder.complete(ctx, req.Agent)
 	if err != nil {

@@ -85,7 +85,7 @@ func (v *deliverer) await(ctx context.Context, x *attempt) {
 	defer x.clock.phase("deliver")
 	d, err := v.relay.Await(ctx, r.ID, v.most)
 	if err != nil {
-		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
+		x.warn(ctx, "it is not known whether the commits were delivered; see caisson relay show "+string(r.ID), err)
 		return
 	}
 	x.result.Delivery = runDelivery(d, r)
@@ -132,7 +132,7 @@ func UpdateDelivery(ctx context.Context, store caisson.RunStore, log *slog.Logge
 		return nil
 	})
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
-		log.ErrorContext(ctx, "what became of a run's commits could not be stored with the run", "run", d.Run, "delivery", d.ID, "err", err)
+		log.ErrorContext(ctx, "the result of a delivery could not be stored with its run", "run", d.Run, "delivery", d.ID, "err", err)
 	}
 }
 

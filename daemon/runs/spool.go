@@ -154,7 +154,7 @@ func (d *directories) countUpload(account string) (done func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := d.uploads[account]; n >= d.limits.PerAccount {
-		return nil, caisson.Errorf(caisson.Exhausted, "%d uploads of the account are under way, as many as may; wait for one to end", n)
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d uploads in progress, which is the maximum; wait until one has ended", n)
 	}
 	d.uploads[account]++
 	return func() {
@@ -184,7 +184,7 @@ func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64,
 		return 0, err
 	}
 	if more || len(waiting) >= d.limits.Waiting {
-		return 0, caisson.Errorf(caisson.Exhausted, "%d runs of the account wait or are under way, as many as may; wait for some, or cancel them", len(waiting))
+		return 0, caisson.Errorf(caisson.Exhausted, "the account has %d runs that wait or are in progress, which is the maximum; wait until some have ended, or cancel them", len(waiting))
 	}
 	return d.free()
 }

@@ -290,7 +290,7 @@ func (in *importer) skills() {
 	for _, dir := range []string{"skills", "workspace/skills"} {
 		list, faults := subSkills(in.fsys, dir)
 		for _, d := range slices.Sorted(maps.Keys(faults)) {
-			in.report(checkFailed, "skill "+d, faults[d].Error(), "fix it and import again")
+			in.report(checkFailed, "skill "+d, faults[d].Error(), "correct it, then import again")
 		}
 		for _, s := range list {
 			if !slices.Contains(in.out.Agent.Skills, to) {

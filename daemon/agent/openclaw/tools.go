@@ -91,7 +91,7 @@ func resolveTools(allow, deny []string) (offered, denied []string, err error) {
 	}
 	for i, s := range offered {
 		if isDenied(s) {
-			return nil, nil, invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s cannot be had in a sandbox: it steers OpenClaw itself, reaches other machines or waits for a person; remove it", s)
+			return nil, nil, invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s is not available in a sandbox: it controls OpenClaw itself, reaches other machines or waits for a person; remove it", s)
 		}
 	}
 	if len(offered) == 0 {
