@@ -85,18 +85,29 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = now()
 	}
-	stored, err := s.images.Update(ctx, caisson.In(caller.Account), name, func(old *caisson.Image) error {
-		*old = *img
-		return nil
-	})
-	if caisson.KindOf(err) == caisson.NotFound {
-		stored, err = img, s.images.Insert(ctx, img)
-	}
+	stored, err := s.insertOrReplace(ctx, img)
 	if err != nil {
 		return nil, err
 	}
 	s.events.Publish(ctx, caller.Account, "image.pulled", name, map[string]string{"digest": img.Digest})
 	return stored, nil
+}
+
+// insertOrReplace inserts an image, or replaces the one with the same reference.
+func (s *ImageService) insertOrReplace(ctx context.Context, img *caisson.Image) (*caisson.Image, error) {
+	for {
+		stored, err := s.images.Update(ctx, caisson.In(img.Account), img.Reference, func(old *caisson.Image) error {
+			*old = *img
+			return nil
+		})
+		if caisson.KindOf(err) != caisson.NotFound {
+			return stored, err
+		}
+		// A concurrent pull may have inserted the same image; then that one is replaced.
+		if err = s.images.Insert(ctx, img); caisson.KindOf(err) != caisson.Conflict {
+			return img, err
+		}
+	}
 }
 
 // ListImages implements [caisson.Images].

@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
@@ -82,6 +83,24 @@ func TestImages(t *testing.T) {
 	}
 	if n := w.images.Held(); n != 0 {
 		t.Errorf("%d holds are left", n)
+	}
+}
+
+// TestPullAtOnce pulls the same image concurrently: none of the pulls fails because another one has stored the image.
+func TestPullAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for range 5 {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if _, err := w.ImageService().Pull(w.ctx(), caisson.PullRequest{Reference: "debian:12"}, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		must(t, w.ImageService().RemoveImage(w.ctx(), "debian:12"))
 	}
 }
 

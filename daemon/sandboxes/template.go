@@ -26,7 +26,7 @@ type Templates struct {
 	events    caisson.Publisher
 	pools     *pools
 	builder   *builder
-	builds    keylock.Locks // held while a template is built; the key is account/name
+	builds    keylock.Locks // held while a template is built: account/name and, after it, account/key of the build
 }
 
 var _ caisson.Templates = (*Templates)(nil)
@@ -254,11 +254,15 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		progress(caisson.Progress{Stage: "setup", Detail: "unchanged since " + tpl.Built.At.Format(time.DateTime)})
 		return tpl, nil
 	}
-	rootfs := img.Rootfs
-	if len(tpl.Setup) > 0 {
-		if rootfs, err = t.builder.build(ctx, tpl, img, key, progress); err != nil {
-			return nil, err
-		}
+	// Concurrent builds of templates with the same set-up wait here, and then use its result.
+	releaseKey, err := t.builds.Acquire(ctx, tpl.Account+"/"+key)
+	if err != nil {
+		return nil, err
+	}
+	defer releaseKey()
+	rootfs, err := t.setUp(ctx, tpl, img, key, progress)
+	if err != nil {
+		return nil, err
 	}
 	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
 	done, err := t.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
@@ -273,6 +277,25 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		t.pools.refill(keyOf(done))
 	}
 	return done, err
+}
+
+// setUp returns the root file system of a template: that of another template of the account with the same key, whose steps were run
+// with the same inputs, or that of a new build. The caller must hold the lock of the key.
+func (t *Templates) setUp(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (caisson.Rootfs, error) {
+	if len(tpl.Setup) == 0 {
+		return img.Rootfs, nil
+	}
+	list, err := t.catalog.list(ctx, caisson.In(tpl.Account))
+	if err != nil {
+		return caisson.Rootfs{}, err
+	}
+	for _, other := range list {
+		if other.Built != nil && other.Built.Key == key {
+			progress(caisson.Progress{Stage: "setup", Detail: "the same as that of template " + other.Name})
+			return other.Built.Rootfs, nil
+		}
+	}
+	return t.builder.build(ctx, tpl, img, key, progress)
 }
 
 // buildKey returns the hash of all inputs of a build.

@@ -363,3 +363,47 @@ func TestBuildAtOnce(t *testing.T) {
 	}
 	w.holds()
 }
+
+// TestBuildShared: templates of an account with the same set-up are built once, also concurrently, and the removal of one does not
+// affect the other.
+func TestBuildShared(t *testing.T) {
+	t.Parallel()
+	w := plan{wires: true}.world(t)
+	names := []string{"a", "b", "c", "d"}
+	for _, name := range names {
+		got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: name, Image: "debian:12", Setup: steps("/srv/a"), User: "user-" + name}))(t)
+	}
+	var ran atomic.Int32
+	var wg sync.WaitGroup
+	for _, name := range names {
+		wg.Go(func() {
+			_, err := w.Templates().BuildTemplate(w.ctx(), name, caisson.RegistryAuth{}, func(p caisson.Progress) {
+				if strings.HasPrefix(p.Stage, "setup ") && p.Message == "" {
+					ran.Add(1)
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ran.Load() != 1 {
+		t.Errorf("%d steps ran", ran.Load())
+	}
+	first, second := got(w.Templates().GetTemplate(w.ctx(), "a"))(t), got(w.Templates().GetTemplate(w.ctx(), "b"))(t)
+	if first.Built.Rootfs.Digest != second.Built.Rootfs.Digest || first.Built.Rootfs.Layers[0] != second.Built.Rootfs.Layers[0] {
+		t.Errorf("built %+v and %+v", first.Built, second.Built)
+	}
+	for _, name := range []string{"a", "c", "d"} {
+		must(t, w.Templates().RemoveTemplate(w.ctx(), name))
+	}
+	got(w.ImageService().PruneImages(w.ctx()))(t)
+	if sb := w.create(caisson.CreateRequest{Template: "b"}); len(w.read(string(sb.ID), "/srv/a")) != 3 {
+		t.Error("what set-up made is not there")
+	}
+	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "a", Image: "debian:12", Setup: steps("/srv/a"), Env: map[string]string{"A": "b"}}))(t)
+	if _, ran := w.build(w.ctx(), "a"); ran != 1 {
+		t.Errorf("with another environment %d steps ran", ran)
+	}
+}
