@@ -89,7 +89,7 @@ func TestAgentConsoles(t *testing.T) {
 			d := h.sit("run", "-it", c.id, "--model", c.model, "--max-cost", "100", "-C", dir)
 			d.reads(c.screen)
 			d.enters("Make the file, "+c.id+", please.", func() bool { return d.shows("The file is there") })
-			d.reads("given by the host") // the tool's answer
+			d.reads("given by the host")                                 // the tool's answer
 			if c.id != "codex" && c.id != "gemini-cli" && d.shows("⚠") { // Gemini CLI complains about a terminal with few colours.
 				t.Errorf("it complains: %q", d.text())
 			}
