@@ -2,6 +2,7 @@ package test_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -85,6 +86,12 @@ func TestAgentConsoles(t *testing.T) {
 			h.make(c.id, false)
 			h.claude.Reset()
 			dir := h.project("of " + c.id)
+			if c.id == "codex" { // it would ask whether to trust such a directory
+				h.write(filepath.Join("of "+c.id, "AGENTS.md"), "Write plain English.\n")
+				if out, err := exec.Command("git", "init", "--quiet", dir).CombinedOutput(); err != nil {
+					t.Fatalf("git init: %v: %s", err, out)
+				}
+			}
 			before := h.tree(dir)
 			d := h.sit("run", "-it", c.id, "--model", c.model, "--max-cost", "100", "-C", dir)
 			d.reads(c.screen)
