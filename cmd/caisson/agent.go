@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,7 +151,17 @@ func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 }
 
 func (c *agentAddCmd) Run(ctx context.Context, a *app, g caisson.Agent, api api) error {
-	return asDone(a, agentID)(api.PutAgent(ctx, g))
+	put, err := api.PutAgent(ctx, g)
+	if err := asDone(a, agentID)(put, err); err != nil || len(put.SubAgents) == 0 {
+		return err
+	}
+	all, err := api.ListAgents(ctx)
+	for _, id := range put.SubAgents {
+		if err == nil && id != "*" && !slices.ContainsFunc(all, func(o *caisson.Agent) bool { return o.ID == id }) {
+			a.infof("caisson: subAgents names %q, and there is no such agent; caisson agent ls lists the agents", id)
+		}
+	}
+	return err
 }
 
 // agentRmCmd removes agents.
@@ -207,7 +218,8 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 type agentCheckCmd struct{ agentArg }
 
 func (c *agentCheckCmd) Help() string {
-	return "The exit code is 1 if something is missing.\n\n" + examples("caisson agent check openclaw", "caisson agent check openclaw -o json")
+	return "It builds nothing: programs and skills are checked if the agent is built. A table has several skills in one line; the other formats have each. " +
+		"The exit code is 1 if something is missing.\n\n" + examples("caisson agent check openclaw", "caisson agent check openclaw -o json")
 }
 
 func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
@@ -215,11 +227,55 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	err = printAgentChecks(a, list)
+	shown := list
+	if a.globals.Output == "table" {
+		shown = groupSkills(list, c.Agent)
+	}
+	err = printAgentChecks(a, shown)
 	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
 		return processExit(exitCheckFailed)
 	}
 	return err
+}
+
+// maxSkillRows is how many skills that lack something have lines of their own in a table.
+const maxSkillRows = 5
+
+// groupSkills returns the checks with one for all skills that lack nothing, and one for those that lack something if they are many:
+// there can be a hundred.
+func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.AgentCheck) {
+	var met, unmet []string
+	var rows []caisson.AgentCheck
+	status := hostcheck.Warning
+	for _, k := range list {
+		name, isSkill := strings.CutPrefix(k.Subject, "skill ")
+		switch {
+		case !isSkill:
+			grouped = append(grouped, k)
+		case k.Status == hostcheck.OK:
+			met = append(met, name)
+		default:
+			rows = append(rows, k)
+			if !slices.Contains(unmet, name) {
+				unmet = append(unmet, name)
+			}
+			if k.Status == hostcheck.Failed {
+				status = hostcheck.Failed
+			}
+		}
+	}
+	if len(met) > 0 {
+		grouped = append(grouped, caisson.AgentCheck{
+			Subject: "skills", Status: hostcheck.OK, Detail: fmt.Sprintf("%d lack nothing: %s", len(met), strings.Join(met, ", ")),
+		})
+	}
+	if len(unmet) > maxSkillRows {
+		rows = []caisson.AgentCheck{{
+			Subject: "skills", Status: status, Detail: fmt.Sprintf("%d lack something: %s", len(unmet), strings.Join(unmet, ", ")),
+			Remedy: "see what each lacks: caisson agent check " + agent + " -o yaml",
+		}}
+	}
+	return append(grouped, rows...)
 }
 
 // printAgentChecks prints the results of checks of an agent.

@@ -217,7 +217,9 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		c.addf("model", "there is no model %.80q; %s may use %s", asked, a.ID, strings.Join(s.Models, ", "))
 	case asked != "" && known >= 0 && d.Models[known].Problem != "":
 		c.addf("model", "calls of %.80q would be refused: %s", asked, d.Models[known].Problem)
-	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
+	case len(models) == 0 && len(a.Models) > 0:
+		c.addf("model", "agent %q uses only the models that its file lists: %s", a.ID, listedProblem(a, d.Models))
+	case len(models) == 0 && (asked != "" || needsModel(a)):
 		c.addf("model", "there is no model that %s can use; store a key with caisson credential set %s, or configure a model: caisson model ls lists them", a.ID, keyNames(a))
 	case len(models) == 0:
 	case asked == "":
@@ -229,6 +231,15 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		// The run's model is the first, because the gateway uses the first model of a grant for unknown names.
 		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
 	}
+}
+
+// listedProblem returns why the first of the models that an agent lists cannot be called.
+func listedProblem(a *caisson.Agent, all []caisson.GatewayModel) string {
+	alias := a.Models[0]
+	if i := slices.IndexFunc(all, func(m caisson.GatewayModel) bool { return m.Alias == alias }); i >= 0 {
+		return fmt.Sprintf("calls of %.80q would be refused: %s", alias, all[i].Problem)
+	}
+	return fmt.Sprintf("there is no model %.80q; correct models in the file, or configure it: caisson model ls lists the models", alias)
 }
 
 // candidateModels returns the models from which a run's model is chosen: those that the agent lists, in its order, or all if it
@@ -276,15 +287,40 @@ const maxNamed = 10
 // modelAdvice returns the advice for a model that the agent cannot use.
 func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
+	problem := ""
 	for _, m := range all {
-		if m.Problem == "" && a.SupportsAPI(m.API()) && len(fit) < maxNamed {
+		switch {
+		case !a.SupportsAPI(m.API()):
+		case m.Problem == "" && len(fit) < maxNamed:
 			fit = append(fit, m.Alias)
+		case m.Problem != "" && problem == "":
+			problem = fmt.Sprintf("; calls of %.80q would be refused: %s", m.Alias, m.Problem)
 		}
 	}
-	if len(fit) == 0 {
-		return "no other model can be used; configure a model with an API of the agent"
+	if len(fit) > 0 {
+		return "use one of " + strings.Join(fit, ", ")
 	}
-	return "use one of " + strings.Join(fit, ", ")
+	if problem == "" {
+		problem = ", and none is configured; caisson model ls lists the models"
+	}
+	return "it needs a model of the API " + strings.Join(apisOf(a), " or ") + problem
+}
+
+// apisOf returns the names of the APIs in which an agent can call models.
+func apisOf(a *caisson.Agent) (names []string) {
+	for _, api := range []string{caisson.APIAnthropic, caisson.APIOpenAI, caisson.APIGemini} {
+		if a.SupportsAPI(api) {
+			names = append(names, apiNames[api])
+		}
+	}
+	return names
+}
+
+// CheckModels returns an Invalid error with the reason if no run of the agent could call a model that it needs.
+func CheckModels(a *caisson.Agent, models []caisson.GatewayModel) error {
+	c := &checker{}
+	c.model(a, "", Defaults{Models: models}, &Settings{})
+	return errors.Join(c.errs...)
 }
 
 // needsModel reports whether an agent cannot be started without a model.

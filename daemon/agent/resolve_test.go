@@ -304,7 +304,16 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 	_, err = agent.Resolve(builtin("claude-code"), caisson.RunRequest{Model: configured[1].Alias}, agent.Defaults{Models: configured}, token)
 	wantKind(t, err, caisson.Invalid, "its key is missing")
 	_, err = agent.Resolve(builtin("codex"), caisson.RunRequest{}, agent.Defaults{Models: models("anthropic", "sonnet")}, token)
-	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (its API is Anthropic): no other model can be used`)
+	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (its API is Anthropic): it needs a model of the API OpenAI, and none is configured`)
+	lacking := models("openai", "gpt")
+	lacking[0].Problem = "run caisson credential set OPENAI_API_KEY"
+	err = agent.CheckModels(builtin("openclaw"), slices.Concat(models("anthropic", "sonnet"), lacking))
+	wantKind(t, err, caisson.Invalid, `it needs a model of the API OpenAI; calls of "gpt" would be refused: run caisson credential set OPENAI_API_KEY`)
+	wantKind(t, agent.CheckModels(listing(program(exec), "gpt-9"), configured), caisson.Invalid, `there is no model "gpt-9"; correct models in the file`)
+	wantKind(t, agent.CheckModels(listing(program(exec), "gpt"), lacking), caisson.Invalid, `calls of "gpt" would be refused: run caisson credential`)
+	if err := agent.CheckModels(builtin("shell"), nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestFill: no value becomes two arguments, and none is treated as the prompt.

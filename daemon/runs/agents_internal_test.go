@@ -20,8 +20,8 @@ func TestCheckModels(t *testing.T) {
 		apis   []string
 		want   string
 	}{
-		{[]string{"gpt", "sonnet", "dear", "gone"}, []string{caisson.APIOpenAI}, "model gpt=ok model sonnet=failed model dear=warning model gone=warning"},
-		{[]string{"gpt", "sonnet"}, nil, "model gpt=ok model sonnet=ok"},
+		{[]string{"gpt", "sonnet", "dear", "gone"}, []string{caisson.APIOpenAI}, "models=ok model sonnet=failed model dear=warning model gone=warning"},
+		{[]string{"gpt", "sonnet"}, nil, "models=ok"},
 		{nil, []string{caisson.APIOpenAI}, ""},
 		{nil, []string{caisson.APIGemini}, "models=warning"},
 		{[]string{"-"}, nil, ""},
@@ -33,5 +33,22 @@ func TestCheckModels(t *testing.T) {
 		if s := strings.Join(got, " "); s != row.want {
 			t.Errorf("%v, %v: %s, want %s", row.models, row.apis, s, row.want)
 		}
+	}
+}
+
+// TestCheckFile tests what a check says about what an agent's file names.
+func TestCheckFile(t *testing.T) {
+	t.Parallel()
+	a := &caisson.Agent{
+		ID: "boss", Models: []string{"-"}, Skills: []string{"/a", "/b"}, Tools: caisson.ToolRule{Allow: []string{"x"}, Deny: []string{"y"}},
+		SubAgents: []string{"*", "worker", "nonesuch"}, Setup: []caisson.SetupStep{{}},
+	}
+	want := "names 0 models, 2 directories of skills, 2 tools, 3 sub-agents, 0 personas and 1 set-up step"
+	if got := countNamed(a); got.Detail != want || got.Status != checkOK {
+		t.Errorf("%+v, want %s", got, want)
+	}
+	list := checkSubAgents(a, []*caisson.Agent{{ID: "worker"}})
+	if len(list) != 1 || list[0].Subject != "sub-agent nonesuch" || list[0].Status != checkFailed {
+		t.Errorf("%+v", list)
 	}
 }

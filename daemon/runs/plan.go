@@ -116,13 +116,7 @@ func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (
 
 // defaults returns the settings that apply where neither the run nor its agent has its own.
 func (p *planner) defaults(models []caisson.GatewayModel) agent.Defaults {
-	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(p.budget)}
-	for _, m := range models {
-		if m.Alias != WarmModel {
-			d.Models = append(d.Models, m)
-		}
-	}
-	return d
+	return agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(p.budget), Models: withoutWarm(models)}
 }
 
 // newTrace returns a trace-id in the format of the W3C Trace Context.

@@ -350,7 +350,7 @@ func TestAgentsList(t *testing.T) {
 	for _, c := range checks {
 		subjects = append(subjects, c.Subject+"="+c.Status)
 	}
-	if have := strings.Join(subjects, ", "); have != "template=ok, program /bin/agent=failed, warm snapshot=warning" {
+	if have := strings.Join(subjects, ", "); have != "file=ok, template=ok, program /bin/agent=failed, warm snapshot=warning" {
 		t.Errorf("the check says %s", have)
 	}
 	w.empty()

@@ -72,11 +72,12 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	back.Push(func() error { return b.processes.halt(context.WithoutCancel(ctx), sb.ID) })
 	for i, step := range tpl.Setup {
 		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
-		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
+		command := strings.Join(step.Run, " ")
+		progress(caisson.Progress{Stage: stage, Detail: command, Done: int64(i), Total: int64(len(tpl.Setup))})
 		if err := b.writeSeeds(ctx, sb.ID, step.Files); err != nil {
 			return rootfs, err
 		}
-		if err := b.runStep(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
+		if err := b.runStep(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Detail: command, Message: line}) }); err != nil {
 			return rootfs, err
 		}
 	}
