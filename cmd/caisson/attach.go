@@ -60,7 +60,11 @@ types; others only view.
 }
 
 func (c *attachCmd) Run(ctx context.Context, a *app, api api) error {
-	if id, err := parseRun(c.Target); err == nil && c.Terminal == "" {
+	if strings.HasPrefix(c.Target, caisson.RunPrefix+"-") && c.Terminal == "" {
+		id, err := parseRun(c.Target)
+		if err != nil {
+			return err
+		}
 		run, err := api.GetRun(ctx, id)
 		if err != nil {
 			return err
@@ -70,15 +74,38 @@ func (c *attachCmd) Run(ctx context.Context, a *app, api api) error {
 		}
 		return runConsole{a, api}.follow(ctx, run, time.Time{})
 	}
+	target, err := runSandbox(ctx, api, c.Target)
+	if err != nil {
+		return err
+	}
 	id := caisson.ID(c.Terminal)
 	if id == "" {
-		t, err := onlyTerminal(ctx, api, c.Target)
+		t, err := onlyTerminal(ctx, api, target)
 		if err != nil {
 			return err
 		}
 		id = t.ID
 	}
-	return seat{a, api}.attach(ctx, c.Target, id, c.attachFlags)
+	return seat{a, api}.attach(ctx, target, id, c.attachFlags)
+}
+
+// runSandbox returns the sandbox of a run, or ref if that is not the id of one.
+func runSandbox(ctx context.Context, api caisson.Runs, ref string) (string, error) {
+	if !strings.HasPrefix(ref, caisson.RunPrefix+"-") {
+		return ref, nil
+	}
+	id, err := parseRun(ref)
+	if err != nil {
+		return "", err
+	}
+	run, err := api.GetRun(ctx, id)
+	switch {
+	case err != nil:
+		return "", err
+	case run.Sandbox == "":
+		return "", caisson.Errorf(caisson.NotFound, "run %s has no sandbox now; see caisson runs show %s", id, id)
+	}
+	return string(run.Sandbox), nil
 }
 
 // onlyTerminal returns the terminal of a sandbox that has one.
@@ -240,13 +267,19 @@ type terminalCmd struct {
 }
 
 // terminalLsCmd lists terminals.
-type terminalLsCmd struct{ sandboxArg }
+type terminalLsCmd struct {
+	Target string `arg:"" name:"sandbox|run" help:"Id or name of a sandbox, or id of a run." complete:"logged"`
+}
 
 func (c *terminalLsCmd) Help() string {
 	return "Terminals are what caisson exec --detach-keys and interactive runs make.\n\n" + examples("caisson terminal ls web")
 }
 
 func (c *terminalLsCmd) Run(ctx context.Context, a *app, api api) error {
+	sandbox, err := runSandbox(ctx, api, c.Target)
+	if err != nil {
+		return err
+	}
 	return asList(a, []column[caisson.Terminal]{
 		{name: "TERMINAL", value: func(t caisson.Terminal) string { return string(t.ID) }},
 		{name: "PID", value: func(t caisson.Terminal) string { return strconv.Itoa(t.PID) }},
@@ -260,7 +293,7 @@ func (c *terminalLsCmd) Run(ctx context.Context, a *app, api api) error {
 			return t.Exit.String()
 		}},
 		{name: "COMMAND", value: func(t caisson.Terminal) string { return strings.Join(t.Command, " ") }},
-	})(api.ListTerminals(ctx, c.Sandbox))
+	})(api.ListTerminals(ctx, sandbox))
 }
 
 // terminalRmCmd removes terminals.

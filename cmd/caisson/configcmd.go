@@ -117,7 +117,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  workspace: 4G
 #  deliver: 1m
 
-# Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules say
+# Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules
 # decide which changes may be applied to a directory, or delivered as commits. Changes that were not applied are kept for keep after the sandbox was
 # removed. commands check changes before they are applied, each in a sandbox without network, and must exit with 0. For example:
 #

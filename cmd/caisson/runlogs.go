@@ -49,7 +49,30 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	if endErr := end(); err == nil {
 		err = endErr
 	}
+	if err == nil && l.copied == 0 {
+		l.sayEmpty(ctx, a)
+	}
 	return err
+}
+
+// sayEmpty says that there is no log of the stream, and which streams have one.
+func (l *runLog) sayEmpty(ctx context.Context, a *app) {
+	var have []string
+	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr, caisson.LogGateway, caisson.LogEgress} {
+		r, err := l.api.RunLog(ctx, l.id, stream)
+		if err != nil {
+			continue // what was asked for has been shown
+		}
+		if n, _ := r.Read(make([]byte, 1)); n > 0 {
+			have = append(have, "--stream "+stream)
+		}
+		_ = r.Close()
+	}
+	text := "none of the other streams has anything either"
+	if len(have) > 0 {
+		text = "there is something with " + strings.Join(have, ", ")
+	}
+	a.infof("caisson: run %s has nothing on %s; %s", l.id, l.stream, text)
 }
 
 // runLog copies the log of a stream of a run to out.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -41,17 +43,43 @@ func (c *sessionLsCmd) Run(ctx context.Context, a *app, api api) error {
 
 // sessionRmCmd removes sessions.
 type sessionRmCmd struct {
-	Session []string `arg:"" help:"Ids of sessions." complete:"session"`
+	Session []string `arg:"" name:"session" help:"Ids of sessions, or their keys, as given with run --session." complete:"session"`
 }
 
-func (c *sessionRmCmd) Help() string { return examples("caisson session rm se-abcdefghijklmnop") }
+func (c *sessionRmCmd) Help() string {
+	return examples("caisson session rm ada", "caisson session rm se-abcdefghijklmnop")
+}
 
 func (c *sessionRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Session, func(ctx context.Context, ref string) error {
 		id, err := caisson.ParseID(caisson.SessionPrefix, ref)
 		if err != nil {
-			return caisson.Invalidf("session", "%.40q is not the id of a session; see caisson session ls", ref)
+			id, err = sessionOfKey(ctx, api, ref)
+		}
+		if err != nil {
+			return err
 		}
 		return api.RemoveSession(ctx, id)
 	})
+}
+
+// sessionOfKey returns the id of the only session with a key.
+func sessionOfKey(ctx context.Context, api api, key string) (caisson.ID, error) {
+	list, err := api.ListSessions(ctx, caisson.SessionFilter{Key: key})
+	switch {
+	case err != nil:
+		return "", err
+	case key == "" || len(list) == 0:
+		return "", caisson.Errorf(caisson.NotFound, "there is no session with the id or the key %.80q; see caisson session ls", key)
+	case len(list) == 1:
+		return list[0].ID, nil
+	}
+	var which []string
+	for _, s := range list {
+		which = append(which, fmt.Sprintf("%s of %s", s.ID, s.Agent))
+		if s.User != "" {
+			which[len(which)-1] += " and user " + s.User
+		}
+	}
+	return "", caisson.Invalidf("session", "%d sessions have the key %.80q; name one by its id: %s", len(list), key, strings.Join(which, ", "))
 }

@@ -53,7 +53,8 @@ var otherFlags = map[string]string{
 	"-v": "mount a directory with --mount SRC:DST[:rw]", "-p": "reach ports with caisson port-forward, caisson open or caisson route add",
 	"--publish": "reach ports with caisson port-forward, caisson open or caisson route add", "--network": "say what it may reach with --allow and --deny",
 	"--net": "say what it may reach with --allow and --deny", "--all": "give the names, for example with $(caisson … ls -q)",
-	"--cwd": "work in a directory with -C or -w", "--api-key": "store the key with caisson credential set",
+	"--cwd": "work in a directory with -C or -w", "--budget": "limit the cost of a run with --max-cost, and of many with caisson budget set",
+	"--api-key": "store the key with caisson credential set",
 }
 
 // plainUsage returns the text of a message of kong's with what can be done. node is the command in which the error was found.

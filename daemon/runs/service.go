@@ -103,7 +103,7 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 		return nil, err
 	}
 	if r.State != caisson.RunFailed {
-		return nil, caisson.Errorf(caisson.Conflict, "only a run that has failed can be retried; this one is %s", r.State)
+		return nil, caisson.Errorf(caisson.Conflict, "only a run that has failed can be retried; the state of this one is %s", r.State)
 	}
 	if err := s.storeEnd(ctx, r); err != nil {
 		return nil, err

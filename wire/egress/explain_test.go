@@ -280,6 +280,7 @@ func TestSimilarPreset(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]string{
 		"nmp": "npm", "npn": "npm", "np": "npm", "npmm": "npm", "pipy": "pypi", "debain": "debian", "nas": "", "db": "", "g": "", "go": "", "example": "", "": "",
+		"npmjs": "npm", "golang": "go", "github": "github-read", "registry": "", "com": "",
 	} {
 		if got := similarPreset(s); got != want {
 			t.Errorf("%q: %q, not %q", s, got, want)

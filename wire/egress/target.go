@@ -106,8 +106,8 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	return p.source.Rules[0], nil
 }
 
-// similarPreset returns the preset whose name differs from s by one letter that is added, missing or another, or by the order of letters;
-// "" if there is none.
+// similarPreset returns the preset whose name differs from s by one letter that is added, missing or another, or by the order of letters,
+// or that has the domain s without its ending, such as npmjs; "" if there is none.
 func similarPreset(s string) string {
 	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
 	oneMore := func(long, short string) bool { // long has one letter more
@@ -130,6 +130,13 @@ func similarPreset(s string) string {
 		}
 		if len(s) == len(name) && (differ == 1 || letters(s) == letters(name)) || oneMore(s, name) || oneMore(name, s) {
 			return name
+		}
+	}
+	for _, p := range presets {
+		for _, host := range p.Hosts {
+			if labels := strings.Split(host, "."); len(labels) > 1 && labels[len(labels)-2] == s {
+				return p.Name
+			}
 		}
 	}
 	return ""
