@@ -35,9 +35,13 @@ func TestSetup(t *testing.T) {
 			}
 			d := h.sit("setup")
 			d.sees("Whose models")
+			d.types("9\n")
+			d.sees(`"9" is none of the numbers from 1 to 5; Enter means 1`)
 			d.types(c.number + "\n")
 			if c.number == "5" {
 				d.sees("Its URL")
+				d.types("foo\n")
+				d.sees("The URL is not a URL")
 				d.types(u.url + "\n")
 			}
 			d.sees("Its key, which is not shown")
@@ -48,6 +52,9 @@ func TestSetup(t *testing.T) {
 			}
 			d.ends(0)
 			d.sees("calling " + c.model + " once")
+			if strings.Contains(d.text(), "has changed since the daemon read it") {
+				t.Errorf("it asks to apply what it applies itself: %q", d.text())
+			}
 			if strings.Contains(d.text(), u.key) || strings.Contains(h.daemonLog(), u.key) {
 				t.Error("the key is shown")
 			}
@@ -111,5 +118,32 @@ func TestSetupStoredKey(t *testing.T) {
 	refused.sees("would not be valid")
 	if text, err := os.ReadFile(h.configFile()); err != nil || string(text) != flow {
 		t.Errorf("the configuration is %q, %v", text, err)
+	}
+}
+
+// TestSetupOtherFile tests that setup and reload say that the daemon has another file than theirs, and that a restart changes that.
+func TestSetupOtherFile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure("logLevel: info")
+	h.ok("df")
+	other := h.write("other.yaml", "logLevel: warn\n")
+	h.env = append(slices.Clone(h.env), "ANTHROPIC_API_KEY=sk-x")
+	d := h.sit("setup", "--no-test", "--config", other)
+	d.sees("Whose models")
+	d.types("1\n")
+	d.sees("Which model")
+	d.types("\n")
+	d.ends(4)
+	d.sees("reads " + h.configFile() + "; to have it read " + other + ": caisson daemon restart --config " + other)
+	if r := h.run("daemon", "reload", "--config", other); r.code != 0 || !strings.Contains(r.stderr, "to have it read "+other) {
+		t.Error(r)
+	}
+	h.ok("daemon", "restart", "--config", other)
+	if text := h.ok("daemon", "status"); !strings.Contains(text, other) {
+		t.Errorf("the status is %s", text)
+	}
+	if r := h.run("daemon", "reload", "--config", other); r.code != 0 || strings.Contains(r.stderr, "to have it read") {
+		t.Error(r)
 	}
 }

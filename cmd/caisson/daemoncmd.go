@@ -276,6 +276,13 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 	if a.globals.Output != "table" {
 		return a.encode(done)
 	}
+	st, err := api.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if d.cfg.File != "" && readsOther(st, d.cfg.File) {
+		a.infof("caisson: %s", otherFile(a, st, d.cfg.File))
+	}
 	if len(done.Applied) > 0 {
 		a.infof("caisson: in force now: %s", strings.Join(done.Applied, ", "))
 	}
@@ -286,6 +293,20 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 		a.infof("caisson: nothing has changed")
 	}
 	return nil
+}
+
+// readsOther reports whether a daemon has another configuration file than file. One without a file would read the default file.
+func readsOther(st *caisson.DaemonStatus, file string) bool {
+	return firstNonEmpty(st.Settings.File, defaultConfigFile) != file
+}
+
+// otherFile says that a daemon has another configuration file than file, and how to change that.
+func otherFile(a *app, st *caisson.DaemonStatus, file string) string {
+	restart := "caisson daemon restart"
+	if a.globals.Config != "" {
+		restart += " --config " + quoteCommand([]string{file})
+	}
+	return fmt.Sprintf("the daemon with pid %d reads %s; to have it read %s: %s", st.PID, firstNonEmpty(st.Settings.File, "no file"), file, restart)
 }
 
 // daemonLogsCmd shows the daemon's log.

@@ -63,6 +63,10 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
 	if err != nil {
 		return err
 	}
+	st, err := api.Status(ctx)
+	if err != nil {
+		return err
+	}
 	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	p, list, err := s.provider(ctx)
 	if err != nil {
@@ -73,6 +77,9 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
 	}
 	if err := s.write(p, list); err != nil {
 		return err
+	}
+	if readsOther(st, s.file) {
+		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
 	}
 	if _, err := api.Reload(ctx); err != nil {
 		return err
@@ -154,13 +161,16 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 
 // compatibleServer asks for a server that is not a vendor's and for its key, if it needs one.
 func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
-	base, err := s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: ")
-	if err != nil {
-		return p, nil, err
-	}
-	p = caisson.Provider{Name: compatibleProvider, Kind: caisson.ProviderOpenAI, BaseURL: strings.TrimSuffix(base, "/")}
-	if err := models.Validate([]caisson.Provider{p}, nil); err != nil {
-		return p, nil, caisson.Invalidf("url", "%s", reportOf(splitErrors(err)[0]).Message)
+	for valid := false; !valid; {
+		base, err := s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: ")
+		if err != nil {
+			return p, nil, err
+		}
+		p = caisson.Provider{Name: compatibleProvider, Kind: caisson.ProviderOpenAI, BaseURL: strings.TrimSuffix(base, "/")}
+		err = models.Validate([]caisson.Provider{p}, nil)
+		if valid = err == nil; !valid {
+			fmt.Fprintln(s.err, "The URL "+reportOf(splitErrors(err)[0]).Message+".")
+		}
 	}
 	key, err := s.promptSecret(ctx, "Its key, which is not shown; Enter if it needs none: ")
 	if err != nil && caisson.FieldOf(err) != "value" { // of that field if nothing was entered
@@ -290,6 +300,7 @@ func (s *setup) choose(ctx context.Context, question string, list []string) (int
 		if n, err := strconv.Atoi(answer); err == nil && n >= 1 && n <= len(list) {
 			return n - 1, nil
 		}
+		fmt.Fprintf(s.err, "%.40q is none of the numbers from 1 to %d; Enter means 1.\n", answer, len(list))
 	}
 }
 
