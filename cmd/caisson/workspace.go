@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -227,8 +229,11 @@ func containsDir(dir string) func(path string) bool {
 	}
 }
 
+// maxOthers is the number of other workspaces with pending changes that are named.
+const maxOthers = 5
+
 // workspaceHere returns the newest workspace of the current directory or of one above it. Workspaces that may have pending
-// changes are preferred to settled ones.
+// changes are preferred to settled ones. It tells the user which others have some.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if !a.local() {
 		return nil, caisson.Invalidf("run|sandbox|workspace", "is required, because the daemon is on another machine; see caisson workspace ls")
@@ -238,31 +243,56 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 		return nil, err
 	}
 	isHere := containsDir(dir)
-	var settled *caisson.Workspace
+	var c workspaceChoice
 	f := caisson.WorkspaceFilter{Limit: 1000}
-	for more := true; more; {
+	for more := true; more && c.pending == nil; {
 		var page []*caisson.Workspace
 		if page, more, err = api.ListWorkspaces(ctx, f); err != nil {
 			return nil, err
 		}
 		for _, w := range page {
 			f.Before = w.ID
-			if w.Kind == caisson.WorkspaceDirect || !isHere(w.Source) {
-				continue
-			}
-			if w.State != caisson.WorkspaceSettled {
-				return w, nil
-			}
-			if settled == nil {
-				settled = w
+			if w.Kind != caisson.WorkspaceDirect && isHere(w.Source) {
+				c.add(w)
 			}
 		}
 		more = more && len(page) > 0
 	}
-	if settled == nil {
-		return nil, caisson.Errorf(caisson.NotFound, "no workspace is of %s or a directory above it; see caisson workspace ls", dir)
+	if note := c.note(); note != "" {
+		a.infof("caisson: %s", note)
 	}
-	return settled, nil
+	if w := cmp.Or(c.pending, c.settled); w != nil {
+		return w, nil
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "no workspace is of %s or a directory above it; see caisson workspace ls", dir)
+}
+
+// workspaceChoice chooses one of the workspaces of a directory.
+type workspaceChoice struct {
+	pending *caisson.Workspace // the newest that may have pending changes
+	settled *caisson.Workspace // the newest that has none
+	others  []string           // runs or sandboxes of older ones that have pending changes
+}
+
+// add considers a workspace. The newest must be added first.
+func (c *workspaceChoice) add(w *caisson.Workspace) {
+	switch {
+	case w.State == caisson.WorkspaceSettled:
+		c.settled = cmp.Or(c.settled, w)
+	case c.pending == nil:
+		c.pending = w
+	case w.Changes > 0:
+		c.others = append(c.others, runOrSandbox(w))
+	}
+}
+
+// note says in which other workspaces changes wait; it is "" if there are none.
+func (c *workspaceChoice) note() string {
+	if len(c.others) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("this is the newest workspace, of %s; changes also wait in those of %s, which can be named",
+		runOrSandbox(c.pending), strings.Join(c.others[:min(len(c.others), maxOthers)], ", "))
 }
 
 // openWorkspace opens the directory of a workspace with the rights of the user who runs this command, who must be allowed to

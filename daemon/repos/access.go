@@ -54,7 +54,7 @@ func (a *access) check(ctx context.Context, account string, req caisson.RepoRequ
 		}
 	}
 	if req.Pull && r.Forge == caisson.ForgeNone {
-		return nil, caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; name its forge with caisson repo add --forge", r.Name)
+		return nil, caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; leave --pr out, or remove the repository and add it with caisson repo add --forge", r.Name)
 	}
 	at, err := locate(r)
 	if err != nil || !req.Pull {
@@ -166,6 +166,9 @@ func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, er
 		return nil, caisson.Errorf(caisson.Conflict, "repository %s is being cloned into sandbox %s; try again in a moment", g.Repo, g.Sandbox)
 	}
 	if req.Repo.Base != "" && req.Repo.Base != g.Base || req.Repo.Branch != "" && req.Repo.Branch != g.Branch {
+		if g.Run == "" {
+			return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has been granted branch %s from %s; leave --branch and --base out, or use another sandbox", g.Sandbox, g.Branch, g.Base)
+		}
 		return nil, caisson.Errorf(caisson.Conflict, "this session works on branch %s from %s; leave --branch and --base out, or begin another session", g.Branch, g.Base)
 	}
 	next, err := a.grants.change(g, func(g *grant) { g.Run, g.Session, g.Pushed = req.Run, req.Session, nil })

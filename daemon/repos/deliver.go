@@ -54,6 +54,15 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 			return d, err
 		}
 	}
+	if g.Run == "" {
+		d, err := p.find(ctx, g, func(d *caisson.Delivery) bool { return delivers(d, g, tip.Commit, h.Repo.Pull) })
+		if err != nil {
+			return nil, err
+		}
+		if d != nil {
+			return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s; its commits are in delivery %s, which is %s", g.Repo, g.Sandbox, d.ID, d.State)
+		}
+	}
 	r, err := p.repos.Get(ctx, caisson.In(g.Account), g.Repo)
 	if err != nil {
 		return nil, err
@@ -146,6 +155,12 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 		return nil, err
 	}
 	return tip, nil
+}
+
+// delivers reports whether a delivery has sent a commit of a grant, or may still send it, and with a pull request if one is wanted.
+func delivers(d *caisson.Delivery, g *grant, commit string, pull bool) bool {
+	gone := d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryDropped
+	return !gone && d.Pushed == commit && d.Branch == g.Branch && d.From == g.From && (d.Pull || !pull)
 }
 
 // find returns the newest delivery of a grant's sandbox for which match returns true, nil if there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -83,7 +84,22 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	if err != nil || status.Success() {
 		return errors.Join(err, <-written)
 	}
-	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(<-errs+" "+<-out, maxOutput))
+	said := <-errs + "\n" + <-out
+	if answers := remoteLines(said); answers != "" {
+		return caisson.Errorf(caisson.Denied, "%s", plainLine(answers, maxOutput))
+	}
+	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(said, maxOutput))
+}
+
+// remoteLines returns what the relay has answered to a push, of the output of git: "" if it has not.
+func remoteLines(said string) string {
+	var answers []string
+	for line := range strings.Lines(said) {
+		if text, ok := strings.CutPrefix(line, "remote: "); ok && strings.TrimSpace(text) != "" {
+			answers = append(answers, strings.TrimSpace(text))
+		}
+	}
+	return strings.Join(answers, "; ")
 }
 
 // maxOutput is the maximum number of bytes of git's output in an error about git in a sandbox.

@@ -56,3 +56,37 @@ func TestUnpushed(t *testing.T) {
 		t.Errorf("what was pushed: %+v, %v", d, err)
 	}
 }
+
+// TestDeliverByHand tests that commits which a sandbox without a run has delivered, or has waiting, are not delivered again, and that a
+// denial says what to do about the commit.
+func TestDeliverByHand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, dir := w.sandbox("local")
+	_, err := w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}, Dir: dir})
+	w.must(err)
+	w.does(id, dir, "echo n > n.txt")
+	app := caisson.RepoRequest{Name: "app"}
+	d, err := w.api.DeliverRepo(w.ctx(), string(id), app, dir)
+	w.must(err)
+	if d = w.ended(d.ID); d.State != caisson.DeliveryDelivered {
+		t.Fatalf("%+v", d)
+	}
+	_, err = w.api.DeliverRepo(w.ctx(), string(id), app, dir)
+	w.wants(err, caisson.NotFound, "its commits are in delivery "+string(d.ID)+", which is delivered")
+	_, err = w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id, Repo: caisson.RepoRequest{Name: "app", Branch: "other"}, Dir: dir})
+	w.wants(err, caisson.Conflict, "use another sandbox")
+	w.does(id, dir, "mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml")
+	_, err = w.api.DeliverRepo(w.ctx(), string(id), app, dir)
+	w.wants(err, caisson.Denied, "caisson repo add --allow")
+	w.wants(err, caisson.Denied, "git reset --soft")
+	if text := caisson.MessageOf(err); strings.Contains(text, "remote:") || strings.Contains(text, "it said last") {
+		t.Errorf("the message has git's own: %s", text)
+	}
+	w.does(id, dir, "git reset -q --soft HEAD~; git rm -rqf --cached .github; rm -r .github; echo b > b.txt")
+	d, err = w.api.DeliverRepo(w.ctx(), string(id), app, dir)
+	w.must(err)
+	if d = w.ended(d.ID); d.State != caisson.DeliveryDelivered {
+		t.Errorf("%+v", d)
+	}
+}

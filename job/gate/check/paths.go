@@ -23,6 +23,9 @@ type protection struct {
 
 const maxNameParts = 3
 
+// howToAllow says how to allow the path of a change that is denied because of it.
+const howToAllow = "if that is wanted, name the path in workspaces.rules.allow of the configuration or, for a repository, in caisson repo add --allow"
+
 // protections lists the files that tools or people execute, or agents follow, automatically or by routine. The first protection
 // that matches applies. The files of which only some parts are executed are in contentRules.
 var protections = []protection{
@@ -30,13 +33,13 @@ var protections = []protection{
 		".ssh", ".gnupg", ".aws", ".kube", ".docker/config.json", ".netrc", ".git-credentials", ".config/gcloud", ".config/gh",
 		".password-store",
 	}},
-	{caisson.VerdictDeny, "hooks run by themselves; allow the path in the rules if that is wanted", false, []string{
+	{caisson.VerdictDeny, "hooks run by themselves; " + howToAllow, false, []string{
 		".husky", ".githooks", ".git-hooks", ".hooks", ".lefthook", "lefthook.yml", "lefthook.yaml", ".lefthook.yml", ".lefthook.yaml",
 		"lefthook-local.yml", ".pre-commit-config.yaml", ".pre-commit-config.yml", ".pre-commit-hooks.yaml", ".overcommit.yml", ".hg",
 		".svn", ".bzr", ".jj", ".sl", "_darcs", ".pijul", ".fslckout", "_fossil_", ".fossil-settings", ".fossil", "_mtn", ".bitkeeper", ".repo",
 		"{arch}", ".arch-ids", "cvs/root", "cvs/entries", "cvs/repository", "cvsroot",
 	}},
-	{caisson.VerdictDeny, "continuous integration runs this with its secrets; allow the path in the rules if that is wanted", false, []string{
+	{caisson.VerdictDeny, "continuous integration runs this with its secrets; " + howToAllow, false, []string{
 		".github/workflows", ".github/actions", ".forgejo", ".gitea", ".gitlab-ci.yml", ".gitlab-ci.yaml", ".gitlab/ci", ".circleci",
 		"jenkinsfile", "jenkinsfile.*", "*.jenkinsfile", ".travis.yml", ".drone.yml", ".drone.yaml", ".drone.star", ".woodpecker",
 		".woodpecker.yml", ".woodpecker.yaml", ".buildkite", "azure-pipelines.yml", "azure-pipelines.yaml", ".azure-pipelines",
