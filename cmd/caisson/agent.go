@@ -211,7 +211,26 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 	if err == nil && c.Pool != nil {
 		g, err = api.SetAgentPool(ctx, c.Agent, *c.Pool)
 	}
+	if err == nil && c.Pool != nil && a.local() {
+		var st *caisson.DaemonStatus
+		if st, err = api.Status(ctx); err == nil {
+			if n, limited := poolFits(g.Status.Size, st.Settings.InForce); limited && n < *c.Pool {
+				a.infof("caisson: about %d of %d forks fit into limits.poolMemory of the configuration; the others are not made", n, *c.Pool)
+			}
+		}
+	}
 	return asDone(a, agentID)(g, err)
+}
+
+// poolFits returns about how many forks of a snapshot of a size the settings of a daemon let be kept ready. It returns false if that is
+// not known, or not limited.
+func poolFits(size caisson.Size, inForce map[string]any) (int, bool) {
+	limits, _ := inForce["limits"].(map[string]any)
+	most, _ := limits["poolMemory"].(float64)
+	if size <= 0 || most <= 0 {
+		return 0, false
+	}
+	return int(most / float64(size)), true
 }
 
 // agentCheckCmd checks an agent.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
@@ -48,6 +49,8 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		for _, s := range in.Secrets {
 			report = append(report, secretCheck(s, "would go into the credential store"))
 		}
+		report = append(report, modelChecks(in.Models)...)
+		report = append(report, agentCheck(&in.Agent, "would be stored", ""))
 		return printAgentChecks(a, report)
 	}
 	api, err := a.connect(ctx)
@@ -80,14 +83,33 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range in.Models {
-		report = append(report, caisson.AgentCheck{
+	report = append(report, modelChecks(in.Models)...)
+	report = append(report, agentCheck(put, "was stored", "caisson agent check "+put.ID))
+	return printAgentChecks(a, report)
+}
+
+// modelChecks returns the lines of the report about the models of the imported agent.
+func modelChecks(list []caisson.Model) (checks []caisson.AgentCheck) {
+	for _, m := range list {
+		checks = append(checks, caisson.AgentCheck{
 			Subject: "model " + m.Alias, Status: hostcheck.Warning, Detail: "was used by the imported agent",
 			Remedy: "add it with a provider under models in the configuration, unless it is there",
 		})
 	}
-	report = append(report, caisson.AgentCheck{Subject: "agent " + put.ID, Status: hostcheck.OK, Detail: "was stored", Remedy: "caisson agent check " + put.ID})
-	return printAgentChecks(a, report)
+	return checks
+}
+
+// agentCheck returns the line of the report about the agent and its personas; what describes what happens to it.
+func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
+	detail := what
+	if len(g.Personas) > 0 {
+		var ids []string
+		for _, p := range g.Personas {
+			ids = append(ids, p.ID)
+		}
+		detail += ", with the personas main, " + strings.Join(ids, ", ")
+	}
+	return caisson.AgentCheck{Subject: "agent " + g.ID, Status: hostcheck.OK, Detail: detail, Remedy: remedy}
 }
 
 // secretCheck returns the line of the report about a secret; what describes what happens to it.

@@ -23,3 +23,19 @@ func TestAgentReady(t *testing.T) {
 		t.Errorf("openclaw: %q", got)
 	}
 }
+
+func TestPoolFits(t *testing.T) {
+	t.Parallel()
+	limits := func(v any) map[string]any { return map[string]any{"limits": map[string]any{"poolMemory": v}} }
+	if n, ok := poolFits(1<<30, limits(float64(4<<30))); n != 4 || !ok {
+		t.Errorf("%d, %v", n, ok)
+	}
+	for _, settings := range []map[string]any{nil, {}, limits(0.0), limits("4GiB")} {
+		if n, ok := poolFits(1<<30, settings); ok {
+			t.Errorf("%v: %d", settings, n)
+		}
+	}
+	if _, ok := poolFits(0, limits(1.0)); ok {
+		t.Error("the size is not known")
+	}
+}

@@ -40,7 +40,7 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 		return nil, err
 	}
 	if !usesWarmSnapshot(a) {
-		return nil, caisson.Invalidf("warm", "agent %s has no service, so its runs do not use a warm snapshot", id)
+		return nil, caisson.Invalidf("warm", "agent %s has no service, so its runs do not use a warm snapshot; prepare it with caisson agent build %s, and keep sandboxes of it ready with warm.pool in its file", id, id)
 	}
 	template, err := c.builder.prepare(ctx, a, "", progress)
 	if err != nil {

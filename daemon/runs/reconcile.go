@@ -88,6 +88,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(r.Account, "end a run of an earlier daemon"))
 	x := v.executor.newAttempt(ctx, r)
 	x.starting = true
+	delete(x.result.Versions, "caisson") // it may have been another one that started the run
 	x.clock.start()
 	if err := v.stopSandbox(ctx, x); err != nil {
 		return err

@@ -48,6 +48,9 @@ func TestRestart(t *testing.T) {
 	if r.Result.Usage.Cost != 900 || r.Result.Answer != "begun " {
 		t.Errorf("the result is %+v", r.Result)
 	}
+	if v, ok := r.Result.Versions["caisson"]; ok {
+		t.Errorf("the daemon that ends the run is said to have run it: %s", v)
+	}
 	var ends []time.Time
 	for _, id := range waiting {
 		r := w.ended(id)
