@@ -54,8 +54,11 @@ type DaemonStatus struct {
 	DataDir    string   `json:"dataDir"`
 	Listen     []string `json:"listen" doc:"Addresses on which it listens: its unix socket, host:port of the API, and those of gateway, ingress and ssh after these words"`
 	Sandboxes  int      `json:"sandboxes" doc:"Sandboxes of all accounts"`
-	Running    int      `json:"running" doc:"Sandboxes of all accounts with processes"`
+	Running    int      `json:"running" doc:"Sandboxes of all accounts that run"`
+	Suspended  int      `json:"suspended" doc:"Sandboxes of all accounts that are suspended"`
 	Runs       int      `json:"runs" doc:"Runs of all accounts that have not ended"`
+	Begun      int      `json:"begun" doc:"Of these, the runs that would fail if the daemon ended now: they have begun and are not interactive"`
+	Execs      int      `json:"execs" doc:"Programs in sandboxes that clients have started with exec and wait for; they are killed if the daemon ends"`
 	Settings   Settings `json:"settings"`
 }
 

@@ -4,13 +4,17 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // daemonRoutes serves information about the daemon, garbage collection and host checks.
-type daemonRoutes struct{ core caisson.Daemon }
+type daemonRoutes struct {
+	core  caisson.Daemon
+	execs *atomic.Int64 // see [API]
+}
 
 func (h daemonRoutes) register(rt *router) {
 	const tag = "daemon"
@@ -41,6 +45,7 @@ func (h daemonRoutes) status(ctx context.Context, _ *struct{}) (*body[*caisson.D
 	if err != nil {
 		return nil, err
 	}
+	v.Execs = int(h.execs.Load())
 	return &body[*caisson.DaemonStatus]{v}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -26,8 +27,9 @@ const (
 
 // execRoutes serves interactive exec sessions.
 type execRoutes struct {
-	core caisson.Processes
-	log  *slog.Logger
+	core  caisson.Processes
+	execs *atomic.Int64 // see [API]
+	log   *slog.Logger
 }
 
 func (h execRoutes) register(rt *router) {
@@ -43,6 +45,8 @@ func (h execRoutes) register(rt *router) {
 
 // serve upgrades the connection to a WebSocket, starts the process and serves its session.
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
+	h.execs.Add(1)
+	defer h.execs.Add(-1)
 	return serveSession(w, r, in.Ref, h.log, func(ctx context.Context, first []byte) (caisson.Process, error) {
 		req, err := parseExecRequest(first)
 		if err != nil {

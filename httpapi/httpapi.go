@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -45,6 +46,7 @@ type API struct {
 	router    *router
 	handles   *handleTable
 	calls     *tokenCalls
+	execs     *atomic.Int64 // programs that clients have started and wait for
 	done      chan struct{} // closed by Close, which ends streams
 	closeOnce sync.Once     // closes done
 }
@@ -58,14 +60,14 @@ func New(cfg Config) (*API, error) {
 		return nil, errors.New("httpapi: Answers, FindToken, FindAccount and Log are required")
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
-	a := &API{cfg: cfg, handles: newHandleTable(), calls: newTokenCalls(), done: make(chan struct{})}
+	a := &API{cfg: cfg, handles: newHandleTable(), calls: newTokenCalls(), execs: new(atomic.Int64), done: make(chan struct{})}
 	a.router = newRouter(cfg.Log, a.done)
 	once := idempotency{answers: cfg.Answers, log: cfg.Log}
 
 	sandboxRoutes{cfg.Sandboxes, once, a.handles}.register(a.router)
 	snapshotRoutes{cfg.Snapshots, once}.register(a.router)
-	processRoutes{cfg.Processes}.register(a.router)
-	execRoutes{cfg.Processes, cfg.Log}.register(a.router)
+	processRoutes{cfg.Processes, a.execs}.register(a.router)
+	execRoutes{cfg.Processes, a.execs, cfg.Log}.register(a.router)
 	serviceRoutes{cfg.Services}.register(a.router)
 	terminalRoutes{cfg.Terminals, cfg.Log}.register(a.router)
 	connectionRoutes{cfg.Connections, a.router}.register(a.router)
@@ -81,7 +83,7 @@ func New(cfg Config) (*API, error) {
 	usageRoutes{cfg.Ledger}.register(a.router)
 	modelRoutes{cfg.Models}.register(a.router)
 	gatewayRoutes{cfg.GatewayRuns}.register(a.router)
-	daemonRoutes{cfg.Daemon}.register(a.router)
+	daemonRoutes{cfg.Daemon, a.execs}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
 	agentRoutes{cfg.Agents}.register(a.router)
 	runRoutes{cfg.Runs, once, a.handles}.register(a.router)

@@ -4,13 +4,17 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // processRoutes serves processes that are not interactive; execRoutes serves those that are.
-type processRoutes struct{ core caisson.Processes }
+type processRoutes struct {
+	core  caisson.Processes
+	execs *atomic.Int64 // see [API]
+}
 
 func (h processRoutes) register(rt *router) {
 	const tag = "processes"
@@ -39,6 +43,8 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 		limit = protocol.DefaultOutput
 	}
 	req.Stdin = len(req.Input) > 0
+	h.execs.Add(1)
+	defer h.execs.Add(-1)
 	p, err := h.core.Exec(ctx, in.Ref, req.ExecRequest)
 	if err != nil {
 		return nil, err

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // TestOperateDaemon tests that a daemon can be shown, reloaded, restarted and stopped while a sandbox runs on: what can change at run
@@ -136,4 +138,64 @@ func TestOperateDaemon(t *testing.T) {
 	if err := d.cmd.Wait(); err != nil {
 		t.Errorf("a daemon that was stopped: %v", err)
 	}
+}
+
+// TestRestartStartsThisBinary tests that the daemon that "caisson daemon restart" starts is of the binary that was called, even while commands
+// of another one, which start daemons of theirs, wait for the end of a run; and that it says what has ended with the old daemon.
+func TestRestartStartsThisBinary(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	old := h.bin
+	newer := filepath.Join(h.dir, "newer")
+	data, err := os.ReadFile(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(newer, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.ok("sandbox", "create", "--name", "a")
+	h.ok("sandbox", "create", "--name", "asleep")
+	h.ok("sandbox", "suspend", "asleep")
+	h.begin("exec", "a", "--", "sleep", "1000")
+	h.begin("run", "shell", "sleep 1000")
+	var first caisson.DaemonStatus
+	poll.Until(t, settle, func() bool {
+		first = shows[caisson.DaemonStatus](h, "daemon", "status")
+		return first.Execs == 1 && first.Begun == 1 && first.Sandboxes == 3 && first.Running == 2
+	})
+	if first.Suspended != 1 {
+		t.Errorf("%+v", first)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				h.runOf(old, "sandbox", "ls")
+			}
+		}
+	}()
+	r := h.runOf(newer, "daemon", "restart")
+	close(stop)
+	<-stopped
+	second := shows[caisson.DaemonStatus](h, "daemon", "status")
+	if exe, err := os.Readlink("/proc/" + strconv.Itoa(second.PID) + "/exe"); err != nil || exe != newer {
+		t.Errorf("the daemon is %s, %v", exe, err)
+	}
+	want := fmt.Sprintf("caisson: the daemon with pid %d (version %s) has ended, and with it 1 run (caisson retry starts one again) and 1 program of caisson exec\n"+
+		"caisson: a daemon with pid %d (version %s) serves %s\n", first.PID, first.Version, second.PID, second.Version, h.data)
+	if r.code != 0 || r.stderr != want {
+		t.Errorf("%v, want %s", r, want)
+	}
+}
+
+// runOf runs a command of another binary to its end. It is safe for concurrent use.
+func (h *host) runOf(bin string, args ...string) result {
+	other := *h
+	other.bin = bin
+	return other.run(args...)
 }

@@ -39,21 +39,29 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 	if up || err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return caisson.Errorf(caisson.Denied, needRoot)
-	}
-	if err := engine.CheckDataDir(cfg.DataDir); err != nil {
-		return err
-	}
-	unlock, err := lockFile(ctx, filepath.Join(cfg.DataDir, startLockName))
+	unlock, err := lockStart(ctx, cfg)
 	if err != nil {
-		return engine.DataDirError(cfg.DataDir, err)
+		return err
 	}
 	defer unlock()
 	if up, err := isListening(ctx, cfg.SocketPath()); up || err != nil {
 		return err
 	}
 	return startDaemon(ctx, cfg)
+}
+
+// lockStart makes the data directory, and waits until no other command starts a daemon for it. None does until unlock is called.
+func lockStart(ctx context.Context, cfg *config) (unlock func(), err error) {
+	if os.Geteuid() != 0 {
+		return nil, caisson.Errorf(caisson.Denied, needRoot)
+	}
+	if err := engine.CheckDataDir(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if unlock, err = lockFile(ctx, filepath.Join(cfg.DataDir, startLockName)); err != nil {
+		return nil, engine.DataDirError(cfg.DataDir, err)
+	}
+	return unlock, nil
 }
 
 // isListening reports whether a process accepts connections on the socket. Returns an error if this process has no permission to

@@ -91,8 +91,9 @@ func (c *daemonStatusCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 			{"Kind", kind},
 			{"Data", s.DataDir},
 			{"Listens on", strings.Join(s.Listen, ", ")},
-			{"Sandboxes", fmt.Sprintf("%d, of which %d run", s.Sandboxes, s.Running)},
+			{"Sandboxes", fmt.Sprintf("%d, of which %d run and %d are suspended", s.Sandboxes, s.Running, s.Suspended)},
 			{"Runs", fmt.Sprintf("%d under way", s.Runs)},
+			{"Exec", fmt.Sprintf("%d in the foreground", s.Execs)},
 			{"Configuration", firstNonEmpty(s.Settings.File, "defaults; there is no file")},
 		}
 		if len(s.Settings.Changed) > 0 {
@@ -111,11 +112,13 @@ type daemonStopCmd struct {
 }
 
 func (c *daemonStopCmd) Help() string {
-	return "Sandboxes and what runs in them go on; runs of agents that are under way fail. The next command that needs a daemon starts one.\n\n" +
+	return "Sandboxes and what runs in them go on: services, terminals, interactive runs and what exec -d started. Other runs of agents that are " +
+		"under way fail, and what exec runs in the foreground is killed; both are counted. The next command that needs a daemon starts one.\n\n" +
 		examples("caisson daemon stop")
 }
 
 func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
+	before, _ := d.status(ctx)
 	pid, err := d.stop(ctx, time.Duration(c.Timeout))
 	switch {
 	case err != nil:
@@ -124,8 +127,36 @@ func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		a.infof("caisson: no daemon runs for %s", d.cfg.DataDir)
 		return nil
 	}
-	a.infof("caisson: the daemon with pid %d has ended", pid)
+	d.ended(pid, before)
 	return nil
+}
+
+// status returns the status of the daemon; Unavailable if none runs, or one that is too old to be asked.
+func (d *localDaemon) status(ctx context.Context) (*caisson.DaemonStatus, error) {
+	api, err := d.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return api.Status(ctx)
+}
+
+// ended says that a daemon has ended, and what has ended with it. before is its status before that; nil if it is not known.
+func (d *localDaemon) ended(pid int, before *caisson.DaemonStatus) {
+	version, with := "", ""
+	if before != nil {
+		version = " (version " + safetext.Escape(before.Version) + ")"
+		var list []string
+		if before.Begun > 0 {
+			list = append(list, plural(before.Begun, "run")+" (caisson retry starts one again)")
+		}
+		if before.Execs > 0 {
+			list = append(list, plural(before.Execs, "program")+" of caisson exec")
+		}
+		if len(list) > 0 {
+			with = ", and with it " + strings.Join(list, " and ")
+		}
+	}
+	d.a.infof("caisson: the daemon with pid %d%s has ended%s", pid, version, with)
 }
 
 // stop ends the daemon, waits until its process is gone, and returns its pid; 0 if none runs.
@@ -202,32 +233,40 @@ type daemonRestartCmd struct {
 }
 
 func (c *daemonRestartCmd) Help() string {
-	return "Only for a daemon that a command has started; one of a service manager is restarted there. See daemon stop for what becomes of runs.\n\n" +
-		examples("caisson daemon restart")
+	return "The new daemon is this binary, whatever the old one was. Only for a daemon that a command has started; one of a service manager is " +
+		"restarted there. See daemon stop for what becomes of runs and of what exec runs.\n\n" + examples("caisson daemon restart")
 }
 
 func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
-	if api, err := d.client(ctx); err == nil {
-		s, err := api.Status(ctx)
-		if err := d.checkStart(s); err != nil {
-			return err
-		}
-		switch {
-		case err == nil && !s.Background:
-			return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", s.PID)
-		case err != nil && caisson.KindOf(err) != caisson.Unavailable: // an older daemon does not know this request
-			return err
-		}
-	}
-	if _, err := d.stop(ctx, time.Duration(c.Timeout)); err != nil {
+	before, err := d.status(ctx)
+	if err := d.checkStart(before); err != nil {
 		return err
 	}
-	if err := ensureDaemon(ctx, d.cfg); err != nil {
+	switch {
+	case err == nil && !before.Background:
+		return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", before.PID)
+	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // an older daemon does not know this request
 		return err
 	}
-	pid, err := socketOwner(ctx, d.cfg.SocketPath())
+	// Commands of another build that wait for something, as for the end of a run, must not start a daemon of theirs meanwhile.
+	unlock, err := lockStart(ctx, d.cfg)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	old, err := d.stop(ctx, time.Duration(c.Timeout))
+	if err != nil {
+		return err
+	}
+	if old != 0 {
+		d.ended(old, before)
+	}
+	if err := startDaemon(ctx, d.cfg); err != nil {
+		return err
+	}
+	now, err := d.status(ctx)
 	if err == nil {
-		a.infof("caisson: a daemon with pid %d serves %s", pid, d.cfg.DataDir)
+		a.infof("caisson: a daemon with pid %d (version %s) serves %s", now.PID, safetext.Escape(now.Version), d.cfg.DataDir)
 	}
 	return err
 }

@@ -40,8 +40,12 @@ func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 		}
 		for _, sb := range page {
 			after = sb.ID
-			if st.Sandboxes++; sb.State == caisson.Running || sb.State == caisson.Suspended {
+			st.Sandboxes++
+			switch sb.State {
+			case caisson.Running:
 				st.Running++
+			case caisson.Suspended:
+				st.Suspended++
 			}
 		}
 	}
@@ -53,7 +57,9 @@ func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 		}
 		for _, r := range page {
 			before = r.ID
-			st.Runs++
+			if st.Runs++; r.State != caisson.RunQueued && !r.Request.Interactive {
+				st.Begun++
+			}
 		}
 	}
 	if e.cfg.Settings != nil {
