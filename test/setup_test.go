@@ -147,3 +147,38 @@ func TestSetupOtherFile(t *testing.T) {
 		t.Error(r)
 	}
 }
+
+// TestSetupNewFile tests that the configuration file that is named need not exist: setup writes it, and the daemon that it starts reads it.
+func TestSetupNewFile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	if err := os.Remove(h.configFile()); err != nil {
+		t.Fatal(err)
+	}
+	h.fails(2, "to write it: caisson init "+h.configFile(), "sandbox", "ls")
+	if r := h.runWith(strings.NewReader("sk-stored"), "--config", h.write("other.yaml", ""), "credential", "set", "ANTHROPIC_API_KEY", "-"); r.code != 0 {
+		t.Fatal(r)
+	}
+	h.ok("daemon", "stop", "--config", h.dir+"/other.yaml")
+	d := h.sit("setup", "--no-test")
+	d.sees("Whose models")
+	d.types("1\n")
+	d.sees("Which model")
+	d.types("2\n")
+	d.ends(0)
+	if r := h.run("model", "ls", "-q"); !strings.HasPrefix(r.stdout, "claude-opus-5\n") || r.stderr != "" {
+		t.Error(r)
+	}
+	if st := shows[caisson.DaemonStatus](h, "daemon", "status"); st.Settings.File != h.configFile() || len(st.Settings.Changed) > 0 {
+		t.Errorf("%+v", st.Settings)
+	}
+	// Where another file is in force, it says so.
+	other := h.dir + "/third.yaml"
+	d = h.sit("setup", "--no-test", "--config", other)
+	d.sees("Whose models")
+	d.types("1\n")
+	d.sees("Which model")
+	d.types("\n")
+	d.sees("caisson daemon restart --config " + other)
+	d.ends(4)
+}

@@ -81,6 +81,7 @@ type config struct {
 	File string `yaml:"-" json:"-"`
 
 	lookedFor string   `yaml:"-"` // path of the configuration file, whether there is one or not
+	missing   bool     `yaml:"-"` // the file that a flag or the environment names does not exist
 	fromEnv   []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
 }
 
@@ -107,7 +108,7 @@ const (
 )
 
 // loadConfig reads the file that g or the environment specifies, or the default file if it exists, and overrides its settings
-// with the environment and then with g. The result has not been validated.
+// with the environment and then with g. The result has not been validated, and has the defaults if the file is missing.
 func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
 	file := firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"))
@@ -121,7 +122,8 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	}
 	data, err := readSmall(file)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !named:
+	case errors.Is(err, fs.ErrNotExist):
+		c.missing = named
 	case err != nil:
 		return nil, localError("config", file, err)
 	default:
@@ -358,6 +360,17 @@ func (a *app) config() (*config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
 	}
+	c, err := configOrDefaults(a)
+	if err == nil && c.missing {
+		a.cfg = nil
+		return nil, c.missingError()
+	}
+	return c, err
+}
+
+// configOrDefaults is config for commands that can do without the file that was named, or write it: if it is missing, the settings have
+// their defaults, and config returns them from now on.
+func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
 		return nil, err
@@ -388,4 +401,9 @@ func connection(ctx context.Context, a *app) (*config, error) {
 	a.infof("caisson: the configuration is invalid; the daemon goes on with what it has read: %s", safetext.Escape(splitErrors(invalid)[0].Error()))
 	a.cfg = c
 	return c, nil
+}
+
+// missingError returns the error for a file that was named and does not exist.
+func (c *config) missingError() error {
+	return caisson.Invalidf("config", "%s does not exist; to write it: caisson init %s; for the defaults, leave out --config and CAISSON_CONFIG", c.lookedFor, c.lookedFor)
 }

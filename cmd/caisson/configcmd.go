@@ -221,9 +221,12 @@ func (c *configShowCmd) Help() string {
 }
 
 func (c *configShowCmd) Run(ctx context.Context, a *app) error {
-	cfg, err := a.config()
+	cfg, err := configOrDefaults(a)
 	if err != nil {
 		return err
+	}
+	if cfg.missing {
+		a.infof("# %s does not exist; caisson init %s writes it", cfg.lookedFor, cfg.lookedFor)
 	}
 	if a.globals.Output == "table" {
 		a.globals.Output = "yaml"

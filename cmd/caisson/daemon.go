@@ -146,8 +146,8 @@ func startDaemon(ctx context.Context, cfg *config) error {
 // daemonArgs returns the arguments of the daemon that a command starts.
 func daemonArgs(cfg *config) []string {
 	args := []string{"serve", "--background", "--data", cfg.DataDir}
-	if cfg.File != "" {
-		args = append(args, "--config", cfg.File)
+	if cfg.File != "" || cfg.missing {
+		args = append(args, "--config", cfg.lookedFor)
 	}
 	return args
 }

@@ -19,7 +19,7 @@ func (c *doctorCmd) Help() string {
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	configured := caisson.Check{Name: "configuration", Status: hostcheck.OK, Detail: "there is no file; defaults are used"}
-	cfg, err := a.config()
+	cfg, err := configOrDefaults(a)
 	switch {
 	case err != nil:
 		configured.Status, configured.Detail, configured.Remedy = hostcheck.Failed, safetext.Escape(splitErrors(err)[0].Error()), "edit the file; caisson config show --file prints what it says"
@@ -27,6 +27,8 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		if of, err := loadConnection(a.globals, a.getenv); err == nil {
 			cfg = of
 		}
+	case cfg.missing:
+		configured.Status, configured.Detail, configured.Remedy = hostcheck.Failed, cfg.lookedFor+" does not exist", "caisson init "+cfg.lookedFor
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
 	}

@@ -31,8 +31,12 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 
 // run runs the daemon with the configuration as modified by the flags and then by also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
+	hadFile := !c.Background // a command that starts a daemon may be about to write the file
 	err := serve(ctx, a, func() (*config, error) {
 		cfg, err := loadConfig(a.globals, a.getenv)
+		if err == nil && cfg.missing && hadFile {
+			err = cfg.missingError()
+		}
 		if err == nil {
 			err = c.override(cfg)
 		}
@@ -45,6 +49,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
+		hadFile = hadFile || !cfg.missing
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)

@@ -165,7 +165,7 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := *s.inForce
-	next.Providers, next.Models, next.LogLevel, next.File = cfg.Providers, cfg.Models, cfg.LogLevel, cfg.File
+	next.File, next.Providers, next.Models, next.LogLevel = cfg.File, cfg.Providers, cfg.Models, cfg.LogLevel
 	s.inForce, s.offer, s.invalid = &next, offer, ""
 	done := &caisson.Reloaded{Applied: []string{}, NeedRestart: []string{}}
 	for _, key := range changed {

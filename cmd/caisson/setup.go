@@ -38,7 +38,7 @@ func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 	if !isTerminal(a.in) {
 		return nil, usagef("setup", "standard input is not a terminal; store a key instead: caisson credential set ANTHROPIC_API_KEY -")
 	}
-	cfg, err := a.config()
+	cfg, err := configOrDefaults(a)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +83,10 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
 	}
 	if _, err := api.Reload(ctx); err != nil {
 		return err
+	}
+	if st, err := api.Status(ctx); err == nil && st.Settings.File != s.file {
+		return caisson.Errorf(caisson.Conflict, "wrote %s, which the daemon does not read: it has been started with %s; to have it read the new one: "+
+			"caisson daemon restart --config %s", s.file, firstNonEmpty(st.Settings.File, "no file"), s.file)
 	}
 	a.infof("wrote %s: runs that name no model use %s", s.file, list[0].Alias)
 	if c.NoTest {
