@@ -51,7 +51,8 @@ func TestFirstRun(t *testing.T) {
 
 			h.env = append(slices.Clone(plain), c.key+"="+u.key, c.base+"="+u.url)
 			r := h.run(fix...)
-			if r.code != 0 || !strings.Contains(r.stdout, sample.Answer) || !strings.Contains(r.stderr, "caisson credential rm "+c.credential) {
+			if r.code != 0 || !strings.Contains(r.stdout, sample.Answer) || !strings.Contains(r.stderr, "caisson credential rm "+c.credential) ||
+				!strings.Contains(r.stderr, "runs that name no model now use "+c.model+",") || !strings.Contains(r.stderr, " with "+c.model+": 5 calls") {
 				t.Fatal(r)
 			}
 			h.waitFor(func() bool { return test() == nil }) // what the agent has changed is applied after the run

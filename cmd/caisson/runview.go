@@ -329,7 +329,11 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	if run.Children > 0 {
 		parts = append(parts, plural(run.Children, "sub-run"))
 	}
-	v.writeLine("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
+	with := ""
+	if run.Model != "" && u.Calls > 0 {
+		with = " with " + run.Model
+	}
+	v.writeLine("run %s %s in %s%s: %s", run.ID, run.State, took, with, strings.Join(parts, ", "))
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
 		v.writeLine("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}

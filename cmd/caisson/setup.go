@@ -63,10 +63,6 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
 	if err != nil {
 		return err
 	}
-	st, err := api.Status(ctx)
-	if err != nil {
-		return err
-	}
 	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	p, list, err := s.provider(ctx)
 	if err != nil {
@@ -78,15 +74,11 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
 	if err := s.write(p, list); err != nil {
 		return err
 	}
-	if readsOther(st, s.file) {
-		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
-	}
 	if _, err := api.Reload(ctx); err != nil {
 		return err
 	}
-	if st, err := api.Status(ctx); err == nil && st.Settings.File != s.file {
-		return caisson.Errorf(caisson.Conflict, "wrote %s, which the daemon does not read: it has been started with %s; to have it read the new one: "+
-			"caisson daemon restart --config %s", s.file, firstNonEmpty(st.Settings.File, "no file"), s.file)
+	if st, err := api.Status(ctx); err == nil && readsOther(st, s.file) { // of a daemon that began without a file, only the reload tells
+		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
 	}
 	a.infof("wrote %s: runs that name no model use %s", s.file, list[0].Alias)
 	if c.NoTest {

@@ -179,15 +179,18 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	if p != nil {
 		k.a.infof("caisson: models of %s are called at %s, from %s; this is in %s", p.Name, p.BaseURL, v.baseURL, k.cfg.ownProvidersFile())
 	}
-	if name == "" {
-		return nil
+	if name != "" {
+		credential := credentialOf(v.provider)
+		if _, err := k.api.SetCredential(ctx, credential, key); err != nil {
+			return err
+		}
+		k.a.infof("caisson: stored the key in %s, encrypted, as %s, for this and later runs; to remove it: caisson credential rm %s", name, credential, credential)
 	}
-	credential := credentialOf(v.provider)
-	if _, err := k.api.SetCredential(ctx, credential, key); err != nil {
-		return err
+	usable, err := k.api.ListModels(ctx)
+	if i := slices.IndexFunc(usable, func(m caisson.GatewayModel) bool { return m.Problem == "" }); i >= 0 {
+		k.a.infof("caisson: runs that name no model now use %s, or the next of caisson model ls that their agent can call; to choose one: --model", usable[i].Alias)
 	}
-	k.a.infof("caisson: stored the key in %s, encrypted, as %s, for this and later runs; to remove it: caisson credential rm %s", name, credential, credential)
-	return nil
+	return err
 }
 
 // credentialOf returns the name of a built-in provider's credential.
