@@ -1,6 +1,7 @@
 package test_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -201,26 +202,40 @@ func TestGuideSSH(t *testing.T) {
 	})
 }
 
-// TestGuideOwnAgent tests that the first agent of docs/guides/own-agent.md works as the page says.
+// TestGuideOwnAgent tests that the agents of docs/guides/own-agent.md work as the page says, and fail where the gateway refuses their call.
 func TestGuideOwnAgent(t *testing.T) {
 	t.Parallel()
+	needPrograms(t, "curl", "jq")
 	h := newHost(t)
 	defer func(dir string) { h.dir = dir }(h.dir)
+	h.configure("idleExit: 10m", "providers: [{name: demo, kind: scripted}]", "models: [{alias: demo, provider: demo, prices: {input: 1, output: 1}, output: 2000}]")
 	page, err := os.ReadFile("../docs/guides/own-agent.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "```yaml\n")
-	agent, _, ok := strings.Cut(rest, "```")
-	if !ok {
-		t.Fatal("the page has no agent")
+	files := map[string]string{}
+	for i, block := range strings.Split(string(page), "```") {
+		if agent, ok := strings.CutPrefix(block, "yaml\nid: "); ok && i%2 == 1 {
+			id, _, _ := strings.Cut(agent, "\n")
+			files[id] = h.write(id+".yaml", "id: "+agent)
+		}
 	}
-	h.write("count-lines.yaml", agent)
+	if len(files) != 3 {
+		t.Fatalf("the page has the agents %v", files)
+	}
 	dir := h.userDir("project", map[string]string{"a.txt": "1\n2\n", "b.txt": "3\n", "c.md": "4\n"})
 	h.guide("docs/guides/own-agent.md", map[string]func([]string){
-		"caisson agent add": func(words []string) { h.ok("agent", "add", filepath.Join(h.dir, words[3])) },
+		"caisson agent add": func(words []string) { h.ok("agent", "add", files[strings.TrimSuffix(words[3], ".yaml")]) },
 		"caisson run": func(words []string) {
-			words[slices.Index(words, "~/project")] = dir
+			at := slices.Index(words, "~/project")
+			if at < 0 {
+				prompt := words[len(words)-1]
+				if answer := strings.TrimSpace(h.ok(words[1:]...)); answer != "You said: "+prompt {
+					t.Errorf("the answer is %q", answer)
+				}
+				return
+			}
+			words[at] = dir
 			if answer := strings.TrimSpace(h.ok(words[1:]...)); answer != "3" {
 				t.Errorf("the answer is %q", answer)
 			}
@@ -232,6 +247,16 @@ func TestGuideOwnAgent(t *testing.T) {
 			}
 		},
 	})
+	const prompt = `say "hello" {twice} \ $HOME`
+	for _, id := range []string{"ask", "stream"} {
+		r := h.succeeds(id, prompt)
+		if got := strings.TrimSpace(r.Result.Answer); got != "You said: "+prompt || r.Usage.Calls != 1 {
+			t.Errorf("%s says %q after %d calls", id, got, r.Usage.Calls)
+		}
+		if r = h.does("--max-tokens", "10", id, prompt); r.State != caisson.RunFailed {
+			t.Errorf("without a budget %s says %q", id, r.Result.Answer)
+		}
+	}
 }
 
 // TestGuideStart runs the commands of docs/start.md with the built-in agent, and a provider of the test. TestAgentConsoles and TestOpenClaw

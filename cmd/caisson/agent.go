@@ -144,8 +144,10 @@ func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 	if err := strictyaml.Decode(data, &g); err != nil {
 		return g, withFileName(c.File, err)
 	}
-	if g.ID == "" {
-		return g, caisson.Invalidf("id", "is missing, in %s", c.File)
+	for _, required := range [][2]string{{"id", g.ID}, {"name", g.Name}, {"driver", g.Driver}} {
+		if required[1] == "" {
+			return g, caisson.Invalidf(required[0], "is missing, in %s; caisson agent add --help has an example", c.File)
+		}
 	}
 	return g, nil
 }

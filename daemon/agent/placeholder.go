@@ -97,7 +97,7 @@ func scanPlaceholders(arg string, each func(text, name string) error) error {
 		default:
 			end := strings.IndexByte(arg, '}')
 			if arg[0] == '}' || end < 2 || strings.Contains(arg[1:end], "{") {
-				return fmt.Errorf("a brace in %.40q belongs to no placeholder; write literal braces twice", arg)
+				return fmt.Errorf("a brace in %#.40q belongs to no placeholder; write literal braces twice, or put a script into files of a step of setup", arg)
 			}
 			if err := each("", arg[1:end]); err != nil {
 				return err

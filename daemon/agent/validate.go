@@ -301,7 +301,11 @@ func (c *checker) add(err error) {
 }
 
 func (c *checker) oneOf(field, value string, values ...string) {
-	if !slices.Contains(values, value) {
+	switch {
+	case slices.Contains(values, value):
+	case value == "":
+		c.addf(field, "is missing; write one of %s", strings.Join(values, ", "))
+	default:
 		c.addf(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
 	}
 }

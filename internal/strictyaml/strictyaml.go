@@ -117,7 +117,11 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 		switch {
 		case !ok:
 			slices.Sort(known)
-			d.fault(at, key, "unknown key; known are %s", strings.Join(known, ", "))
+			text := "unknown key; known are %s"
+			if i := slices.IndexFunc(known, func(k string) bool { return k+"s" == key.Value || k == key.Value+"s" }); i >= 0 {
+				text = "unknown key; did you mean " + known[i] + "? Known are %s"
+			}
+			d.fault(at, key, text, strings.Join(known, ", "))
 		case seen[key.Value]:
 			d.fault(at, key, "key appears twice")
 		default:
@@ -153,6 +157,10 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 			continue
 		}
 		e := reflect.New(v.Type().Elem()).Elem()
+		if e.Kind() == reflect.String && val.Kind == yaml.MappingNode && len(val.Content) > 0 {
+			d.fault(join(path, key.Value), val, "must be a single value; if it has keys of its own, write them with a dot, as in %.40s.%.40s", key.Value, val.Content[0].Value)
+			continue
+		}
 		d.value(join(path, key.Value), val, e)
 		out.SetMapIndex(k, e)
 	}
