@@ -37,7 +37,7 @@ func FuzzParseID(f *testing.F) {
 
 // TestStates: the table of transitions is closed, and every error contains what is possible.
 func TestStates(t *testing.T) {
-	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSuspend, VerbWake, VerbSnapshot, VerbFork, VerbExec, VerbConnect, VerbFiles, VerbStats, VerbRemove}
+	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSuspend, VerbWake, VerbSnapshot, VerbFork, VerbExec, VerbPrograms, VerbConnect, VerbFiles, VerbStats, VerbRemove}
 	if len(verbs) != len(transitions) {
 		t.Fatalf("the test knows %d verbs, the table %d", len(verbs), len(transitions))
 	}

@@ -46,6 +46,7 @@ const (
 	VerbSnapshot Verb = "snapshot"
 	VerbFork     Verb = "fork"
 	VerbExec     Verb = "exec"
+	VerbPrograms Verb = "see programs in"
 	VerbConnect  Verb = "connect to"
 	VerbFiles    Verb = "use files of"
 	VerbStats    Verb = "measure"
@@ -71,6 +72,7 @@ var transitions = map[Verb]transition{
 	VerbSnapshot: {From: []State{Running, Paused, Stopped}},
 	VerbFork:     {From: []State{Running, Paused, Stopped}},
 	VerbExec:     {From: []State{Running}},
+	VerbPrograms: {From: []State{Running}},
 	VerbConnect:  {From: []State{Running}},
 	VerbFiles:    {From: []State{Running, Paused, Stopped}},
 	VerbStats:    {From: []State{Running}},

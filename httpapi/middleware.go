@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -78,7 +79,11 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *cais
 func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
-		rt.fail(w, r, caisson.Errorf(caisson.NotFound, protocol.UnknownRequest+"%.10s %.100q", r.Method, r.URL.Path))
+		below := "" // where the requests are that the API has
+		if !strings.HasPrefix(r.URL.Path, protocol.Prefix) {
+			below = "; all requests are below " + protocol.Prefix
+		}
+		rt.fail(w, r, caisson.Errorf(caisson.NotFound, protocol.UnknownRequest+"%.10s %.100q%s", r.Method, r.URL.Path, below))
 		return
 	}
 	rt.mux.ServeHTTP(w, r)

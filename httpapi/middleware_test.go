@@ -403,3 +403,14 @@ func TestTLS(t *testing.T) {
 		t.Errorf("a stranger's certificate is trusted: %v", err)
 	}
 }
+
+// TestBelowPrefix tests that a request without the prefix of the API is told it.
+func TestBelowPrefix(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	for path, want := range map[string]bool{"/v1/runs": true, "/api/v1/rnus": false} {
+		if status, _, body := s.raw(t, true, http.MethodGet, path, "", nil); status != 404 || strings.Contains(body, "all requests are below /api/v1") != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package test_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"

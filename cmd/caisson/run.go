@@ -92,7 +92,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	case c.Interact != c.TTY:
 		return req, usagef("run", "-i and -t go together: -it uses the agent's own interface at this terminal")
 	case c.Interact && (len(c.Prompt) > 0 || c.File != ""):
-		return req, usagef("run", "with -it there is no prompt; type it at the agent's terminal")
+		return req, usagef("run", "with -it there is no prompt; type it at the agent's terminal. For a program in a new sandbox: caisson exec --rm -it IMAGE -- PROGRAM")
 	case c.Interact && !c.Detach && !isTerminal(a.in):
 		return req, usagef("run", "standard input is not a terminal; leave out -it, or use -d and caisson attach")
 	case c.Interact:

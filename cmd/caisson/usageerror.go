@@ -42,34 +42,83 @@ func newUsageError(err error) error {
 // The messages of kong that are replaced.
 var (
 	unknownFlag     = regexp.MustCompile(`^unknown flag (-\S+?)(?:, did you mean .*)?$`)
-	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+)$`)
+	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
+	missingArgument = regexp.MustCompile(`^expected "(<[^"]*)"$`)
 	flagForValue    = regexp.MustCompile(`^--(\S+): expected .* value but got "(.*)" \(.* flag.*\).*$`)
 	noWholeNumber   = regexp.MustCompile(`^(.*): expected a valid \d+ bit u?int but got (".*")$`)
 	noNumber        = regexp.MustCompile(`^(.*): expected a float but got (".*") .*$`)
 )
 
-// otherFlags are flags of programs like this one, and what has their place here.
-var otherFlags = map[string]string{
-	"-v": "mount a directory with --mount SRC:DST[:rw]", "-p": "reach ports with caisson port-forward, caisson open or caisson route add",
-	"--publish": "reach ports with caisson port-forward, caisson open or caisson route add", "--network": "say what it may reach with --allow and --deny",
-	"--net": "say what it may reach with --allow and --deny", "--all": "give the names, for example with $(caisson … ls -q)",
-	"--cwd": "work in a directory with -C or -w", "--budget": "limit the cost of a run with --max-cost, and of many with caisson budget set",
-	"--api-key": "store the key with caisson credential set",
+// instead says what to write for a mistake: a flag or argument that there is not, the name of one that is missing in <>, or … for each argument that is too many. The key is that, with
+// the command before it, or with its last word, unless it is meant for all commands. Most are what other programs have.
+var instead = map[string]string{
+	"-v":             "mount a directory with --mount SRC:DST[:rw]",
+	"-p":             reachPorts,
+	"--publish":      reachPorts,
+	"--network":      "say what it may reach with --allow and --deny",
+	"--net":          "say what it may reach with --allow and --deny",
+	"--all":          "give the names, for example with $(caisson … ls -q)",
+	"--cwd":          "work in a directory with -C or -w",
+	"--budget":       "limit the cost of a run with --max-cost, and of many with caisson budget set",
+	"--api-key":      "store the key with caisson credential set",
+	"ls --all":       "it lists all without",
+	"ls -a":          "it lists all without",
+	"ps -a":          "caisson sandbox ls lists sandboxes in all states",
+	"ps --all":       "caisson sandbox ls lists sandboxes in all states",
+	"run -p":         "the prompt is the last argument: caisson run AGENT PROMPT; to reach ports: caisson port-forward",
+	"run --print":    "the prompt is the last argument: caisson run AGENT PROMPT",
+	"run --rm":       runAgents,
+	"run --name":     runAgents,
+	"run --kind":     "write --workspace-kind",
+	"agent edit":     "change its file, and give it to caisson agent add again",
+	"budget show":    "write caisson budget ls",
+	"exec <command>": "write it after --, or open a shell with caisson shell SANDBOX",
+	"shell …":        "to run a program: caisson exec SANDBOX -- PROGRAM",
+}
+
+const (
+	reachPorts = "reach ports with caisson port-forward, caisson open or caisson route add"
+	runAgents  = "run gives a task to an agent; for a program in a new sandbox: caisson exec --rm -it IMAGE -- PROGRAM"
+)
+
+// insteadOf returns what to write for a mistake in a command; "" if that is not known.
+func insteadOf(node *kong.Node, mistake string) string {
+	command := strings.TrimPrefix(node.FullPath(), "caisson ")
+	for _, key := range []string{command + " " + mistake, node.Name + " " + mistake, mistake} {
+		if text := instead[key]; text != "" {
+			return text
+		}
+	}
+	return ""
 }
 
 // plainUsage returns the text of a message of kong's with what can be done. node is the command in which the error was found.
 func plainUsage(msg string, node *kong.Node) string {
 	if m := unknownFlag.FindStringSubmatch(msg); m != nil {
-		if instead := otherFlags[m[1]]; instead != "" {
-			return "unknown flag " + m[1] + "; " + instead
+		if text := insteadOf(node, m[1]); text != "" {
+			return "unknown flag " + m[1] + "; " + text
 		}
 		if len(m[1]) == len("-x") { // kong finds all flags of one letter alike
 			return "unknown flag " + m[1]
 		}
 	}
-	if m := unknownArgument.FindStringSubmatch(msg); m != nil && node.Type == kong.ApplicationNode {
-		if list := groupsWith(node, m[1]); len(list) > 0 {
-			return msg + ", did you mean " + strings.Join(list, " or ") + "?"
+	if m := unknownArgument.FindStringSubmatch(msg); m != nil {
+		if text := firstNonEmpty(insteadOf(node, m[1]), instead[node.Name+" …"]); text != "" {
+			return "unexpected argument " + m[1] + "; " + text
+		}
+		// A command without its group, or a group where its command of another group was meant.
+		command, rest := m[1], ""
+		if node.Type != kong.ApplicationNode {
+			command, rest = node.Name, " "+m[1]
+		}
+		if list := groupsWith(rootOf(node), command, rest); len(list) > 0 && (rest == "" || !strings.Contains(msg, "did you mean")) {
+			return "unexpected argument " + m[1] + ", did you mean " + strings.Join(list, " or ") + "?"
+		}
+	}
+	if m := missingArgument.FindStringSubmatch(msg); m != nil {
+		name, _, _ := strings.Cut(m[1], " ")
+		if text := insteadOf(node, name); text != "" {
+			return msg + "; " + text
 		}
 	}
 	if m := flagForValue.FindStringSubmatch(msg); m != nil {
@@ -84,14 +133,22 @@ func plainUsage(msg string, node *kong.Node) string {
 	return msg
 }
 
-// groupsWith returns the commands that are called name, or have that alias, one level below app, at most three.
-func groupsWith(app *kong.Node, name string) (list []string) {
+// rootOf returns the node of the program.
+func rootOf(n *kong.Node) *kong.Node {
+	for n.Parent != nil {
+		n = n.Parent
+	}
+	return n
+}
+
+// groupsWith returns the commands that are called name, or have that alias, one level below app, at most three, each with rest after it.
+func groupsWith(app *kong.Node, name, rest string) (list []string) {
 	if of := aliases[name]; of != "" {
 		name = of
 	}
 	for _, group := range app.Children {
 		if slices.ContainsFunc(group.Children, func(c *kong.Node) bool { return c.Name == name && !c.Hidden }) && len(list) < 3 {
-			list = append(list, `"caisson `+group.Name+" "+name+`"`)
+			list = append(list, `"caisson `+group.Name+" "+name+rest+`"`)
 		}
 	}
 	return list

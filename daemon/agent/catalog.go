@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -90,9 +91,19 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	}
 	a, err := c.config.Table.Get(ctx, caisson.In(caller.Account), id)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls lists the agents", id)
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q%s caisson agent ls lists the agents", id, c.similar(id))
 	}
 	return a, err
+}
+
+// similar returns what follows an unknown id in an error: a question for the agent whose id begins with it, such as claude-code for claude.
+func (c *Catalog) similar(id string) string {
+	for _, a := range c.shared() {
+		if strings.HasPrefix(a.ID, id+"-") {
+			return ", did you mean " + a.ID + "?"
+		}
+	}
+	return ";"
 }
 
 // PutAgent stores an agent for the caller's account. Its build status is kept if the definition has not changed.

@@ -141,6 +141,18 @@ func TestAccounts(t *testing.T) {
 }
 
 // TestPut checks which agents are refused, and which fields of a stored agent remain when it is stored again.
+// TestSimilar tests that the first word of an agent's id is answered with the id.
+func TestSimilar(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t)
+	for id, want := range map[string]string{"claude": `there is no agent "claude", did you mean claude-code? caisson agent ls`, "clau": `there is no agent "clau"; caisson agent ls`} {
+		_, err := s.GetAgent(caisson.WithCaller(t.Context(), caisson.Caller{Account: caisson.LocalAccount}), id)
+		if caisson.KindOf(err) != caisson.NotFound || !strings.HasPrefix(caisson.MessageOf(err), want) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
 func TestPut(t *testing.T) {
 	s := newShelf(t)
 	remote, local := as(t, "alice", false), as(t, "alice", true)

@@ -196,7 +196,7 @@ func (t *timeLimited) Close() error {
 
 // ListProcesses implements [caisson.Processes].
 func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbPrograms)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.Pr
 
 // Kill implements [caisson.Processes].
 func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
-	sb, err := p.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := p.finder.findFor(ctx, ref, caisson.VerbPrograms)
 	if err != nil {
 		return err
 	}

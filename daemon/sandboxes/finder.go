@@ -35,10 +35,18 @@ func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caiss
 	return sb, f.allow(sb, v)
 }
 
+// nextSteps are the commands that bring a sandbox into a state in which it can be used, which the messages of [caisson.State.Allow] name.
+var nextSteps = map[caisson.State]caisson.Verb{
+	caisson.Created: caisson.VerbStart, caisson.Stopped: caisson.VerbStart, caisson.Paused: caisson.VerbResume, caisson.Suspended: caisson.VerbWake,
+}
+
 // allow returns an error if v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does
 // not work with can only be stopped or removed, and started again with others.
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
+		if step := nextSteps[sb.State]; step != "" && v != caisson.VerbStop {
+			return caisson.Wrap(err, caisson.Conflict, "%s: caisson sandbox %s %s", caisson.MessageOf(err), step, firstNonEmpty(sb.Name, string(sb.ID)))
+		}
 		return err
 	}
 	if wired(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {

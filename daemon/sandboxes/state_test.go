@@ -96,7 +96,7 @@ func TestStateTable(t *testing.T) {
 				}
 				return err
 			}},
-		{caisson.VerbExec, map[caisson.State]caisson.State{caisson.Running: caisson.Running},
+		{caisson.VerbPrograms, map[caisson.State]caisson.State{caisson.Running: caisson.Running},
 			func(ctx context.Context, w *world, ref string) error {
 				_, err := w.Processes().ListProcesses(ctx, ref)
 				return err
