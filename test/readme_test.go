@@ -136,6 +136,7 @@ func TestGuideReadme(t *testing.T) {
 	var token string
 	h.page("README.md#The daemon", map[string]func(string){
 		"caisson daemon logs -f": func(line string) { h.run(strings.Replace(line, " -f", "", 1)) }, // it would follow the log
+		"caisson backup":         func(line string) { h.run(strings.Replace(line, "/backup/", h.dir+"/", 1)) },
 		"caisson token create":   func(line string) { token = strings.TrimSpace(h.run(line)) },
 		"caisson serve":          pagetest.Skip("TestGuideReadme", "the configuration has another port in listen"),
 		"CAISSON_HOST=": func(line string) {
@@ -162,6 +163,10 @@ func TestGuideOperate(t *testing.T) {
 		"make build": machine, "install ": machine, "rm -r": machine, "systemctl": systemd, "journalctl": systemd,
 		"caisson doctor": func(string) { h.host.run("doctor") }, // it fails where something is missing
 		"caisson init":   h.with(" --force"), "caisson events": h.with(" --for 100ms"),
+		"caisson backup": func(line string) { h.run(strings.Replace(line, "/backup/", h.dir+"/", 1)) },
+		"caisson restore": func(line string) {
+			h.run(strings.Replace(line, "/backup/", "--data "+h.dir+"/restored "+h.dir+"/", 1))
+		},
 		"tar -C": func(line string) {
 			h.run(strings.NewReplacer("/var/lib", h.dir, "/backup/", h.dir+"/", " caisson", " d").Replace(line))
 		},

@@ -190,7 +190,7 @@ func checkDocumented(text string) error {
 		}
 		_, err := egress.Compile(p)
 		return err
-	case has("driver"), has("buildPolicy"):
+	case has("driver"), has("buildPolicy"), has("events"):
 		var a caisson.Agent
 		if err := strictyaml.Decode(data, &a); err != nil || !has("id") { // without an id it is a part of one
 			return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -105,11 +106,12 @@ func TestAdmissionOfRestores(t *testing.T) {
 // TestAdmissionWhileFilling: memory stays reserved for a running sandbox while it is still being read.
 func TestAdmissionWhileFilling(t *testing.T) {
 	t.Parallel()
-	available := caisson.Size(1 << 40)
-	w := hostWith(t, func() caisson.Size { return available })
+	var available atomic.Int64
+	available.Store(1 << 40)
+	w := hostWith(t, func() caisson.Size { return caisson.Size(available.Load()) })
 	sb := w.create(caisson.CreateRequest{})
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
-	available = pages(t, filepath.Join(w.dir, "snapshots", string(snap.ID)))
+	available.Store(int64(pages(t, filepath.Join(w.dir, "snapshots", string(snap.ID)))))
 	read := make(chan struct{})
 	w.runtime.filled = func(ctx context.Context) {
 		select {
