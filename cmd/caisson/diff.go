@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -30,6 +32,11 @@ Characters that could deceive are shown as escapes. git apply takes the output w
 
 func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	w, err := c.find(ctx, a, api)
+	if isNotFound(err) && !c.Stat && !c.Names && len(c.Only) == 0 {
+		if shown, runErr := c.runPatch(ctx, a, api); shown || runErr != nil {
+			return runErr
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -63,6 +70,23 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 	_, err = fmt.Fprint(a.out, b.String())
 	return err
+}
+
+// runPatch prints the patch in the result of a run that has no workspace, because it worked on a copy of the directory, and reports whether
+// the argument is one.
+func (c *diffCmd) runPatch(ctx context.Context, a *app, api api) (bool, error) {
+	id, err := parseRun(c.Ref)
+	if err != nil {
+		return false, nil
+	}
+	run, err := api.GetRun(ctx, id)
+	if err != nil || run.Result == nil || run.Result.Patch == "" {
+		return false, nil
+	}
+	a.infof("caisson: the run had a copy of the directory; to apply its changes there: caisson diff %s | git apply", id)
+	out, end := a.safeWriter(a.out, safetext.Log)
+	_, err = io.WriteString(out, run.Result.Patch)
+	return true, errors.Join(err, end())
 }
 
 // warnTruncated prints a warning to standard error if the list of changes in d is incomplete.

@@ -337,6 +337,9 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
 		v.writeLine("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}
+	if run.Workspace == "" && r.Patch != "" && run.HasWorkspace {
+		v.writeLine("look at the changes with: caisson diff %s; they are in a copy, and nothing is applied", run.ID)
+	}
 	v.printDelivery(r.Delivery)
 	if run.Request.Keep && run.Sandbox != "" {
 		v.writeLine("sandbox %s is kept", run.Sandbox)

@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -109,7 +110,12 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
-		return &failure{code: errorCode(end.Error), msg: end.Error.Message, fromAgent: true}
+		msg := end.Error.Message
+		if end.Error.Code == caisson.RunTimeout && msg == "the agent was not done after "+t.Time.String() {
+			msg = fmt.Sprintf("the agent was not done within the run's time of %s, of which the start of the sandbox and the end of the run left it %s; give it more with --timeout",
+				x.r.Limits.Time, caisson.Duration(time.Duration(t.Time).Round(10*time.Millisecond)))
+		}
+		return &failure{code: errorCode(end.Error), msg: msg, fromAgent: true}
 	}
 	if x.said.answer.Len() == 0 && !mayBeSilent(x.agent) {
 		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", fromAgent: true}
