@@ -109,4 +109,4 @@ grep -q '^root:' /etc/passwd || fail "the host's /etc/passwd has changed"
 echo "kept: the agent's sandbox wrote over its /etc/passwd and removed its files; the project and this host are as they were"
 
 caisson sandbox rm "$box" >/dev/null
-say "All kept. Next: caisson run --help, caisson agent ls, docs/agents.md"
+say "All kept. Next: $bin run --help, $bin agent ls, docs/agents.md"

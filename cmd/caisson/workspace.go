@@ -30,7 +30,7 @@ func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
 
 // workspaceLsCmd lists workspaces.
 type workspaceLsCmd struct {
-	State   []string `help:"Only in this state: live, resting (detached: its sandbox is gone, changes are pending), settled; may be repeated." placeholder:"STATE" complete:"workspacestate"`
+	State   []string `help:"Only in this state: live (its sandbox is there), resting (its sandbox is gone, changes are pending), settled (all is applied or dropped); may be repeated." placeholder:"STATE" complete:"workspacestate"`
 	OfRun   string   `name:"run" help:"Only of this run." placeholder:"RUN" complete:"run"`
 	Sandbox string   `help:"Only of the sandbox with this id." placeholder:"ID" complete:"sandbox"`
 	Count   int      `help:"How many." short:"n" default:"20" placeholder:"N"`
