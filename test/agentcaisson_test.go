@@ -2,7 +2,6 @@ package test_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,16 +73,10 @@ fallback: {error: {status: 401, message: "Incorrect API key provided"}}
 // and the other ones. An agent without a usable model is rejected before anything starts.
 func TestAgentCaissonModels(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, config, _ := strings.Cut(string(readme), "# /etc/caisson/config.yaml\n")
-	config, _, ok := strings.Cut(config, "\n\n")
-	if !ok || !strings.Contains(config, "https://api.anthropic.com") {
+	config := strings.TrimSpace(yamlOf(t, "README.md", "# /etc/caisson/config.yaml"))
+	if !strings.Contains(config, "https://api.anthropic.com") {
 		t.Fatalf("the README has no such configuration: %s", config)
 	}
-	config = strings.TrimSpace(strings.ReplaceAll("\n"+config, "\n    ", "\n"))
 	providers := map[string]*upstream{}
 	var more [2][]string // Providers, models.
 	for _, kind := range []string{caisson.ProviderAnthropic, caisson.ProviderGemini, caisson.ProviderOpenAI} {

@@ -138,7 +138,7 @@ func TestGuideReadme(t *testing.T) {
 		"caisson daemon logs -f": func(line string) { h.run(strings.Replace(line, " -f", "", 1)) }, // it would follow the log
 		"caisson backup":         func(line string) { h.run(strings.Replace(line, "/backup/", h.dir+"/", 1)) },
 		"caisson token create":   func(line string) { token = strings.TrimSpace(h.run(line)) },
-		"caisson serve":          pagetest.Skip("TestGuideReadme", "the configuration has another port in listen"),
+		"caisson serve":          func(string) { h.run("caisson ps") }, // which starts a daemon with listen of the configuration
 		"CAISSON_HOST=": func(line string) {
 			h.shows("dev")(strings.NewReplacer("7070", port, "caisson_…", token).Replace(line))
 		},

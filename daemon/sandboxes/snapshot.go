@@ -104,7 +104,7 @@ func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
 		return err
 	}
 	if size < 0 || size > maxPool {
-		return caisson.Invalidf("pool", "%d is not between 0 and %d", size, maxPool)
+		return caisson.Invalidf("size", "%d is not between 0 and %d", size, maxPool)
 	}
 	snap, err := s.snapshots.Update(ctx, in, ref, func(stored *caisson.Snapshot) error {
 		if size > 0 && !stored.Memory {
