@@ -19,7 +19,7 @@ type Info struct {
 
 // Usage is the disk space of one kind of object.
 type Usage struct {
-	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, volumes, logs, store"`
+	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, volumes, programs, tools, runs, ledger, store"`
 	Count       int    `json:"count"`
 	Size        Size   `json:"size" doc:"Bytes on disk"`
 	Reclaimable Size   `json:"reclaimable" doc:"Bytes that a prune would free"`
@@ -59,6 +59,7 @@ type DaemonStatus struct {
 	Runs       int      `json:"runs" doc:"Runs of all accounts that have not ended"`
 	Begun      int      `json:"begun" doc:"Of these, the runs that would fail if the daemon ended now: they have begun and are not interactive"`
 	Execs      int      `json:"execs" doc:"Programs in sandboxes that clients have started with exec and wait for; they are killed if the daemon ends"`
+	Accounts   []string `json:"accounts,omitempty" doc:"Names of all accounts"`
 	Settings   Settings `json:"settings"`
 }
 

@@ -8,7 +8,7 @@ import (
 
 // A Service is a program that is kept running in a sandbox, or a port that another program of the sandbox serves.
 type Service struct {
-	ID   string `json:"id" yaml:"id" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique within the sandbox; agent is that of the service of an agent"`
+	ID   string `json:"id" yaml:"id" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" patternDescription:"at most 63 lower-case letters, digits, dots, dashes and underscores, with a letter or digit first" doc:"Unique within the sandbox; agent is that of the service of an agent"`
 	Port int    `json:"port,omitempty" yaml:"port" minimum:"0" maximum:"65535" doc:"TCP port that it serves; required without a command"`
 	// Command stays in the foreground: when it ends, so does all that it has started.
 	Command   []string          `json:"command,omitempty" yaml:"command" doc:"Program and arguments, no shell unless you name one; if empty, another program of the sandbox serves the port"`

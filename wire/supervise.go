@@ -121,6 +121,9 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	defer stop()
 	c, err := l.hello()
 	if err != nil {
+		if ctx.Err() != nil { // the daemon ends, or the process has exited, whose output Run logs
+			return
+		}
 		m.log.WarnContext(ctx, "wire process does not start", "err", err)
 		l.kill()
 		return
@@ -142,7 +145,9 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	refreshes := m.refreshes
 	m.mu.Unlock()
 	if err := ses.prepare(ctx); err != nil {
-		m.log.ErrorContext(ctx, "wire process cannot be prepared", "err", err)
+		if ctx.Err() == nil {
+			m.log.ErrorContext(ctx, "wire process cannot be prepared", "err", err)
+		}
 		l.kill()
 		return
 	}

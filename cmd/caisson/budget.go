@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +18,7 @@ type budgetCmd struct {
 
 // budgetSetCmd sets a budget.
 type budgetSetCmd struct {
-	Budget string `arg:"" optional:"" help:"An account, or session/ID, run/ID or sandbox/ID; default the account of --account."`
+	Budget string `arg:"" optional:"" help:"An account, or session/ID, run/ID or sandbox/ID (or sandbox/NAME); default the account of --account."`
 	USD    string `name:"usd" help:"Dollars: 5 or 0.25." placeholder:"N"`
 	Tokens string `help:"Tokens of input and output: 200000, 200k or 1M." placeholder:"N"`
 	Calls  string `help:"Calls." placeholder:"N"`
@@ -25,7 +26,8 @@ type budgetSetCmd struct {
 }
 
 func (c *budgetSetCmd) Help() string {
-	return "A number that is not given is not limited. The budget applies from the next call on, and includes the usage before it in the same period.\n\n" +
+	return "A number that is not given is not limited, also if an earlier \"budget set\" has limited it: each key has one budget, which is replaced as a whole. " +
+		"The budget applies from the next call on, and includes the usage before it in the same period.\n\n" +
 		examples("caisson budget set --usd 5", "caisson budget set --usd 100 --per month team-a",
 			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
 }
@@ -44,7 +46,41 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 	if c.Per != "ever" {
 		b.Period = c.Per
 	}
-	return asDone(a, keyOfBudget)(api.SetBudget(ctx, b))
+	var err error
+	if b.Key, err = withSandboxID(ctx, api, b.Key); err != nil {
+		return err
+	}
+	before, err := api.ListBudgets(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := api.SetBudget(ctx, b)
+	if err == nil {
+		i := slices.IndexFunc(before, func(old *caisson.Budget) bool { return old.Key == set.Key })
+		if i >= 0 && limitText(before[i]) != limitText(set) {
+			a.infof("caisson: %s had %s, and has %s now", set.Key, limitText(before[i]), limitText(set))
+		}
+	}
+	return asDone(a, keyOfBudget)(set, err)
+}
+
+// limitText formats the limits of a budget, such as "$5, 500 calls per day".
+func limitText(b *caisson.Budget) string {
+	var parts []string
+	if b.Limits.USD != nil {
+		parts = append(parts, "$"+b.Limits.USD.String())
+	}
+	if b.Limits.Tokens != nil {
+		parts = append(parts, formatCount(b.Limits.Tokens)+" tokens")
+	}
+	if b.Limits.Calls != nil {
+		parts = append(parts, formatCount(b.Limits.Calls)+" calls")
+	}
+	text := firstNonEmpty(strings.Join(parts, ", "), "no limit")
+	if b.Period != "" {
+		text += " per " + b.Period
+	}
+	return text
 }
 
 // keyOfBudget returns the key of a budget, such as account/NAME.
@@ -56,6 +92,22 @@ func budgetKey(s string) string {
 		return s
 	}
 	return "account/" + s
+}
+
+// withSandboxID returns the key of a budget with the id of a sandbox in place of its name.
+func withSandboxID(ctx context.Context, api api, key string) (string, error) {
+	name, ok := strings.CutPrefix(key, "sandbox/")
+	if !ok || name == "" {
+		return key, nil
+	}
+	if _, err := caisson.ParseID(caisson.SandboxPrefix, name); err == nil {
+		return key, nil // it may have been removed, unlike its budget
+	}
+	sb, err := api.Get(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return "sandbox/" + string(sb.ID), nil
 }
 
 // A limitFlag is a flag for a limit with its value; "" means that there is none.
@@ -112,7 +164,8 @@ func formatCount(n *int64) string {
 type budgetLsCmd struct{}
 
 func (c *budgetLsCmd) Help() string {
-	return "HELD is set aside for calls that are under way or may follow soon.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
+	return "HELD is the part of a budget that the process which serves the calls has reserved, for calls that are under way and those that follow, so that it " +
+		"need not ask for each. What has not been used for 30 seconds is given back; nothing of it is spent.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
 }
 
 func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
@@ -145,6 +198,10 @@ func (c *budgetRmCmd) Help() string {
 
 func (c *budgetRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Budget, func(ctx context.Context, ref string) error {
-		return api.RemoveBudget(ctx, budgetKey(ref))
+		key, err := withSandboxID(ctx, api, budgetKey(ref))
+		if err != nil {
+			return err
+		}
+		return api.RemoveBudget(ctx, key)
 	})
 }

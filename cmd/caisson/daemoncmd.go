@@ -94,6 +94,7 @@ func (c *daemonStatusCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 			{"Sandboxes", fmt.Sprintf("%d, of which %d run and %d are suspended", s.Sandboxes, s.Running, s.Suspended)},
 			{"Runs", fmt.Sprintf("%d under way", s.Runs)},
 			{"Exec", fmt.Sprintf("%d in the foreground", s.Execs)},
+			{"Accounts", strings.Join(s.Accounts, ", ")},
 			{"Configuration", firstNonEmpty(s.Settings.File, "defaults; there is no file")},
 		}
 		if len(s.Settings.Changed) > 0 {

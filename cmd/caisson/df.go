@@ -10,7 +10,10 @@ import (
 // dfCmd shows disk usage.
 type dfCmd struct{}
 
-func (c *dfCmd) Help() string { return examples("caisson df", "caisson df -o json") }
+func (c *dfCmd) Help() string {
+	return "Programs and tools are what Caisson itself has unpacked; runs has uploads and output, ledger the calls that are not in the store yet.\n\n" +
+		examples("caisson df", "caisson df -o json")
+}
 
 func (c *dfCmd) Run(ctx context.Context, a *app, api api) error {
 	du, err := api.DiskUsage(ctx)
@@ -27,7 +30,11 @@ func (c *dfCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "RECLAIMABLE", value: func(u caisson.Usage) string { return u.Reclaimable.String() }},
 	})
 	if err == nil {
-		a.infof("%s of %s are free", du.Free, du.Total)
+		var used caisson.Size
+		for _, u := range du.Usages {
+			used += u.Size
+		}
+		a.infof("%s in all, without workspaces and repositories; %s of %s are free on the file system", used, du.Free, du.Total)
 	}
 	return err
 }

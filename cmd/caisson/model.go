@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // modelCmd contains the commands that show models and their prices.
@@ -44,6 +45,11 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 			return of(*m.Prices).String()
 		}
 	}
+	if a.globals.Output == "table" && a.local() {
+		if remote := remoteGateway(ctx, api); remote != "" {
+			a.infof("caisson: sandboxes of this host use the models of the gateway %s, and these are not those: run caisson model ls there; keys are stored there, too", remote)
+		}
+	}
 	return asList(a, []column[caisson.GatewayModel]{
 		{name: "ALIAS", value: func(m caisson.GatewayModel) string { return m.Alias }},
 		{name: "PROVIDER", value: func(m caisson.GatewayModel) string { return m.Provider }},
@@ -53,6 +59,17 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
 		{name: "PROBLEM", wrap: true, value: func(m caisson.GatewayModel) string { return m.Problem }},
 	})(api.ListModels(ctx))
+}
+
+// remoteGateway returns the URL of the gateway on another machine that serves the sandboxes of a local daemon; "" if none does.
+func remoteGateway(ctx context.Context, api api) string {
+	st, err := api.Status(ctx)
+	if err != nil {
+		return "" // an older daemon does not know this request
+	}
+	gateway, _ := st.Settings.InForce["gateway"].(map[string]any)
+	url, _ := gateway["remoteURL"].(string)
+	return safetext.Escape(url)
 }
 
 // tokenCount formats a number of tokens; 0 means that it is unknown and is formatted as "".

@@ -55,6 +55,9 @@ func (c *routeAddCmd) Help() string {
 // ProvideSpec returns the spec that the flags describe.
 func (c *routeAddCmd) ProvideSpec() (spec caisson.RouteSpec, err error) {
 	kind, _, _ := strings.Cut(c.Auth, ":")
+	if scheme, rest, ok := strings.Cut(c.At, "://"); ok {
+		return spec, caisson.Invalidf("--at", "leave %s:// out; write %.100q", scheme, strings.TrimSuffix(rest, "/"))
+	}
 	host, path, below := strings.Cut(c.At, "/")
 	if below {
 		path = "/" + path

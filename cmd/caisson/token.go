@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -36,6 +38,8 @@ type newToken struct {
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
 	account := firstNonEmpty(a.cfg.Account, caisson.LocalAccount)
+	_, err := api.Info(ctx)
+	isNew := caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == "account" // the daemon refuses all requests for an account that does not exist, but the one that makes a token
 	if c.SSHKey != "" {
 		key, err := readSmall(c.SSHKey)
 		if err != nil {
@@ -45,11 +49,17 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
 		if err != nil {
 			return err
 		}
+		if isNew {
+			a.infof("caisson: account %s is new", account)
+		}
 		return printDone(a, t, string(t.ID))
 	}
 	t, secret, err := api.CreateToken(ctx, account, c.Name, time.Duration(c.TTL))
 	if err != nil {
 		return err
+	}
+	if isNew {
+		a.infof("caisson: account %s is new", account)
 	}
 	if a.globals.Output != "table" {
 		return a.encode(newToken{t, secret.Reveal()})
@@ -67,6 +77,10 @@ func (c *tokenLsCmd) Help() string { return examples("caisson token ls") }
 func tokenID(t *caisson.Token) string { return string(t.ID) }
 
 func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
+	list, err := api.ListTokens(ctx)
+	if err == nil && a.globals.Output == "table" && a.cfg.Account == "" {
+		hintOtherAccounts(ctx, a, api)
+	}
 	return asList(a, []column[*caisson.Token]{
 		{name: "ID", value: tokenID},
 		{name: "NAME", value: func(t *caisson.Token) string { return t.Name }},
@@ -80,19 +94,61 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 			}
 			return age(*t.LastUsedAt) + " ago"
 		}},
-	})(api.ListTokens(ctx))
+	})(list, err)
+}
+
+// hintOtherAccounts tells a local caller that the list is only that of the account [caisson.LocalAccount], if there are others.
+func hintOtherAccounts(ctx context.Context, a *app, api api) {
+	st, err := api.Status(ctx) // denied to callers with a token, who have one account
+	if err != nil {
+		return
+	}
+	others := slices.DeleteFunc(st.Accounts, func(name string) bool { return name == caisson.LocalAccount })
+	if len(others) > 0 {
+		a.infof("caisson: this is account %s; --account shows the tokens of %s", caisson.LocalAccount, strings.Join(others, ", "))
+	}
 }
 
 // tokenRmCmd removes tokens.
 type tokenRmCmd struct {
-	Token []string `arg:"" help:"Ids." complete:"token"`
+	Token []string `arg:"" help:"Ids, or names that one token of the account has." complete:"token"`
 }
 
-func (c *tokenRmCmd) Help() string { return examples("caisson token rm tk-abcdefghijklmnop") }
+func (c *tokenRmCmd) Help() string {
+	return examples("caisson token rm tk-abcdefghijklmnop", "caisson token rm dashboard --account team-a")
+}
+
+// findToken returns the id of the account's token that ref names, by id or name.
+func findToken(ctx context.Context, a *app, api api, ref string) (caisson.ID, error) {
+	list, err := api.ListTokens(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, t := range list {
+		if string(t.ID) == ref {
+			return t.ID, nil
+		}
+		if t.Name == ref {
+			found = append(found, string(t.ID))
+		}
+	}
+	account := "the account of this token"
+	if a.local() {
+		account = "account " + firstNonEmpty(a.cfg.Account, caisson.LocalAccount)
+	}
+	switch len(found) {
+	case 1:
+		return caisson.ID(found[0]), nil
+	case 0:
+		return "", caisson.Errorf(caisson.NotFound, "%s has no token %.80q; see caisson token ls, and name another account with --account", account, ref)
+	}
+	return "", caisson.Errorf(caisson.Conflict, "%d tokens have the name %.80q; give one of the ids %s", len(found), ref, strings.Join(found, ", "))
+}
 
 func (c *tokenRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Token, func(ctx context.Context, ref string) error {
-		id, err := caisson.ParseID(caisson.TokenPrefix, ref)
+		id, err := findToken(ctx, a, api, ref)
 		if err != nil {
 			return err
 		}

@@ -62,6 +62,13 @@ func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 			}
 		}
 	}
+	accounts, err := e.data.store.Accounts().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range accounts {
+		st.Accounts = append(st.Accounts, a.Name)
+	}
 	if e.cfg.Settings != nil {
 		e.cfg.Settings.State(st)
 	}
@@ -120,6 +127,14 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 		return nil, err
 	}
 	use.Usages = append(use.Usages, u)
+	for _, kind := range []string{"programs", "tools", "runs", "ledger"} {
+		u, err := measure(kind, filepath.Join(e.cfg.Data.Dir, kind))
+		if err != nil {
+			return nil, err
+		}
+		use.Usages = append(use.Usages, u)
+	}
+	use.Usages = append(use.Usages, measureStore(e.cfg.Data.Dir))
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.cfg.Data.Dir, &st); err != nil {
 		return nil, err
@@ -146,6 +161,18 @@ func measure(kind, dir string) (caisson.Usage, error) {
 		return nil
 	})
 	return u, err
+}
+
+// measureStore returns the disk space of the store in a data directory.
+func measureStore(dir string) caisson.Usage {
+	u := caisson.Usage{Kind: "store", Count: 1}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, "caisson.db"+suffix), &st) == nil {
+			u.Size += caisson.Size(st.Blocks * 512)
+		}
+	}
+	return u
 }
 
 // CollectGarbage implements [caisson.Daemon].

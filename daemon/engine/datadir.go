@@ -77,7 +77,11 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if d.store, err = sqlite.Open(ctx, sqlite.Config{
 		Path: filepath.Join(d.path, "caisson.db"), Log: cfg.Log,
 		AuditKey: func() (caisson.Secret, bool, error) {
-			return credential.LoadKeyFile(filepath.Join(d.path, "audit.key"))
+			key, made, err := credential.LoadKeyFile(filepath.Join(d.path, "audit.key"))
+			if _, dbErr := os.Lstat(filepath.Join(d.path, "caisson.db")); made && dbErr == nil {
+				cfg.Log.ErrorContext(ctx, "audit.key was missing and has been made anew, so the events before cannot be verified; stop the daemon and put the key back from a backup", "dir", d.path)
+			}
+			return key, made, err
 		},
 	}); err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	if cfg.Models.CA != "" {
 		pem, err := smallfile.Read(cfg.Models.CA)
 		if err != nil {
-			return nil, caisson.Wrap(err, caisson.Invalid, "the CA file for providers cannot be read")
+			return nil, &caisson.Error{Kind: caisson.Invalid, Field: "providerCA", Msg: "cannot be read: " + err.Error(), Err: err}
 		}
 		roots = string(pem)
 	}

@@ -102,7 +102,9 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 	next := maxWait
 	list, err := q.list(ctx, caisson.DeliveryWaiting)
 	if err != nil {
-		q.log.ErrorContext(ctx, "the deliveries that wait could not be read; trying again", "err", err)
+		if ctx.Err() == nil {
+			q.log.ErrorContext(ctx, "the deliveries that wait could not be read; trying again", "err", err)
+		}
 		return 5 * time.Second
 	}
 	for _, d := range list {

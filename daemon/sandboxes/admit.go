@@ -81,7 +81,8 @@ func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve c
 			live[r.ID] = true
 		}
 		if len(live) >= a.limits.MaxSandboxes {
-			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes are running, which is the maximum; stop or pause one, or raise limits.maxSandboxes", len(live))
+			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes are running, and the maximum is %d; stop or pause one, or raise limits.maxSandboxes",
+				len(live), a.limits.MaxSandboxes)
 		}
 	}
 	a.starting[id] = true

@@ -25,19 +25,28 @@ func Decode(data []byte, into any) error {
 		if strings.TrimSpace(stripComments(data)) == "" {
 			return nil // Only comments; all fields keep their defaults.
 		}
-		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return syntaxError(err)
 	}
 	switch err := dec.Decode(new(yaml.Node)); {
 	case err == nil:
 		return caisson.Errorf(caisson.Invalid, "more than one YAML document; keep the first")
 	case !errors.Is(err, io.EOF): // such as text after a mapping in flow style
-		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return syntaxError(err)
 	}
 	d := decoder{}
 	if len(doc.Content) == 1 {
 		d.value("", doc.Content[0], reflect.ValueOf(into).Elem())
 	}
 	return errors.Join(d.faults...)
+}
+
+// syntaxError returns the error for text that is not YAML.
+func syntaxError(err error) error {
+	msg := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.HasSuffix(msg, "found character that cannot start any token") { // the parser names no character; it is nearly always this one
+		msg += "; YAML cannot be indented with tabs, and values that begin with @, `, %, or a tab need quotation marks"
+	}
+	return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", msg)
 }
 
 func stripComments(data []byte) string {
@@ -118,7 +127,9 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 		case !ok:
 			slices.Sort(known)
 			text := "unknown key; known are %s"
-			if i := slices.IndexFunc(known, func(k string) bool { return k+"s" == key.Value || k == key.Value+"s" }); i >= 0 {
+			if i := slices.IndexFunc(known, func(k string) bool {
+				return k+"s" == key.Value || k == key.Value+"s" || strings.EqualFold(k, key.Value)
+			}); i >= 0 {
 				text = "unknown key; did you mean " + known[i] + "? Known are %s"
 			}
 			d.fault(at, key, text, strings.Join(known, ", "))

@@ -73,6 +73,8 @@ func TestFaults(t *testing.T) {
 		want     []string
 	}{
 		{"unknown", "nmae: x\n", []string{"nmae: unknown key; known are", "(line 1)"}},
+		{"unknown by case", "Count: 1\n", []string{"Count: unknown key; did you mean count? Known are", "(line 1)"}},
+		{"tab", "nested:\n\tdeep: 1\n", []string{"not valid YAML: line 2", "cannot be indented with tabs"}},
 		{"unknown deep", "name: x\nnested:\n  dep: 1\n", []string{"nested.dep: unknown key", "(line 3)"}},
 		{"plural", "names: x\n", []string{"names: unknown key; did you mean name? Known are"}},
 		{"keys below a text", "env: {A: {b: c}}\n", []string{"env.A: must be a single value; if it has keys of its own, write them with a dot, as in A.b (line 1)"}},
