@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,7 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
+	text      []byte   `yaml:"-"` // content of File
 	lookedFor string   `yaml:"-"` // path of the configuration file, whether there is one or not
 	missing   bool     `yaml:"-"` // the file that a flag or the environment names does not exist
 	fromEnv   []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
@@ -130,7 +132,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		if err := strictyaml.Decode(data, c); err != nil {
 			return nil, withFileName(file, err)
 		}
-		c.File = c.lookedFor
+		c.File, c.text = c.lookedFor, data
 	}
 	return c, c.override(g, getenv)
 }
@@ -263,6 +265,27 @@ func (c *config) validate() error {
 		bad("ingress.listen", "is that of the API; routes need an address of their own")
 	}
 	below("ssh", c.SSH.Validate())
+	return c.withPlace(errors.Join(errs...))
+}
+
+// withPlace adds line and file to each error in err whose setting is in the configuration file.
+func (c *config) withPlace(err error) error {
+	if err == nil || c.File == "" {
+		return err
+	}
+	// Settings that flags and the environment override; their values may not be those of the file.
+	overridden := map[string]string{"listen": c.Listen, "platform": c.Platform, "logLevel": c.LogLevel, "dataDir": c.DataDir, "host": c.Host}
+	var errs []error
+	for _, e := range splitErrors(err) {
+		if v, ok := overridden[caisson.FieldOf(e)]; ok && !bytes.Contains(c.text, []byte(v)) {
+			errs = append(errs, e)
+			continue
+		}
+		if placed := strictyaml.AddLines(c.text, e); placed.Error() != e.Error() {
+			e = withFileName(c.File, placed)
+		}
+		errs = append(errs, e)
+	}
 	return errors.Join(errs...)
 }
 

@@ -23,6 +23,8 @@ type Config struct {
 	Key   KeySource               // required
 	Now   func() time.Time        // nil means time.Now
 	Log   *slog.Logger            // nil: nothing is logged
+	// Check, unless nil, returns an Invalid error for a value that does not suit the credential, before it is stored.
+	Check func(account, name string, value caisson.Secret) error
 	// Changed, unless nil, is called after a credential was set, rotated or removed, before that operation returns.
 	Changed func(ctx context.Context, account, name string)
 	// Events, unless nil, receives an event after each change: "credential.set", ".rotated" or ".removed".
@@ -107,6 +109,11 @@ func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) 
 	}
 	if err := CheckValue(value); err != nil {
 		return caller, nil, err
+	}
+	if v.cfg.Check != nil {
+		if err := v.cfg.Check(caller.Account, name, value); err != nil {
+			return caller, nil, err
+		}
 	}
 	id, err := v.key.encryptionKey(ctx)
 	if err != nil {

@@ -153,6 +153,30 @@ func last[T any](_ T, err error) error { return err }
 
 // TestPromise8CredentialsAreRecorded checks that the audit record has the caller, the operation and the credential, but not its
 // value.
+// TestCheck tests that a value which does not suit its credential is not stored.
+func TestCheck(t *testing.T) {
+	w := newWorld(t)
+	v, err := New(Config{
+		Store: w.store.Credentials(), Key: KeySource{File: w.keyFile()},
+		Check: func(account, name string, value caisson.Secret) error {
+			if account+"/"+name == "a/RUN_KEY" && value.Reveal() == "short" {
+				return caisson.Invalidf("value", "is too short")
+			}
+			return nil
+		},
+	})
+	must(t, err)
+	if _, err := v.SetCredential(as(t, "a"), "RUN_KEY", caisson.NewSecret("short")); caisson.KindOf(err) != caisson.Invalid {
+		t.Errorf("set: %v", err)
+	}
+	set(t, v, "b", "RUN_KEY", "short")
+	set(t, v, "a", "RUN_KEY", "longer")
+	if _, err := v.RotateCredential(as(t, "a"), "RUN_KEY", caisson.NewSecret("short")); caisson.KindOf(err) != caisson.Invalid {
+		t.Errorf("rotate: %v", err)
+	}
+	wantValue(t, v, "a", "RUN_KEY", "longer")
+}
+
 func TestPromise8CredentialsAreRecorded(t *testing.T) {
 	w := newWorld(t)
 	set(t, w.Vault, "a", "KEY", plain)

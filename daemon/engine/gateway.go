@@ -78,6 +78,9 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	if g.vault, err = credential.New(credential.Config{
 		Store: data.store.Credentials(), Key: key, Events: hub, Log: cfg.Log,
 		Changed: keys.Changed,
+		Check: func(account, name string, value caisson.Secret) error {
+			return models.CheckRunKey(cfg.Models.Gateway.RunTokenKeys, account, name, value)
+		},
 	}); err != nil {
 		return nil, err
 	}

@@ -106,6 +106,15 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 // minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
+// CheckRunKey returns an Invalid error if the local account's credential of that name is one of keys, the keys of run tokens, and value is too
+// short for one.
+func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
+	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
+		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)
+	}
+	return nil
+}
+
 // remoteConfig returns the settings for remote gateways. A key that cannot be read is logged and left out.
 func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
