@@ -363,7 +363,7 @@ func TestRemoteGatewayKeys(t *testing.T) {
 	g.credential("rotate", "RUN_KEY", lastKey)
 	works("without the old key at the gateway")
 	g.want("the old key", http.StatusUnauthorized, mint(t, runKey, "direct", 0))
-	g.credential("rotate", "OTHER_KEY", "short")
+	g.credential("rotate", "OTHER_KEY", newKey())
 	if got := h.callAfar("a"); strings.Contains(got, "Hello") {
 		t.Errorf("signed with a key that the gateway has dropped: %q", got)
 	}
