@@ -85,7 +85,7 @@ func TestAgentConsoles(t *testing.T) {
 			h := newAgentHost(t)
 			h.make(c.id, false)
 			h.claude.Reset()
-			dir := h.project("of " + c.id)
+			dir := h.project("at the terminal of " + c.id)
 			if c.id == "codex" { // it would ask whether to trust such a directory
 				h.write(filepath.Join("of "+c.id, "AGENTS.md"), "Write plain English.\n")
 				if out, err := exec.Command("git", "init", "--quiet", dir).CombinedOutput(); err != nil {
