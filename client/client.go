@@ -272,7 +272,7 @@ func (c *requester) unreachable(ctx context.Context, err error) error {
 		return caisson.Wrap(err, caisson.Unavailable, "no daemon answers on %s; start one with caisson serve", c.socket)
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return caisson.Wrap(err, caisson.Unavailable, "what answers at %s does not speak TLS; use http:// if that is a daemon on this machine without tlsCert", c.base)
+		return caisson.Wrap(err, caisson.Unavailable, "the server at %s does not use TLS; if it is a daemon on this machine without tlsCert, write http://", c.base)
 	}
 	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s; does it run there, with caisson serve --listen, and is the URL right?", c.base)
 }

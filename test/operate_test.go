@@ -77,7 +77,7 @@ func TestOperateDaemon(t *testing.T) {
 	h.fails(2, "logLevel", "daemon", "restart") // before it stops the daemon
 	// Commands go on with the daemon.
 	for _, args := range [][]string{{"ps"}, {"daemon", "status"}, {"exec", "a", "--", "true"}} {
-		if r := h.run(args...); r.code != 0 || !strings.Contains(r.stderr, "the configuration is invalid; the daemon goes on with what it has read") {
+		if r := h.run(args...); r.code != 0 || !strings.Contains(r.stderr, "the configuration is invalid; the running daemon still uses the settings that it has loaded") {
 			t.Error(r)
 		}
 	}
@@ -123,7 +123,7 @@ func TestOperateDaemon(t *testing.T) {
 	d := h.serve()
 	h.env = h.env[:len(h.env)-1] // without CAISSON_HOST
 	h.fails(4, "restart it there, for example with systemctl restart caisson", "daemon", "restart")
-	if r := h.run("daemon", "logs"); !strings.Contains(r.stderr, "this is the log of an earlier one") {
+	if r := h.run("daemon", "logs"); !strings.Contains(r.stderr, "what follows is the log of an earlier daemon") {
 		t.Error(r)
 	}
 	hidden := h.socket() + ".hidden"

@@ -18,21 +18,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/durable"
 )
 
+// ownDaemon provides the daemon of the data directory, as [daemonCmd] does for its subcommands.
+type ownDaemon struct{}
+
+// ProvideDaemon returns the daemon of the data directory.
+func (ownDaemon) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+	return (&daemonCmd{}).ProvideDaemon(ctx, a)
+}
+
 // backupCmd writes a backup.
 type backupCmd struct {
+	ownDaemon
 	File string `arg:"" help:"File to write; it must not exist. - writes to standard output." complete:"file"`
 }
 
 func (c *backupCmd) Help() string {
 	return "The backup is of one instant and may be made while the daemon runs. It has the store (sandboxes, runs, budgets, what was spent, events), keys, " +
-		"credentials, agents, repositories, what syncs have replaced, and the configuration; not the files and memory of sandboxes, volumes, and what " +
-		"can be made again. docs/operate.md has the list.\n\nThe file holds all secrets of the data directory. Only root can read it: keep it so.\n\n" +
+		"credentials, agents, repositories, files that syncs have replaced, and the configuration. It does not include files and memory of sandboxes, volumes, " +
+		"images and snapshots. docs/operate.md has the list.\n\nThe file contains all secrets of the data directory. It is created readable for its owner only; keep it that way.\n\n" +
 		examples("caisson backup /backup/caisson-2026-11-28", "caisson backup - | age -r age1… > caisson.age")
-}
-
-// ProvideDaemon returns the daemon of the data directory.
-func (c *backupCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(ctx, a)
 }
 
 // A backupReport says what is in a backup.
@@ -59,15 +63,13 @@ func (r *backupReport) show(a *app) error {
 func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	if c.File == "-" {
 		if isTerminal(a.out) {
-			return caisson.Invalidf("file", "a backup is not written to a terminal; name a file, or lead the output into a program")
+			return caisson.Invalidf("file", "a backup is not written to a terminal; name a file, or pipe the output to a program")
 		}
 		_, err := c.write(ctx, a, d, a.out)
 		return err
 	}
-	if _, err := os.Lstat(c.File); err == nil {
-		return caisson.Errorf(caisson.Conflict, "%s exists already; name another file, or - for standard output", c.File)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return localError("file", c.File, err)
+	if err := c.checkFree(); err != nil {
+		return err
 	}
 	// It has mode 0600. Under its name there is only a complete backup.
 	f, err := os.CreateTemp(filepath.Dir(c.File), "."+filepath.Base(c.File)+".*"+durable.Part)
@@ -81,8 +83,13 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, c.File, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // Some file systems, such as NFS, do not know the flag.
-			err = os.Rename(f.Name(), c.File)
+		switch {
+		case errors.Is(err, unix.EEXIST):
+			err = c.checkFree()
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // Some file systems, such as NFS, do not support the flag.
+			if err = c.checkFree(); err == nil {
+				err = os.Rename(f.Name(), c.File)
+			}
 		}
 	}
 	if err == nil {
@@ -96,6 +103,18 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	}
 	report.File = c.File
 	return report.show(a)
+}
+
+// checkFree returns an error if the file exists already.
+func (c *backupCmd) checkFree() error {
+	_, err := os.Lstat(c.File)
+	switch {
+	case err == nil:
+		return caisson.Errorf(caisson.Conflict, "%s exists already; name another file, or - for standard output", c.File)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return localError("file", c.File, err)
 }
 
 // write writes a backup to w and verifies it meanwhile.
@@ -162,7 +181,7 @@ func (m *measured) Read(b []byte) (int, error) {
 		m.next = now.Add(100 * time.Millisecond)
 		m.show(caisson.Progress{Stage: m.stage, Done: m.n, Total: m.total})
 	}
-	if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if err != nil && !errors.Is(err, io.EOF) {
 		m.err = err
 	}
 	return n, err
@@ -170,20 +189,16 @@ func (m *measured) Read(b []byte) (int, error) {
 
 // restoreCmd restores a backup.
 type restoreCmd struct {
+	ownDaemon
 	File string `arg:"" help:"File that caisson backup has written; - reads standard input." complete:"file"`
 }
 
 func (c *restoreCmd) Help() string {
-	return "The data directory must not exist, or be empty, so stop the daemon and move an old one away. All of the backup is verified before anything " +
-		"is there; after an error nothing is. The daemon is started as always, and says of each sandbox what has become of it. What was spent since the " +
-		"backup was made is not in it. The configuration is put into the directory " + backup.RestoredDir + " of the data directory, and not into force.\n\n" +
-		"A backup decides what the daemon trusts: restore only files that nobody else could write.\n\n" +
+	return "The data directory must not exist or must be empty: stop the daemon and move an old directory away first. The whole backup is verified before " +
+		"the data directory is created; after an error there is none. Start the daemon as usual; caisson sandbox ls shows the state of each sandbox. " +
+		"Spending after the backup is not included. The configuration is written to the directory " + backup.RestoredDir + " of the data directory and is not used.\n\n" +
+		"The daemon trusts everything in a backup: restore only files that no other user could write.\n\n" +
 		examples("caisson restore /backup/caisson-2026-11-28", "caisson restore --data /srv/caisson /backup/caisson-2026-11-28", "age -d -i key caisson.age | caisson restore -")
-}
-
-// ProvideDaemon returns the daemon of the data directory.
-func (c *restoreCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(ctx, a)
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
@@ -200,8 +215,12 @@ func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		}
 		src.r = f
 	}
-	if up, err := isListening(ctx, d.cfg.SocketPath()); up || err != nil {
-		return errors.Join(err, caisson.Errorf(caisson.Conflict, "a daemon runs for %s; stop it with caisson daemon stop, and move the directory away", d.cfg.DataDir))
+	up, err := isListening(ctx, d.cfg.SocketPath())
+	if err != nil {
+		return err
+	}
+	if up {
+		return caisson.Errorf(caisson.Conflict, "a daemon runs for %s; stop it with caisson daemon stop, and move the directory away", d.cfg.DataDir)
 	}
 	h, m, err := engine.Restore(ctx, src, d.cfg.DataDir)
 	p.end()
@@ -233,7 +252,7 @@ func openBackup(name string) (*os.File, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		err = caisson.Invalidf("file", "%s is not a regular file; - reads standard input", name)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid(), st.Mode&others != 0:
-		err = caisson.Errorf(caisson.Denied, "others than root and this user can write to %s, and could make the daemon trust what they like; if nobody has, chown and chmod go-w it", name)
+		err = caisson.Errorf(caisson.Denied, "users other than root and you can write to %s, and the daemon trusts everything in a backup; if you are sure that it was not changed, chown it and run chmod go-w", name)
 	}
 	if err != nil {
 		f.Close()

@@ -164,8 +164,8 @@ func formatCount(n *int64) string {
 type budgetLsCmd struct{}
 
 func (c *budgetLsCmd) Help() string {
-	return "HELD is the part of a budget that the process which serves the calls has reserved, for calls that are under way and those that follow, so that it " +
-		"need not ask for each. What has not been used for 30 seconds is given back; nothing of it is spent.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
+	return "HELD is the part of a budget that is leased to the process which serves model calls, for calls in progress and the next ones. The unused part of a lease " +
+		"is returned after 30 seconds; it is not spent.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
 }
 
 func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,10 +80,11 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
-	text      []byte   `yaml:"-"` // content of File
-	lookedFor string   `yaml:"-"` // path of the configuration file, whether there is one or not
-	missing   bool     `yaml:"-"` // the file that a flag or the environment names does not exist
-	fromEnv   []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
+	text       []byte   `yaml:"-"` // content of File
+	lookedFor  string   `yaml:"-"` // path of the configuration file, whether there is one or not
+	missing    bool     `yaml:"-"` // the file that a flag or the environment names does not exist
+	overridden []string `yaml:"-"` // keys of settings that are not those of the file
+	fromEnv    []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
 }
 
 func defaultConfig() *config {
@@ -141,18 +141,19 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 func (c *config) override(g globals, getenv func(string) string) (err error) {
 	for _, s := range []struct {
 		value *string
+		key   string
 		env   string
 		flag  string
 	}{
-		{&c.DataDir, "CAISSON_DATA", g.Data},
-		{&c.Host, "CAISSON_HOST", g.Host},
-		{&c.Account, "CAISSON_ACCOUNT", g.Account},
-		{&c.CAFile, "CAISSON_CA_FILE", ""},
-		{&c.Listen, "CAISSON_LISTEN", ""},
-		{&c.Platform, "CAISSON_PLATFORM", ""},
-		{&c.LogLevel, "CAISSON_LOG_LEVEL", ""},
+		{&c.DataDir, "dataDir", "CAISSON_DATA", g.Data},
+		{&c.Host, "host", "CAISSON_HOST", g.Host},
+		{&c.Account, "account", "CAISSON_ACCOUNT", g.Account},
+		{&c.CAFile, "caFile", "CAISSON_CA_FILE", ""},
+		{&c.Listen, "listen", "CAISSON_LISTEN", ""},
+		{&c.Platform, "platform", "CAISSON_PLATFORM", ""},
+		{&c.LogLevel, "logLevel", "CAISSON_LOG_LEVEL", ""},
 	} {
-		*s.value = firstNonEmpty(s.flag, getenv(s.env), *s.value)
+		c.replace(s.value, s.key, firstNonEmpty(s.flag, getenv(s.env)))
 	}
 	for _, name := range []string{"CAISSON_LISTEN", "CAISSON_PLATFORM", "CAISSON_LOG_LEVEL"} {
 		if v := getenv(name); v != "" {
@@ -168,8 +169,16 @@ func (c *config) override(g globals, getenv func(string) string) (err error) {
 	return err
 }
 
+// replace replaces the setting key unless value is empty.
+func (c *config) replace(setting *string, key, value string) {
+	if value != "" {
+		*setting = value
+		c.overridden = append(c.overridden, key)
+	}
+}
+
 // connectionKeys are the settings with which commands find their daemon, at the beginning of a line of the file.
-var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+["']?([^"'#\s]+)`)
+var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+("[^"\\\n]*"|'[^'\n]*'|[^"'#\s]+)[ \t]*(?:#.*)?$`)
 
 // loadConnection returns the settings with which commands find their daemon, of a file that cannot be used otherwise.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
@@ -179,7 +188,7 @@ func loadConnection(g globals, getenv func(string) string) (*config, error) {
 		return nil, err
 	}
 	for _, m := range connectionKeys.FindAllSubmatch(data, -1) {
-		value := string(m[2])
+		value := strings.Trim(string(m[2]), `"'`)
 		switch string(m[1]) {
 		case "dataDir":
 			c.DataDir = value
@@ -273,11 +282,9 @@ func (c *config) withPlace(err error) error {
 	if err == nil || c.File == "" {
 		return err
 	}
-	// Settings that flags and the environment override; their values may not be those of the file.
-	overridden := map[string]string{"listen": c.Listen, "platform": c.Platform, "logLevel": c.LogLevel, "dataDir": c.DataDir, "host": c.Host}
 	var errs []error
 	for _, e := range splitErrors(err) {
-		if v, ok := overridden[caisson.FieldOf(e)]; ok && !bytes.Contains(c.text, []byte(v)) {
+		if slices.Contains(c.overridden, caisson.FieldOf(e)) {
 			errs = append(errs, e)
 			continue
 		}
@@ -406,7 +413,7 @@ func configOrDefaults(a *app) (*config, error) {
 }
 
 // connection returns the settings of this invocation. If they are invalid while the daemon that they name serves, it returns those with
-// which that is found, and warns: an error in the file must not keep users from a daemon that goes on with what it has read.
+// which that is found, and warns: commands must still reach a running daemon when the file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
 	c, invalid := a.config()
 	if invalid == nil {
@@ -421,7 +428,11 @@ func connection(ctx context.Context, a *app) (*config, error) {
 			return nil, invalid
 		}
 	}
-	a.infof("caisson: the configuration is invalid; the daemon goes on with what it has read: %s", safetext.Escape(splitErrors(invalid)[0].Error()))
+	note := "the running daemon still uses the settings that it has loaded"
+	if c.Host != "" {
+		note = "only its host, account and caFile are used"
+	}
+	a.infof("caisson: the configuration is invalid; %s: %s", note, safetext.Escape(splitErrors(invalid)[0].Error()))
 	a.cfg = c
 	return c, nil
 }

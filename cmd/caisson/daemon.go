@@ -55,7 +55,7 @@ func lockStart(ctx context.Context, cfg *config) (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, caisson.Errorf(caisson.Denied, needRoot)
 	}
-	if err := engine.CheckDataDir(cfg.DataDir); err != nil {
+	if err := engine.PrepareDataDir(cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if unlock, err = lockFile(ctx, filepath.Join(cfg.DataDir, startLockName)); err != nil {

@@ -128,7 +128,7 @@ func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		a.infof("caisson: no daemon runs for %s", d.cfg.DataDir)
 		return nil
 	}
-	d.ended(pid, before)
+	d.printEnded(pid, before)
 	return nil
 }
 
@@ -138,11 +138,20 @@ func (d *localDaemon) status(ctx context.Context) (*caisson.DaemonStatus, error)
 	if err != nil {
 		return nil, err
 	}
-	return api.Status(ctx)
+	limited, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s, err := api.Status(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		err = caisson.Errorf(caisson.Unavailable, "the daemon does not answer; caisson daemon stop ends it")
+	}
+	return s, err
 }
 
-// ended says that a daemon has ended, and what has ended with it. before is its status before that; nil if it is not known.
-func (d *localDaemon) ended(pid int, before *caisson.DaemonStatus) {
+// statusTimeout limits how long a command that operates the daemon waits for its status, because the daemon may hang.
+const statusTimeout = 5 * time.Second
+
+// printEnded prints that a daemon has stopped, and the number of runs and execs that ended with it. before is its status before it was stopped, or nil if unknown.
+func (d *localDaemon) printEnded(pid int, before *caisson.DaemonStatus) {
 	version, with := "", ""
 	if before != nil {
 		version = " (version " + safetext.Escape(before.Version) + ")"
@@ -260,7 +269,7 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 		return err
 	}
 	if old != 0 {
-		d.ended(old, before)
+		d.printEnded(old, before)
 	}
 	if err := startDaemon(ctx, d.cfg); err != nil {
 		return err
@@ -365,11 +374,6 @@ const logTail = 4 << 20
 
 func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err error) {
 	name := filepath.Join(d.cfg.DataDir, daemonLogName)
-	if api, err := d.client(ctx); err == nil {
-		if s, err := api.Status(ctx); err == nil && !s.Background {
-			a.infof("caisson: the daemon with pid %d was started with caisson serve and writes its log to its standard error, for example journalctl -u caisson; this is the log of an earlier one", s.PID)
-		}
-	}
 	f, err := os.Open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -380,6 +384,9 @@ func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err er
 		return err
 	}
 	defer f.Close()
+	if s, err := d.status(ctx); err == nil && !s.Background {
+		a.infof("caisson: the daemon with pid %d was started with caisson serve and writes its log to its standard error, for example journalctl -u caisson; what follows is the log of an earlier daemon", s.PID)
+	}
 	info, err := f.Stat()
 	if err != nil {
 		return err

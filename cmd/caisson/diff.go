@@ -32,7 +32,7 @@ Characters that could deceive are shown as escapes. git apply takes the output w
 
 func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	w, err := c.find(ctx, a, api)
-	if isNotFound(err) && !c.Stat && !c.Names && len(c.Only) == 0 {
+	if isNotFound(err) && !c.Stat && !c.Names && len(c.Only) == 0 && a.globals.Output == "table" {
 		if shown, runErr := c.runPatch(ctx, a, api); shown || runErr != nil {
 			return runErr
 		}

@@ -32,6 +32,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
 	}
+	a.cfg = cfg // so that the file is not read and reported again
 	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
 	err = printChecks(a, "CHECK", checks, func(c caisson.Check) (name, status, detail, remedy string) {

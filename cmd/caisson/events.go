@@ -48,7 +48,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	case isNotFound(err) && exists: // its events are older than those that are kept
 		events, err = api.Watch(watch, "", c.After)
 	case isNotFound(err):
-		err = caisson.Errorf(caisson.NotFound, "there is no sandbox or volume %.80q, and no event about anything else of that name; see caisson sandbox ls, or caisson events for all events", c.Subject)
+		err = caisson.Errorf(caisson.NotFound, "there is no sandbox or volume %.80q, and no event has that subject; see caisson sandbox ls, or caisson events for all events", c.Subject)
 	}
 	if err != nil {
 		return err

@@ -4,35 +4,35 @@ import "github.com/caisson-dev/caisson"
 
 // gatewayFlags are the flags for how a sandbox may use the model gateway, besides its models and their budget.
 type gatewayFlags struct {
-	Grant    []string `help:"Let its calls of models use provider-tools, remote-urls, beta or server-state; may be repeated." group:"new" placeholder:"NAME" sep:"none"`
-	MaxRate  string   `help:"Maximum number of its model calls in a minute." group:"new" placeholder:"N"`
-	MaxTPM   string   `name:"max-token-rate" help:"Maximum number of tokens of its model calls in a minute: 50000, 50k or 1M." group:"new" placeholder:"N"`
-	RecordIt bool     `name:"record-calls" help:"Keep prompts and answers, redacted and bounded, in models.jsonl of the sandbox's directory, which is removed with the sandbox." group:"new"`
+	Grant        []string `help:"Let its calls of models use provider-tools, remote-urls, beta or server-state; may be repeated." group:"new" placeholder:"NAME" sep:"none"`
+	MaxRate      string   `help:"Maximum number of its model calls in a minute." group:"new" placeholder:"N"`
+	MaxTokenRate string   `help:"Maximum number of tokens of its model calls in a minute: 50000, 50k or 1M." group:"new" placeholder:"N"`
+	RecordCalls  bool     `help:"Keep prompts and answers, redacted and bounded, in models.jsonl of the sandbox's directory, which is removed with the sandbox." group:"new"`
 }
 
 // given reports whether any flag was set.
 func (f *gatewayFlags) given() bool {
-	return len(f.Grant) > 0 || f.MaxRate != "" || f.MaxTPM != "" || f.RecordIt
+	return len(f.Grant) > 0 || f.MaxRate != "" || f.MaxTokenRate != "" || f.RecordCalls
 }
 
 // use returns the use of the gateway that the flags specify.
 func (f *gatewayFlags) use() (*caisson.GatewayUse, error) {
-	use := &caisson.GatewayUse{Allow: f.Grant, Record: f.RecordIt}
+	use := &caisson.GatewayUse{Allow: f.Grant, Record: f.RecordCalls}
 	for _, rate := range []struct {
-		text string
+		flag limitFlag
 		to   *int64
-	}{{f.MaxRate, &use.Rate.Requests}, {f.MaxTPM, &use.Rate.Tokens}} {
-		if rate.text == "" {
-			continue
-		}
-		n, err := parseCount(rate.text)
+	}{{limitFlag{"--max-rate", f.MaxRate}, &use.Rate.Requests}, {limitFlag{"--max-token-rate", f.MaxTokenRate}, &use.Rate.Tokens}} {
+		n, err := parseLimit(rate.flag, parseCount)
 		if err != nil {
 			return nil, err
 		}
-		if n <= 0 {
-			return nil, caisson.Invalidf("rate", "%s must be greater than 0", rate.text)
+		if n == nil {
+			continue
 		}
-		*rate.to = n
+		if *n == 0 {
+			return nil, caisson.Invalidf(rate.flag.flag, "must be greater than 0")
+		}
+		*rate.to = *n
 	}
 	return use, nil
 }

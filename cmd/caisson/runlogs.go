@@ -49,7 +49,7 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	if endErr := end(); err == nil {
 		err = endErr
 	}
-	if err == nil && l.copied == 0 {
+	if err == nil && l.copied == 0 && !a.globals.Quiet {
 		l.sayEmpty(ctx, a)
 	}
 	return err
@@ -59,9 +59,12 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 func (l *runLog) sayEmpty(ctx context.Context, a *app) {
 	var have []string
 	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr, caisson.LogGateway, caisson.LogEgress} {
+		if stream == l.stream {
+			continue
+		}
 		r, err := l.api.RunLog(ctx, l.id, stream)
 		if err != nil {
-			continue // what was asked for has been shown
+			return // It is not known which streams have one.
 		}
 		if n, _ := r.Read(make([]byte, 1)); n > 0 {
 			have = append(have, "--stream "+stream)

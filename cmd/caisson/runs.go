@@ -114,13 +114,13 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 
 // runState returns a run's state, with the error code if it has failed. A run that was cancelled has failed as aborted in the API.
 func runState(r *caisson.Run) string {
-	if r.State == caisson.RunFailed && r.Result != nil && r.Result.Error != nil && r.Result.Error.Code == caisson.RunAborted {
+	switch {
+	case r.State != caisson.RunFailed || r.Result == nil || r.Result.Error == nil:
+		return string(r.State)
+	case r.Result.Error.Code == caisson.RunAborted:
 		return "cancelled"
 	}
-	if r.State == caisson.RunFailed && r.Result != nil && r.Result.Error != nil {
-		return string(r.State) + " (" + r.Result.Error.Code + ")"
-	}
-	return string(r.State)
+	return string(r.State) + " (" + r.Result.Error.Code + ")"
 }
 
 // runTime returns how long a run has been running, or was running; "" if it has not started.

@@ -31,10 +31,10 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 
 // run runs the daemon with the configuration as modified by the flags and then by also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
-	hadFile := !c.Background // a command that starts a daemon may be about to write the file
+	fileRequired := !c.Background // a daemon that a command starts may run before the file is written
 	err := serve(ctx, a, func() (*config, error) {
 		cfg, err := loadConfig(a.globals, a.getenv)
-		if err == nil && cfg.missing && hadFile {
+		if err == nil && cfg.missing && fileRequired {
 			err = cfg.missingError()
 		}
 		if err == nil {
@@ -49,7 +49,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
-		hadFile = hadFile || !cfg.missing
+		fileRequired = fileRequired || !cfg.missing // once it was read, it must remain
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)
@@ -64,11 +64,11 @@ func (c *serveCmd) override(cfg *config) error {
 	if err := makeAbsolute(&c.TLSCert, &c.TLSKey); err != nil {
 		return err
 	}
-	cfg.Listen = firstNonEmpty(c.Listen, cfg.Listen)
-	cfg.TLSCert = firstNonEmpty(c.TLSCert, cfg.TLSCert)
-	cfg.TLSKey = firstNonEmpty(c.TLSKey, cfg.TLSKey)
-	cfg.Platform = firstNonEmpty(c.Platform, cfg.Platform)
-	cfg.LogLevel = firstNonEmpty(c.LogLevel, cfg.LogLevel)
+	cfg.replace(&cfg.Listen, "listen", c.Listen)
+	cfg.replace(&cfg.TLSCert, "tlsCert", c.TLSCert)
+	cfg.replace(&cfg.TLSKey, "tlsKey", c.TLSKey)
+	cfg.replace(&cfg.Platform, "platform", c.Platform)
+	cfg.replace(&cfg.LogLevel, "logLevel", c.LogLevel)
 	if c.MaxSandboxes != 0 {
 		cfg.Limits.MaxSandboxes = c.MaxSandboxes
 	}

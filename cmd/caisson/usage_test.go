@@ -76,11 +76,11 @@ func TestModelFlags(t *testing.T) {
 	if err != nil || len(g.Models) != 2 || *g.Budget.USD != 5*caisson.Dollar || *g.Budget.Calls != 3 || g.Budget.Tokens != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
-	g, err = (&grantFlags{Model: []string{"a"}, gatewayFlags: gatewayFlags{Grant: []string{"beta"}, MaxRate: "30", MaxTPM: "50k", RecordIt: true}}).models()
+	g, err = (&grantFlags{Model: []string{"a"}, gatewayFlags: gatewayFlags{Grant: []string{"beta"}, MaxRate: "30", MaxTokenRate: "50k", RecordCalls: true}}).models()
 	if err != nil || g.Rate != (caisson.Rate{Requests: 30, Tokens: 50_000}) || !slices.Equal(g.Allow, []string{"beta"}) || !g.Record {
 		t.Errorf("%+v, %v", g, err)
 	}
-	if _, err = (&grantFlags{gatewayFlags: gatewayFlags{RecordIt: true}}).models(); caisson.FieldOf(err) != "model" {
+	if _, err = (&grantFlags{gatewayFlags: gatewayFlags{RecordCalls: true}}).models(); caisson.FieldOf(err) != "model" {
 		t.Error(err)
 	}
 	_, err = (&grantFlags{Budget: "5"}).models()

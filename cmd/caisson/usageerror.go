@@ -49,8 +49,8 @@ var (
 	noNumber        = regexp.MustCompile(`^(.*): expected a float but got (".*") .*$`)
 )
 
-// instead says what to write for a mistake: a flag or argument that there is not, the name of one that is missing in <>, or … for each argument that is too many. The key is that, with
-// the command before it, or with its last word, unless it is meant for all commands. Most are what other programs have.
+// instead maps a mistake to advice. A key is an unknown flag or argument, <name> for a missing argument, or … for one argument too many; the
+// command, or its last word, may precede it. Most are flags and commands of other programs.
 var instead = map[string]string{
 	"-v":             "mount a directory with --mount SRC:DST[:rw]",
 	"-p":             reachPorts,
@@ -61,8 +61,8 @@ var instead = map[string]string{
 	"--cwd":          "work in a directory with -C or -w",
 	"--budget":       "limit the cost of a run with --max-cost, and of many with caisson budget set",
 	"--api-key":      "store the key with caisson credential set",
-	"ls --all":       "it lists all without",
-	"ls -a":          "it lists all without",
+	"ls --all":       "leave it out; all are listed",
+	"ls -a":          "leave it out; all are listed",
 	"ps -a":          "caisson sandbox ls lists sandboxes in all states",
 	"ps --all":       "caisson sandbox ls lists sandboxes in all states",
 	"run -p":         "the prompt is the last argument: caisson run AGENT PROMPT; to reach ports: caisson port-forward",

@@ -291,7 +291,7 @@ func (c *workspaceChoice) note() string {
 	if len(c.others) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("this is the newest workspace, of %s; changes also wait in those of %s, which can be named",
+	return fmt.Sprintf("this is the newest workspace, of %s; there are also changes in those of %s; to use one of them, give its id",
 		runOrSandbox(c.pending), strings.Join(c.others[:min(len(c.others), maxOthers)], ", "))
 }
 

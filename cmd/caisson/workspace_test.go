@@ -16,7 +16,7 @@ func TestWorkspaceChoice(t *testing.T) {
 	} {
 		c.add(w)
 	}
-	want := "this is the newest workspace, of sb-new; changes also wait in those of rn-old, which can be named"
+	want := "this is the newest workspace, of sb-new; there are also changes in those of rn-old; to use one of them, give its id"
 	if c.pending.Sandbox != "sb-new" || c.settled.Sandbox != "sb-settled" || c.note() != want {
 		t.Errorf("%+v: %s", c, c.note())
 	}

@@ -103,7 +103,7 @@ func TestParseFaults(t *testing.T) {
 		{"rule", good + "policy: {rules: [{action: permit, host: a}]}\n", "policy.rules[0].action", "allow, deny"},
 		{"rule of nothing", good + "policy: {rules: [{action: allow}]}\n", "policy.rules[0]", "either"},
 		{"dialect", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: basic}\n", "events.dialect", "codex"},
-		{"dialect and path", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: codex, text: .a}\n", "events", "leave the paths out"},
+		{"dialect and path", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: codex, text: .a}\n", "events", "remove the other keys"},
 		{"event", strings.Replace(good, "exec", "jsonl", 1) + "events: {delta: .a}\n", "events.delta", "known are"},
 		{"paths of usage", strings.Replace(good, "exec", "jsonl", 1) + "events: {text: a, usage.calls: b.n, usage.input: b.in, usage.output: b.out, usage.cacheRead: b.r, usage.cacheWrite: b.w, usage.cost: b.usd}\n", "", ""},
 		{"conditions", strings.Replace(good, "exec", "jsonl", 1) + `events: {text: a, text.when: "type=message, role=assistant", tool: b, tool.id: c, tool.when: "n=1"}` + "\n", "", ""},

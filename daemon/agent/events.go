@@ -36,7 +36,7 @@ func (c *checker) events(a *caisson.Agent) {
 	if dialect, ok := a.Events["dialect"]; ok {
 		c.oneOf("events.dialect", dialect, dialects...)
 		if len(a.Events) > 1 {
-			c.addf("events", "a dialect says where everything is; leave the paths out")
+			c.addf("events", "a dialect already defines the paths; remove the other keys")
 		}
 		return
 	}

@@ -1,11 +1,11 @@
 // Package backup writes the state of a data directory as one archive, and restores such an archive as a new data directory.
 //
-// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], says which form it has and what it is of. Then follow
-// the files, below "data" those of the data directory and below "host" the configuration, each directory before what is in it. The last
+// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], contains the format and the origin. Then follow
+// the files, below "data" those of the data directory and below "host" the configuration, each directory before its entries. The last
 // entry, [manifestName], has the number of entries and a checksum of all of them, so that an archive that is not complete is found.
 //
 // [Write] and [Restore] name what is in an archive in one table, [parts]. Restore refuses every entry that is not in it. The checksum does
-// not authenticate: who can write an archive decides what the restored daemon trusts, as who can write in a data directory does.
+// not authenticate: a restored daemon trusts the contents of an archive as it trusts those of its data directory.
 package backup
 
 import (
@@ -70,7 +70,7 @@ var parts = []part{
 	{path: dataDir + "/ledger", tree: true},
 	{path: dataDir + "/removals", tree: true},
 	{path: dataDir + "/runs", tree: true},
-	// What a sandbox wrote and nobody has applied is not in it, see docs/operate.md. elements are the id of the workspace and names in it.
+	// Changes of sandboxes that have not been applied are excluded; see docs/operate.md. elements are the id of the workspace and the names below it.
 	{path: dataDir + "/workspaces", tree: true, foreign: true, skip: func(elements []string) bool {
 		if len(elements) < 2 {
 			return false
@@ -83,7 +83,7 @@ var parts = []part{
 		}
 		return false
 	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }}, // originals of what a sync has replaced
-	// elements are account, repository and names in it. Mirrors can be fetched again; "new" has what is not complete.
+	// elements are the account, the repository and the names below it. Mirrors can be fetched again; "new" contains incomplete clones.
 	{path: dataDir + "/relay", tree: true, foreign: true, skip: func(elements []string) bool {
 		return len(elements) == 3 && (elements[2] == "mirror" || elements[2] == "new")
 	}},
@@ -140,15 +140,15 @@ func (e *entry) check() error {
 	link := e.mode.Type() == fs.ModeSymlink
 	switch {
 	case !fs.ValidPath(e.name) || len(e.name) > maxNameSize || strings.ContainsRune(e.name, 0):
-		return refuse("has a name that no backup has")
+		return refuse("has an invalid name")
 	case !known:
-		return refuse("is nothing that a backup has")
+		return refuse("is not a file of a backup")
 	case link && (!mayLink || e.target == "" || len(e.target) > maxNameSize || strings.ContainsRune(e.target, 0)):
-		return refuse("is a symlink that no backup has")
+		return refuse("is a symlink where none is allowed")
 	case !link && !e.mode.IsDir() && !e.mode.IsRegular():
-		return refuse("is no file, directory or symlink")
+		return refuse("is not a file, directory or symlink")
 	case p.tree && e.name == p.path && !e.mode.IsDir(), !p.tree && !e.mode.IsRegular():
-		return refuse("is not of the type that it has in a backup")
+		return refuse("has the wrong type")
 	case e.mode&^(fs.ModeType|fs.ModePerm) != 0:
 		return refuse("has mode %v", e.mode)
 	case e.size < 0 || !e.mode.IsRegular() && e.size != 0:

@@ -36,6 +36,9 @@ func read(ctx context.Context, r io.Reader, put sink) (*Header, *Manifest, error
 	defer z.Close()
 	in := &reader{ctx: ctx, tar: tar.NewReader(z), put: put, tally: newTally(), dirs: map[string]bool{dataDir: true, hostDir: true}, seen: map[string]bool{}}
 	head, end, err := in.read()
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, nil, explain(err)
 	}
@@ -50,7 +53,7 @@ func explain(err error) error {
 	_, known := errors.AsType[*caisson.Error](err)
 	_, ofSystem := errors.AsType[unix.Errno](err)
 	switch {
-	case known, ofSystem, errors.Is(err, context.Canceled):
+	case known, ofSystem:
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return invalid("the archive is not complete")

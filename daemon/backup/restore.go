@@ -130,7 +130,7 @@ func (u *unpacker) put(e *entry, content io.Reader) error {
 		name = RestoredDir + "/" + rest
 	}
 	if u.room -= e.size; u.room < 0 {
-		return caisson.Errorf(caisson.Exhausted, "the backup has more data than the disk has room for")
+		return caisson.Errorf(caisson.Exhausted, "the backup needs more disk space than is free; free some, or restore to another disk with --data")
 	}
 	switch e.mode.Type() {
 	case fs.ModeDir:

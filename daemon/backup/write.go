@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -100,19 +99,22 @@ func (w *writer) host(file, as string) error {
 	if file == "" {
 		return nil
 	}
-	info, err := os.Stat(file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block it
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
 	case err != nil:
 		return err
-	case !info.IsDir():
-		f, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
+	case info.Mode().IsRegular():
 		return w.content(as, f, false)
+	case !info.IsDir():
+		return caisson.Errorf(caisson.Conflict, "cannot back up %s: it is neither a file nor a directory", file)
 	}
 	root, err := os.OpenRoot(file)
 	if err != nil {
@@ -122,8 +124,8 @@ func (w *writer) host(file, as string) error {
 	return w.add(root, ".", as)
 }
 
-// add writes the file, directory or symlink called name in root, and everything in it, as the entry called as. What archives do not have
-// is left out.
+// add writes the file, directory or symlink called name in root, and everything in it, as the entry called as. Files that are not
+// in parts are left out.
 func (w *writer) add(root *os.Root, name, as string) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
@@ -149,7 +151,7 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	case !info.Mode().IsRegular() && !info.IsDir():
 		return nil
 	}
-	// The flags are for what replaces it meanwhile.
+	// The flags protect against a file that replaces it at this moment.
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -218,7 +220,7 @@ func (w *writer) header(e *entry) error {
 		return context.Cause(w.ctx)
 	}
 	if err := e.check(); err != nil {
-		return fmt.Errorf("the data directory has what a backup cannot have: %s", caisson.MessageOf(err))
+		return caisson.Errorf(caisson.Conflict, "cannot back up the data directory: %s", caisson.MessageOf(err))
 	}
 	h := &tar.Header{Name: e.name, Linkname: e.target, Mode: int64(e.mode.Perm()), Uid: e.uid, Gid: e.gid, Size: e.size, Format: tar.FormatPAX}
 	switch e.mode.Type() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +59,7 @@ func TestBackupOffline(t *testing.T) {
 	if _, _, err := Restore(t.Context(), bytes.NewReader(archive.Bytes()), to); err != nil {
 		t.Fatal(err)
 	}
-	restored := Config{Data: DataConfig{Dir: to}}
+	restored := Config{Data: DataConfig{Dir: to}, Log: slog.New(slog.DiscardHandler)}
 	r, err := openDataDir(t.Context(), &restored)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/backup"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
@@ -168,7 +169,7 @@ func measureStore(dir string) caisson.Usage {
 	u := caisson.Usage{Kind: "store", Count: 1}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, "caisson.db"+suffix), &st) == nil {
+		if unix.Lstat(filepath.Join(dir, backup.StoreName+suffix), &st) == nil {
 			u.Size += caisson.Size(st.Blocks * 512)
 		}
 	}

@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/backup"
 	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/daemon/sqlite"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
@@ -25,6 +27,7 @@ import (
 type dataDir struct {
 	path     string // absolute
 	instance caisson.ID
+	restored bool // it is a copy or was restored from a backup, and this is the first start with it
 	root     *os.Root
 	store    caisson.Store
 	unlock   func() error
@@ -50,7 +53,7 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if cfg.Data.Dir, err = filepath.Abs(cfg.Data.Dir); err != nil {
 		return nil, err
 	}
-	if err := CheckDataDir(cfg.Data.Dir); err != nil {
+	if err := PrepareDataDir(cfg.Data.Dir); err != nil {
 		return nil, err
 	}
 	var back undo.Stack
@@ -63,23 +66,22 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if err := removeStoreCopies(d.path); err != nil {
 		return nil, err
 	}
-	var copied bool
-	if d.instance, copied, err = instanceID(d.path); err != nil {
+	if d.instance, d.restored, err = instanceID(d.path); err != nil {
 		return nil, DataDirError(d.path, err)
 	}
-	if copied {
-		cfg.Log.WarnContext(ctx, "the data directory is a copy of another one; sandboxes that ran under the original are not running here", "dir", d.path)
+	if d.restored {
+		cfg.Log.WarnContext(ctx, "the data directory is a copy or was restored from a backup; sandboxes that ran under the original are not running here", "dir", d.path)
 	}
 	if d.root, err = os.OpenRoot(d.path); err != nil {
 		return nil, err
 	}
 	back.Push(d.root.Close)
 	if d.store, err = sqlite.Open(ctx, sqlite.Config{
-		Path: filepath.Join(d.path, "caisson.db"), Log: cfg.Log,
+		Path: filepath.Join(d.path, backup.StoreName), Log: cfg.Log,
 		AuditKey: func() (caisson.Secret, bool, error) {
 			key, made, err := credential.LoadKeyFile(filepath.Join(d.path, "audit.key"))
-			if _, dbErr := os.Lstat(filepath.Join(d.path, "caisson.db")); made && dbErr == nil {
-				cfg.Log.ErrorContext(ctx, "audit.key was missing and has been made anew, so the events before cannot be verified; stop the daemon and put the key back from a backup", "dir", d.path)
+			if _, dbErr := os.Lstat(filepath.Join(d.path, backup.StoreName)); made && dbErr == nil {
+				cfg.Log.ErrorContext(ctx, "audit.key was missing and a new one was created, so earlier events cannot be verified; stop the daemon and restore the key from a backup", "dir", d.path)
 			}
 			return key, made, err
 		},
@@ -141,7 +143,7 @@ func setHolder(f *os.File) {
 
 // LockHolder returns the pid of the daemon that uses a data directory; 0 if none does, or if it is not known.
 func LockHolder(dir string) int {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0
 	}
@@ -162,8 +164,9 @@ func holder(f *os.File) int {
 
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data directory
 // gets an id of its own, so that it does not take over the sandboxes that run under the original: the file "place" has the path and
-// the inode of the directory, and a directory is a copy if it has neither of them.
-func instanceID(dir string) (id caisson.ID, copied bool, err error) {
+// the inode of the directory, and a directory is a copy if it has neither of them. A directory that was restored from a backup has a store
+// and no id. restored reports whether it is one of these.
+func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return "", false, &fs.PathError{Op: "stat", Path: dir, Err: err}
@@ -178,9 +181,11 @@ func instanceID(dir string) (id caisson.ID, copied bool, err error) {
 		return "", false, err
 	}
 	if inodeBefore, pathBefore, ok := strings.Cut(place, " "); data != "" && ok && inodeBefore != inode && pathBefore != dir {
-		data, copied = "", true
+		data = ""
 	}
 	if data == "" {
+		_, missing := os.Lstat(filepath.Join(dir, backup.StoreName))
+		restored = missing == nil
 		id = caisson.NewID(caisson.InstancePrefix)
 		err = replaceFile(filepath.Join(dir, "instance"), string(id))
 	} else {
@@ -189,7 +194,7 @@ func instanceID(dir string) (id caisson.ID, copied bool, err error) {
 	if now := inode + " " + dir; err == nil && place != now {
 		err = replaceFile(filepath.Join(dir, "place"), now)
 	}
-	return id, copied, err
+	return id, restored, err
 }
 
 // readIfThere returns the content of a file, "" if it does not exist.
@@ -201,18 +206,17 @@ func readIfThere(path string) (string, error) {
 	return string(data), err
 }
 
-// replaceFile replaces the content of a file in one step.
+// replaceFile replaces the content of a file.
 func replaceFile(path, content string) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+	return durable.Write(path, func(f *os.File) error {
+		_, err := f.WriteString(content)
 		return err
-	}
-	return os.Rename(tmp, path)
+	})
 }
 
-// CheckDataDir returns Invalid if dir cannot be a data directory: because it belongs to another user, or because it has files and is not
-// one. A directory that does not exist is created. The mode of a data directory becomes 0700, since other users could read it.
-func CheckDataDir(dir string) error {
+// PrepareDataDir creates a data directory if it does not exist, and gives it the mode 0700. Returns Invalid if dir belongs to another user, or if
+// other users can read it and it has files and is not a data directory.
+func PrepareDataDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return DataDirError(dir, err)
 	}
@@ -232,7 +236,7 @@ func CheckDataDir(dir string) error {
 		return DataDirError(dir, err)
 	}
 	ours := func(e fs.DirEntry) bool {
-		return e.Name() == "instance" || e.Name() == "lock" || e.Name() == "caisson.db"
+		return e.Name() == "instance" || e.Name() == "lock" || e.Name() == backup.StoreName
 	}
 	if len(entries) > 0 && !slices.ContainsFunc(entries, ours) {
 		return caisson.Invalidf("dataDir", "%s has files and is not a data directory of Caisson; %s", dir, other)

@@ -13,11 +13,11 @@ func TestInstance(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
 	at := func(name string) string { return filepath.Join(parent, name) }
-	id := func(name string, wantCopied bool) caisson.ID {
+	id := func(name string, wantRestored bool) caisson.ID {
 		t.Helper()
-		id, copied, err := instanceID(at(name))
-		if err != nil || copied != wantCopied {
-			t.Fatalf("%s: %s, copied %t, %v", name, id, copied, err)
+		id, restored, err := instanceID(at(name))
+		if err != nil || restored != wantRestored {
+			t.Fatalf("%s: %s, restored %t, %v", name, id, restored, err)
 		}
 		return id
 	}
@@ -25,6 +25,9 @@ func TestInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := id("a", false)
+	if err := os.WriteFile(at("a/caisson.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if again := id("a", false); again != first {
 		t.Errorf("the id has changed from %s to %s", first, again)
 	}
@@ -41,6 +44,16 @@ func TestInstance(t *testing.T) {
 	if moved := id("moved", false); moved != first {
 		t.Errorf("a moved directory has the id %s, not %s", moved, first)
 	}
+	if err := os.Mkdir(at("restored"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("restored/caisson.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id("restored", true) == first {
+		t.Error("a restored directory has the id of another one")
+	}
+	id("restored", false)
 	if err := os.Remove(at("moved/place")); err != nil { // as of an earlier build
 		t.Fatal(err)
 	}
@@ -49,7 +62,7 @@ func TestInstance(t *testing.T) {
 	}
 }
 
-func TestCheckDataDir(t *testing.T) {
+func TestPrepareDataDir(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	wide := func(name string, files ...string) string {
@@ -70,7 +83,7 @@ func TestCheckDataDir(t *testing.T) {
 	for at, ok := range map[string]bool{
 		filepath.Join(dir, "new/below"): true, wide("empty"): true, wide("ours", "instance"): true, wide("theirs", "report.doc"): false,
 	} {
-		err := CheckDataDir(at)
+		err := PrepareDataDir(at)
 		if (err == nil) != ok || err != nil && caisson.FieldOf(err) != "dataDir" {
 			t.Errorf("%s: %v", at, err)
 		}
@@ -79,11 +92,11 @@ func TestCheckDataDir(t *testing.T) {
 		}
 	}
 	if os.Geteuid() == 0 {
-		at := wide("nobody")
+		at := wide("of another user")
 		if err := os.Chown(at, 65534, 65534); err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckDataDir(at); caisson.FieldOf(err) != "dataDir" {
+		if err := PrepareDataDir(at); caisson.FieldOf(err) != "dataDir" {
 			t.Error(err)
 		}
 	}

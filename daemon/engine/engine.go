@@ -244,6 +244,11 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	})
 	g.Go(func() error { return e.gateway.routes.Table.WatchCertificate(ctx) })
 	g.Go(func() error {
+		if e.data.restored {
+			if err := e.sandboxes.ForgetMissing(ctx); err != nil {
+				return fmt.Errorf("remove what was not restored: %w", err)
+			}
+		}
 		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.on.Runtime))
 		if err != nil {
 			return fmt.Errorf("reconcile: %w", err)

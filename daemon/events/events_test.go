@@ -33,7 +33,7 @@ func TestEvents(t *testing.T) {
 	if _, err := h.Watch(t.Context(), "", 0); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("without a caller: %v", err)
 	}
-	if _, err := h.Watch(as(t.Context(), "local"), "nobody", 0); caisson.KindOf(err) != caisson.NotFound {
+	if _, err := h.Watch(as(t.Context(), "local"), "unknown", 0); caisson.KindOf(err) != caisson.NotFound {
 		t.Errorf("of what there are no events: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

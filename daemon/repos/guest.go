@@ -86,12 +86,13 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	}
 	said := <-errs + "\n" + <-out
 	if answers := remoteLines(said); answers != "" {
-		return caisson.Errorf(caisson.Denied, "%s", plainLine(answers, maxOutput))
+		return caisson.Errorf(caisson.Denied, "the push was refused; git in the sandbox reports: %s; the commits are still in the sandbox: "+
+			"remove them with git reset --soft to the last accepted commit, fix them, and deliver again", plainLine(answers, maxOutput))
 	}
 	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(said, maxOutput))
 }
 
-// remoteLines returns what the relay has answered to a push, of the output of git: "" if it has not.
+// remoteLines returns the lines of git's output that are marked as from the remote; "" if there are none. The sandbox can forge them.
 func remoteLines(said string) string {
 	var answers []string
 	for line := range strings.Lines(said) {

@@ -237,10 +237,6 @@ func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.R
 		return nil, err
 	}
 	d, err := s.planner.deliver(ctx, caisson.DeliveryRequest{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
-	if caisson.KindOf(err) == caisson.Denied && dir != "" {
-		return nil, caisson.Wrap(err, caisson.Denied, "%s; its commits are still in %s of the sandbox: to correct them, take them back there (git reset --soft to the last good commit), and deliver again",
-			caisson.MessageOf(err), dir)
-	}
 	if err == nil && d == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sb.ID)
 	}

@@ -76,7 +76,7 @@ func (g *guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*ca
 		return nil, caisson.Errorf(caisson.Exhausted, "runs can be nested at most %d deep", maxDepth)
 	}
 	if req.Policy != nil || req.Image != "" || req.Session != "" || req.Keep || req.Source != "" || req.Directory != nil || req.Workspace != nil ||
-		req.Kind != "" || req.Sync != "" || len(req.Show) > 0 || req.Repo != nil || req.Interactive {
+		req.Kind != "" || req.Sync != "" || len(req.Show) > 0 || req.Repo != nil || req.Interactive || req.Gateway != nil {
 		return nil, caisson.Errorf(caisson.Denied, "an agent may set only agent, persona, prompt, history, model, env and limits")
 	}
 	req.User, req.Labels = p.Request.User, nil

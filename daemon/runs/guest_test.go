@@ -55,6 +55,7 @@ func TestGuestRuns(t *testing.T) {
 		"image":                       {caisson.RunRequest{Image: "host"}, caisson.Denied},
 		"session":                     {caisson.RunRequest{Session: "s"}, caisson.Denied},
 		"keep":                        {caisson.RunRequest{Keep: true}, caisson.Denied},
+		"gateway":                     {caisson.RunRequest{Gateway: &caisson.GatewayUse{}}, caisson.Denied},
 		"source":                      {caisson.RunRequest{Source: "/"}, caisson.Denied},
 		"workspace":                   {caisson.RunRequest{Workspace: strings.NewReader("")}, caisson.Denied},
 		"wider limits":                {caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 1 << 50}}, caisson.Denied},

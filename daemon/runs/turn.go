@@ -111,9 +111,9 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
 		msg := end.Error.Message
-		if end.Error.Code == caisson.RunTimeout && msg == "the agent was not done after "+t.Time.String() {
-			msg = fmt.Sprintf("the agent was not done within the run's time of %s, of which the start of the sandbox and the end of the run left it %s; give it more with --timeout",
-				x.r.Limits.Time, caisson.Duration(time.Duration(t.Time).Round(10*time.Millisecond)))
+		if rest, ok := strings.CutPrefix(msg, t.TimeoutMessage()); ok && end.Error.Code == caisson.RunTimeout {
+			msg = fmt.Sprintf("the agent was not done within the run's time of %s, of which the start of the sandbox and the end of the run left it %s; give it more with --timeout%s",
+				x.r.Limits.Time, caisson.Duration(time.Duration(t.Time).Round(10*time.Millisecond)), rest)
 		}
 		return &failure{code: errorCode(end.Error), msg: msg, fromAgent: true}
 	}

@@ -223,6 +223,7 @@ func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (str
 	b := *a
 	// Fields that concern only single runs do not change the snapshot.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil
+	b.Gateway = caisson.GatewayUse{}
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
 	if b.Warm != nil {
 		b.Warm = new(*b.Warm)

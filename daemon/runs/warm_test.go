@@ -401,9 +401,10 @@ func TestWarmPool(t *testing.T) {
 		t.Errorf("the new snapshot is %+v", s)
 	}
 	w.eventually(func() bool { return len(pooled()) == 1 })
-	a.Warm.Pool = 2
+	current := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status.Snapshot
+	a.Warm.Pool, a.Gateway.Record = 2, true // each run has its own grant, so the snapshot remains
 	w.put(*a)
-	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status; s.Pool != 2 {
+	if s := got(w.Agents().GetAgent(w.ctx(), "claw"))(t).Status; s.Pool != 2 || s.Snapshot != current {
 		t.Errorf("the status is %+v after the agent has changed", s)
 	}
 	w.eventually(func() bool { return len(pooled()) == 2 })

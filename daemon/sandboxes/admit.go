@@ -20,7 +20,7 @@ type admission struct {
 	limits     Limits
 	runtime    lister
 	memory     caisson.MemoryWaiter // nil: restored sandboxes have all of their memory at once
-	surplus    *surplus
+	evictor    *evictor
 	available  func() (caisson.Size, error) // the available memory of the host in bytes
 	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
 	background *background.Group
@@ -34,7 +34,7 @@ type admission struct {
 // admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
 // reserved until the restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit
-// is reached. Sandboxes of pools are given up for others; for a fork of a pool, twice the reserve must remain.
+// is reached. Sandboxes of pools are removed to make room for others; for a fork of a pool, twice the reserve must remain.
 func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson.Size) (release func(), err error) {
 	if err := a.checkDisk(); err != nil {
 		return nil, err
@@ -48,23 +48,33 @@ func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson
 	}
 	for {
 		release, err = a.tryAdmit(ctx, sb.ID, need, reserve)
-		if caisson.KindOf(err) != caisson.Exhausted || sb.Pooled || !a.surplus.giveUp(ctx) {
+		if caisson.KindOf(err) != caisson.Exhausted || sb.Pooled || !a.evictionHelps(ctx, need) || !a.evictor.evict(ctx) {
 			return release, err
 		}
 	}
 }
 
+// evictionHelps reports whether there can be need bytes of memory without the forks of pools.
+func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
+	pooled, err := a.evictor.memory(ctx)
+	if err != nil {
+		return false
+	}
+	available, err := a.available()
+	return err == nil && available+pooled >= a.limits.MemoryReserve+need
+}
+
 // checkPool returns an Exhausted error if the forks of pools would have more than their share of the memory with one more that needs need
 // bytes.
 func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
-	used, err := a.surplus.memory(ctx)
+	used, err := a.evictor.memory(ctx)
 	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
 		return caisson.Errorf(caisson.Exhausted, "forks that are made in advance have %s of memory, this one needs %s, and %s is the maximum; raise limits.poolMemory", used, need, most)
 	}
 	return err
 }
 
-// tryAdmit is [admission.admit] for a sandbox that leaves reserve bytes of memory, without giving up others.
+// tryAdmit is [admission.admit] for a sandbox that leaves reserve bytes of memory. It removes no other sandboxes.
 func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve caisson.Size) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,13 +136,16 @@ func (a *admission) waitForMemory(ctx context.Context, id caisson.ID) error {
 	return a.memory.WaitForMemory(ctx, id)
 }
 
-// run gives up sandboxes of pools while the host has less memory available than is kept in reserve, until ctx ends.
+// run evicts sandboxes of pools while the host has less memory available than is kept in reserve, until ctx ends.
 func (a *admission) run(ctx context.Context) {
-	for a.limits.MemoryReserve > 0 {
+	if a.limits.MemoryReserve == 0 {
+		return
+	}
+	for {
 		if available, err := a.available(); err != nil {
 			a.log.ErrorContext(ctx, "the available memory is not known", "err", err)
 		} else if available < a.limits.MemoryReserve {
-			a.surplus.giveUp(ctx)
+			a.evictor.evict(ctx)
 		}
 		select {
 		case <-time.After(checkInterval):

@@ -112,7 +112,7 @@ func TestForkPoolBurst(t *testing.T) {
 	}
 }
 
-// TestForkPoolLimits: a pool gets only memory that others leave, and is given up for them.
+// TestForkPoolLimits: a pool gets only memory that other sandboxes leave, and is evicted to make room for them.
 func TestForkPoolLimits(t *testing.T) {
 	t.Parallel()
 	var available atomic.Int64
@@ -140,7 +140,7 @@ func TestForkPoolLimits(t *testing.T) {
 		}
 	}
 
-	// With less than twice the reserve, no fork is made in advance; with less than the reserve, those that were are given up.
+	// With less than twice the reserve, no fork is made in advance; with less than the reserve, existing ones are evicted.
 	available.Store(2*reserve + int64(need) - 1)
 	must(t, w.Snapshots().SetPool(w.ctx(), "snap", 1))
 	sb := w.fork(caisson.ForkRequest{})

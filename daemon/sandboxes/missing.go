@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// goneReason says why an object cannot be used that is in the store only, as after the restore of a backup, which has neither snapshots nor
+// goneReason is the reason of a failed sandbox whose files do not exist, for example because a backup was restored, which has no snapshots or
 // layers.
 const goneReason = "its files are gone from disk"
 
@@ -26,54 +26,51 @@ type missing struct {
 	log       *slog.Logger
 }
 
-// forget removes snapshots and images without files from the store, and the results of builds from templates, so that they are made again when
-// they are needed. It returns the snapshots and templates that there are then. It must be called before anything can create one.
-func (m *missing) forget(ctx context.Context) ([]*caisson.Snapshot, []*caisson.Template, error) {
-	list, err := listAll(ctx, m.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+// forget implements [Core.ForgetMissing].
+func (m *missing) forget(ctx context.Context) error {
+	snaps, err := listAll(ctx, m.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	var snaps []*caisson.Snapshot
-	for _, s := range list {
+	for _, s := range snaps {
 		if !isMissing(m.dirs.snapshotDir(s.ID)) {
-			snaps = append(snaps, s)
 			continue
 		}
 		if err := m.snapshots.Delete(ctx, caisson.AllAccounts(), string(s.ID)); err != nil {
-			return nil, nil, err
+			return err
 		}
 		m.forgot(ctx, s.Account, "snapshot", string(s.ID))
 	}
 	imgs, err := listAll(ctx, m.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, i := range imgs {
 		if !m.gone(i.Rootfs) {
 			continue
 		}
 		if err := m.images.Delete(ctx, caisson.In(i.Account), i.Reference); err != nil {
-			return nil, nil, err
+			return err
 		}
 		m.forgot(ctx, i.Account, "image", i.Reference)
 	}
 	tpls, err := listAll(ctx, m.templates, caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	for n, t := range tpls {
+	for _, t := range tpls {
 		if t.Built == nil || !m.gone(t.Built.Rootfs) {
 			continue
 		}
-		if tpls[n], err = m.templates.Update(ctx, caisson.In(t.Account), t.Name, func(t *caisson.Template) error {
+		if _, err := m.templates.Update(ctx, caisson.In(t.Account), t.Name, func(t *caisson.Template) error {
 			t.Built = nil
 			return nil
 		}); err != nil {
-			return nil, nil, err
+			return err
 		}
-		m.log.WarnContext(ctx, "the layers of a template are gone from disk; it is to be built again", "template", t.Name, "account", t.Account)
+		m.log.WarnContext(ctx, "the layers of a template are missing on disk; it will be built again", "template", t.Name, "account", t.Account)
 	}
-	return snaps, tpls, nil
+	return nil
 }
 
 // gone reports whether a layer is not in the data directory. Those of another data directory may be removed at any time.

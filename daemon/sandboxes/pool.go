@@ -3,6 +3,7 @@ package sandboxes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -30,6 +31,7 @@ type pools struct {
 	background *background.Group
 	log        *slog.Logger
 
+	forking sync.Mutex // held while a pool's fork is made, so that the limit of their memory holds
 	mu      sync.Mutex
 	filling map[poolKey]int // requests to fill each pool that is being filled; guarded by mu
 }
@@ -157,6 +159,29 @@ func matchesSpec(sb, want *caisson.Sandbox) bool {
 		(len(a.Command) == 0 && len(a.Services) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }
 
+// refillAll starts to fill the pools of all templates and snapshots, in the background.
+func (p *pools) refillAll(ctx context.Context) error {
+	snaps, err := listAll(ctx, p.planner.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	if err != nil {
+		return err
+	}
+	tpls, err := p.planner.catalog.list(ctx, caisson.AllAccounts())
+	if err != nil {
+		return err
+	}
+	for _, s := range snaps {
+		if s.Pool > 0 {
+			p.refill(forksOf(s))
+		}
+	}
+	for _, t := range tpls {
+		if t.Pool > 0 {
+			p.refill(keyOf(t))
+		}
+	}
+	return nil
+}
+
 // refill fills a pool to its size, in the background.
 func (p *pools) refill(key poolKey) {
 	p.mu.Lock()
@@ -227,12 +252,16 @@ func (p *pools) fill(ctx context.Context, key poolKey) error {
 func (p *pools) add(ctx context.Context, pl *plan) error {
 	pl.sandbox.Pooled = true
 	pl.sandbox.Spec.TTL, pl.sandbox.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
+	if pl.from != nil {
+		p.forking.Lock()
+		defer p.forking.Unlock()
+	}
 	sb, err := p.creator.execute(ctx, pl)
 	if err != nil || pl.from == nil {
 		return err
 	}
 	if sb.Reason != "" {
-		return errors.Join(errors.New(sb.Reason), p.remover.discard(ctx, sb.ID, "without the memory of its snapshot", isPooled))
+		return errors.Join(fmt.Errorf("the fork started without the memory of its snapshot: %s", sb.Reason), p.remover.discard(ctx, sb.ID, "without the memory of its snapshot", isPooled))
 	}
 	return p.admission.waitForMemory(ctx, sb.ID)
 }

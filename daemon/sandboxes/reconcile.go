@@ -79,25 +79,6 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 	return garbage, nil
 }
 
-// refillPools starts to fill the pools of all templates and snapshots, in the background. It first removes those without files.
-func (r *reconciler) refillPools(ctx context.Context) error {
-	snaps, tpls, err := r.missing.forget(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range snaps {
-		if s.Pool > 0 {
-			r.pools.refill(forksOf(s))
-		}
-	}
-	for _, t := range tpls {
-		if t.Pool > 0 {
-			r.pools.refill(keyOf(t))
-		}
-	}
-	return nil
-}
-
 // garbage removes what belongs to no object of the store.
 type garbage struct {
 	runtime interface {

@@ -422,6 +422,11 @@ func TestFilesGone(t *testing.T) {
 		must(t, os.RemoveAll(filepath.Join(w.dir, dir)))
 	}
 	w.restart()
+	// Without a restore, a file system may only not be mounted: nothing is removed.
+	got(w.Snapshots().GetSnapshot(w.ctx(), string(snap.ID)))(t)
+	got(w.store.Store.Images().Get(w.ctx(), caisson.In("local"), "gone"))(t)
+	must(t, w.ForgetMissing(w.ctx()))
+	w.restart()
 	for _, sb := range boxes {
 		if now := got(w.Sandboxes().Get(w.ctx(), string(sb.ID)))(t); now.State != caisson.Failed || now.Reason == "" {
 			t.Errorf("what was %s is %s: %s", sb.State, now.State, now.Reason)

@@ -217,7 +217,7 @@ func New(cfg Config) (*Core, error) {
 		network: network, unresolved: unresolved,
 	}
 	admission := &admission{
-		limits: cfg.Limits, runtime: runtime, memory: memory, surplus: &surplus{states, remover, dirs, log},
+		limits: cfg.Limits, runtime: runtime, memory: memory, evictor: &evictor{states, remover, dirs, log},
 		available: cfg.Host.Available, free: cfg.Host.Free, background: background, log: log, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{},
 	}
 	resolver := &resolver{
@@ -301,6 +301,11 @@ func New(cfg Config) (*Core, error) {
 	}, nil
 }
 
+// ForgetMissing removes snapshots and images without files from the store, and the build results of templates whose layers are missing, so that
+// they are built again on the next use. It is for the first start after the restore of a backup, before Reconcile: at other times a file
+// system of the data directory may only not be mounted.
+func (c *Core) ForgetMissing(ctx context.Context) error { return c.reconciler.missing.forget(ctx) }
+
 // Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked
 // as failed, incomplete changes are completed or rolled back, and processes and directories of unknown sandboxes are
 // removed and returned. netns opens the network namespace of a running sandbox, for its wire. Reconcile must return
@@ -310,7 +315,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	if err != nil {
 		return garbage, err
 	}
-	if err := c.reconciler.refillPools(ctx); err != nil {
+	if err := c.reconciler.pools.refillAll(ctx); err != nil {
 		return garbage, err
 	}
 	c.background.Start(c.expiry.run)

@@ -26,7 +26,7 @@ type Templates struct {
 	events    caisson.Publisher
 	pools     *pools
 	builder   *builder
-	builds    keylock.Locks // held while a template is built: account/name and, after it, account/key of the build
+	builds    keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
 }
 
 var _ caisson.Templates = (*Templates)(nil)
@@ -255,7 +255,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return tpl, nil
 	}
 	// Concurrent builds of templates with the same set-up wait here, and then use its result.
-	releaseKey, err := t.builds.Acquire(ctx, tpl.Account+"/"+key)
+	releaseKey, err := t.builds.Acquire(ctx, tpl.Account+"//"+key)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -39,13 +40,12 @@ type codexTurn struct {
 
 // codexNotification has the parameters of all notifications that the client uses.
 type codexNotification struct {
-	Thread    string          `json:"threadId"`
-	Delta     string          `json:"delta"`
-	Message   string          `json:"message"`
-	Item      json.RawMessage `json:"item"`
-	Turn      codexTurn       `json:"turn"`
-	WillRetry bool            `json:"willRetry"`
-	Error     struct {
+	Thread  string          `json:"threadId"`
+	Delta   string          `json:"delta"`
+	Message string          `json:"message"`
+	Item    json.RawMessage `json:"item"`
+	Turn    codexTurn       `json:"turn"`
+	Error   struct {
 		Message string `json:"message"`
 	} `json:"error"`
 	Plan []struct {
@@ -139,13 +139,17 @@ func (c *codexClient) result(end codexTurn) error {
 	return fmt.Errorf("the agent reports that its turn has the status %s", shortLine(end.Status))
 }
 
-// handle handles the notifications of the server. Its requests ask for permissions, for which it has no reason, and are refused.
+// handle handles the notifications of the server. Its requests, which ask for permissions, are refused: the thread has all of them.
 func (c *codexClient) handle(method string, params json.RawMessage) (any, error) {
 	var n codexNotification
 	if err := json.Unmarshal(params, &n); err != nil {
 		return nil, &rpcError{Code: rpcBadParams, Message: err.Error()}
 	}
-	if method == "configWarning" || !c.started.Load() || n.Thread != "" && n.Thread != c.thread { // of a thread that the agent has started for a task
+	if !slices.Contains(codexNotifications, method) {
+		return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + shortLine(method)}
+	}
+	// Notifications of other threads, which the agent starts for sub-tasks, are ignored.
+	if !c.started.Load() || n.Thread != "" && n.Thread != c.thread {
 		return nil, nil
 	}
 	s := c.state
@@ -177,10 +181,13 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 		case c.end <- n.Turn:
 		default: // it has ended already
 		}
-	default:
-		return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + shortLine(method)}
 	}
 	return nil, nil
+}
+
+// codexNotifications are the notifications that the client uses.
+var codexNotifications = []string{
+	"item/agentMessage/delta", "item/started", "item/completed", "turn/plan/updated", "thread/tokenUsage/updated", "error", "warning", "turn/completed",
 }
 
 // codexItemTypes are the types of items that the client uses, with their names in the output of "codex exec --json".

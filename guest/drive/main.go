@@ -92,7 +92,7 @@ func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *o
 	case errors.Is(cause, errTime) && unready != nil:
 		end.Error = newError(caisson.RunTimeout, unready.Error())
 	case errors.Is(cause, errTime):
-		end.Error = newError(caisson.RunTimeout, "the agent was not done after "+t.Time.String())
+		end.Error = newError(caisson.RunTimeout, t.TimeoutMessage())
 	case errors.Is(cause, errCancelled):
 		end.Error = newError(caisson.RunAborted, errCancelled.Error())
 	case errors.Is(cause, errReader):

@@ -37,6 +37,9 @@ func Decode(b []byte) (*Task, error) {
 	return t, t.check()
 }
 
+// TimeoutMessage returns the beginning of the error of a task whose agent was not done in time.
+func (t *Task) TimeoutMessage() string { return "the agent was not done after " + t.Time.String() }
+
 // check returns an error for tasks that no driver could start.
 func (t *Task) check() error {
 	switch {

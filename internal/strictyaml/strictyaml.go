@@ -169,7 +169,7 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 		}
 		e := reflect.New(v.Type().Elem()).Elem()
 		if e.Kind() == reflect.String && val.Kind == yaml.MappingNode && len(val.Content) > 0 {
-			d.fault(join(path, key.Value), val, "must be a single value; if it has keys of its own, write them with a dot, as in %.40s.%.40s", key.Value, val.Content[0].Value)
+			d.fault(join(path, key.Value), val, "must be a single value, not a mapping; in events, write keys with a dot, as in %.40s.%.40s", key.Value, val.Content[0].Value)
 			continue
 		}
 		d.value(join(path, key.Value), val, e)

@@ -77,7 +77,7 @@ func TestFaults(t *testing.T) {
 		{"tab", "nested:\n\tdeep: 1\n", []string{"not valid YAML: line 2", "cannot be indented with tabs"}},
 		{"unknown deep", "name: x\nnested:\n  dep: 1\n", []string{"nested.dep: unknown key", "(line 3)"}},
 		{"plural", "names: x\n", []string{"names: unknown key; did you mean name? Known are"}},
-		{"keys below a text", "env: {A: {b: c}}\n", []string{"env.A: must be a single value; if it has keys of its own, write them with a dot, as in A.b (line 1)"}},
+		{"keys below a text", "env: {A: {b: c}}\n", []string{"env.A: must be a single value, not a mapping; in events, write keys with a dot, as in A.b (line 1)"}},
 		{"in list", "steps:\n- run: [a]\n- rum: [b]\n", []string{"steps[1].rum: unknown key", "(line 3)"}},
 		{"double", "name: a\nname: b\n", []string{"name: key appears twice (line 2)"}},
 		{"double in map", "env: {A: 1, A: 2}\n", []string{"env.A: key appears twice"}},

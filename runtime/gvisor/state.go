@@ -112,8 +112,8 @@ func adopt(r *Runtime) error {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
-		if err == nil && json.Unmarshal(data, &s.state) == nil && filepath.Dir(s.state.Cgroup) != r.cfg.Cgroup {
-			s.state = state{} // of another instance, whose data directory was copied: its processes are not this one's
+		if err != nil || json.Unmarshal(data, &s.state) != nil || filepath.Dir(s.state.Cgroup) != r.cfg.Cgroup {
+			s.state = state{} // not readable, or of the instance whose data directory was copied
 		}
 		if s.state.Main.alive() {
 			s.done = make(chan struct{})

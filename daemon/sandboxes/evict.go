@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// surplus are the sandboxes of pools, which are given up when the host has no room for others.
-type surplus struct {
+// evictor evicts sandboxes of pools when the host has no room for others.
+type evictor struct {
 	states  states
 	remover *remover
 	dirs    dirs
@@ -18,13 +18,13 @@ type surplus struct {
 }
 
 // list returns the running sandboxes of all pools.
-func (s *surplus) list(ctx context.Context) ([]*caisson.Sandbox, error) {
+func (s *evictor) list(ctx context.Context) ([]*caisson.Sandbox, error) {
 	list, err := s.states.list(ctx, caisson.AllAccounts())
 	return slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.State != caisson.Running }), err
 }
 
 // memory returns how much memory the forks in pools have, in bytes: that of the checkpoints from which they were restored.
-func (s *surplus) memory(ctx context.Context) (sum caisson.Size, err error) {
+func (s *evictor) memory(ctx context.Context) (sum caisson.Size, err error) {
 	list, err := s.list(ctx)
 	size := map[caisson.ID]caisson.Size{} // by snapshot
 	for _, sb := range list {
@@ -39,8 +39,8 @@ func (s *surplus) memory(ctx context.Context) (sum caisson.Size, err error) {
 	return sum, err
 }
 
-// giveUp removes a sandbox of a pool, and reports whether there was one. Forks are given up first, because they have most memory.
-func (s *surplus) giveUp(ctx context.Context) bool {
+// evict removes a sandbox of a pool, and reports whether there was one. Forks are removed first, because they have most memory.
+func (s *evictor) evict(ctx context.Context) bool {
 	list, err := s.list(ctx)
 	if err != nil || len(list) == 0 {
 		return false
@@ -48,8 +48,8 @@ func (s *surplus) giveUp(ctx context.Context) bool {
 	sb := slices.MaxFunc(list, func(a, b *caisson.Sandbox) int {
 		return cmp.Or(cmp.Compare(len(a.Parent), len(b.Parent)), a.CreatedAt.Compare(b.CreatedAt))
 	})
-	if err := s.remover.discard(ctx, sb.ID, "given up because the host has no room", isPooled); err != nil {
-		s.log.WarnContext(ctx, "a sandbox of a pool could not be given up", "sandbox", sb.ID, "err", err)
+	if err := s.remover.discard(ctx, sb.ID, "evicted from the pool because the host has no room", isPooled); err != nil {
+		s.log.WarnContext(ctx, "a sandbox of a pool could not be evicted", "sandbox", sb.ID, "err", err)
 		return false
 	}
 	return true
