@@ -99,6 +99,32 @@ sleep 0.5; echo kept > file; echo kept > /tmp/file; `
 	}
 }
 
+// TestServicesOutliveRuns tests that a service which starts during a run, and what it has started, keep running at the run's end,
+// at which the agent's own processes are killed.
+func TestServicesOutliveRuns(t *testing.T) {
+	t.Parallel()
+	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell})
+	first := h.succeeds("--session", "s", "sh", "cp /bin/sleep /tmp/stray; cp /bin/sleep /tmp/child; echo made")
+	box := string(first.Result.Sandbox)
+	id := h.begin("--session", "s", "sh", "setsid /tmp/stray 3000 > /dev/null 2>&1 & while ! test -e /tmp/end; do sleep 0.1; done; "+lookForOthers)
+	h.waitFor(func() bool {
+		return strings.Contains(h.run("exec", box, "--", "sh", "-c", lookForOthers).stdout, "stray")
+	})
+	h.ok("service", "apply", box, "--id", "dev", "--", "sh", "-c", "/tmp/child 3000 & wait")
+	dev := h.service(box, "dev", isReady)
+	h.sh(box, "touch /tmp/end")
+	if r := h.ended(id); r.State != caisson.RunSucceeded || !strings.Contains(r.Result.Answer, "1 stray") || !strings.Contains(r.Result.Answer, "1 child") {
+		t.Fatalf("the run is %+v", r.Result)
+	}
+	h.ok("sandbox", "wake", box)
+	if s := h.service(box, "dev", isReady); s.PID != dev.PID || s.Restarts != 0 {
+		t.Errorf("after the run the service is %+v, not %+v", s, dev)
+	}
+	if list := h.sh(box, lookForOthers); strings.Contains(list, "stray") || !strings.Contains(list, "1 child") {
+		t.Errorf("after the run the processes are %s", list)
+	}
+}
+
 // TestPromise9Sessions tests that a session belongs to one user of one account with one agent: sessions with the same
 // name share nothing.
 func TestPromise9Sessions(t *testing.T) {

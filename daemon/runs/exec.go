@@ -21,6 +21,7 @@ import (
 type guestExec struct {
 	processes caisson.Processes
 	lifecycle caisson.Sandboxes
+	services  caisson.Services
 	grace     time.Duration // time that an agent has to exit after a request to stop
 	log       *slog.Logger
 }
@@ -142,17 +143,24 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
 }
 
-// killNew kills the processes that are not in before, except the background processes that the agent declares. If
-// processes survive, the sandbox is stopped, which keeps its files.
+// killNew kills the processes that are not in before, except those of services and the background processes that the agent
+// declares. If processes survive, the sandbox is stopped, which keeps its files.
 func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
 	for wait := time.Millisecond; wait < killTimeout/2; wait *= 2 {
 		list, err := g.processes.ListProcesses(ctx, string(id))
 		if err != nil {
 			return false, err
 		}
+		isOld := func(p caisson.ProcessInfo) bool {
+			return before[p.PID] || p.PID == 1 || slices.Contains(a.Background, p.Command)
+		}
+		if !slices.ContainsFunc(list, func(p caisson.ProcessInfo) bool { return !isOld(p) }) {
+			return false, nil
+		}
+		ofServices := g.serviceProcesses(ctx, id, list)
 		left := 0
 		for _, p := range list {
-			if before[p.PID] || p.PID == 1 || slices.Contains(a.Background, p.Command) {
+			if isOld(p) || ofServices[p.PID] {
 				continue
 			}
 			left++
@@ -168,6 +176,41 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 	g.log.WarnContext(ctx, "processes that an agent left running could not be killed; its sandbox is stopped", "sandbox", id)
 	_, err = g.lifecycle.Stop(ctx, string(id), 0)
 	return err == nil, err
+}
+
+// serviceProcesses returns which processes of list belong to the sandbox's services: the main process of each service, its
+// supervisor, and what it has started. What the agent's own service has started belongs to the agent and is not included. It must
+// be called after the processes were listed, so that each service among them is known. The sandbox reports its services, and a
+// hostile one can report other processes, which then keep running at the sandbox's expense, like background processes. Without a
+// report there are none.
+func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []caisson.ProcessInfo) map[int]bool {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	services, err := g.services.ListServices(ctx, string(id))
+	if err != nil {
+		g.log.WarnContext(ctx, "the services of a sandbox are not known; those that started during a run end with it", "sandbox", id,
+			"err", err)
+		return nil
+	}
+	parents := make(map[int]int, len(list))
+	for _, p := range list {
+		parents[p.PID] = p.PPID
+	}
+	found, whole := map[int]bool{}, map[int]bool{}
+	for _, s := range services {
+		if s.PID > 1 {
+			found[s.PID], found[parents[s.PID]] = true, true
+			whole[s.PID] = s.ID != caisson.AgentService
+		}
+	}
+	for _, p := range list {
+		for pid, depth := p.PID, 0; pid > 1 && depth < len(list); pid, depth = parents[pid], depth+1 {
+			if whole[pid] {
+				found[p.PID] = true
+			}
+		}
+	}
+	return found
 }
 
 // killTimeout is how long the processes that an agent has left may take to exit.

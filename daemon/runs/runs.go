@@ -214,7 +214,9 @@ func New(cfg Config) *Core {
 	subRuns := &subRuns{runs: runs, live: live}
 	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
 	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
-	guestExec := &guestExec{processes: boxes.Processes, lifecycle: boxes.Lifecycle, grace: limits.Grace, log: cfg.Log}
+	guestExec := &guestExec{
+		processes: boxes.Processes, lifecycle: boxes.Lifecycle, services: boxes.Services, grace: limits.Grace, log: cfg.Log,
+	}
 	sessions := &sessions{
 		table: sessionTable, runs: runs, sandboxes: sandboxTable, lifecycle: boxes.Lifecycle, live: live, limits: limits, events: cfg.Events,
 		log: cfg.Log,
