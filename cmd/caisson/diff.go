@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -84,9 +82,7 @@ func (c *diffCmd) runPatch(ctx context.Context, a *app, api api) (bool, error) {
 		return false, nil
 	}
 	a.infof("caisson: the run had a copy of the directory; to apply its changes there: caisson diff %s | git apply", id)
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.WriteString(out, run.Result.Patch)
-	return true, errors.Join(err, end())
+	return true, copySafely(a, a.out, strings.NewReader(run.Result.Patch), safetext.Log)
 }
 
 // warnTruncated prints a warning to standard error if the list of changes in d is incomplete.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"path"
 	"strconv"
 	"strings"
@@ -114,17 +113,7 @@ func (c *filesCatCmd) ProvidePlace() (sandboxPath, error) {
 }
 
 func (c *filesCatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
-	r, err := api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit))
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	return err
+	return asLog(a)(api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit)))
 }
 
 // filesWriteCmd writes a file.

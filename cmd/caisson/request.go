@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // asList returns a function to which the result of a request is passed: asList(a, cols)(api.ListRuns(…)). It prints the result
@@ -36,6 +38,17 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 			return err
 		}
 		return printDone(a, v, id(v))
+	}
+}
+
+// asLog is like asList, for requests whose result is a text, which it copies to standard output.
+func asLog(a *app) func(io.ReadCloser, error) error {
+	return func(r io.ReadCloser, err error) error {
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		return copySafely(a, a.out, r, safetext.Log)
 	}
 }
 

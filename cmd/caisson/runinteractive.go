@@ -82,11 +82,7 @@ func (i interactiveRun) opened(ctx context.Context, run *caisson.Run) (*caisson.
 			}
 		}
 	}()
-	err = v.follow(shown, run.Attempt)
-	if endErr := v.end(); err == nil {
-		err = endErr
-	}
-	if err != nil {
+	if err := v.follow(shown, run.Attempt); err != nil {
 		return nil, err
 	}
 	return i.api.GetRun(ctx, run.ID)

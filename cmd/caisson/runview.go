@@ -53,12 +53,7 @@ func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
 	if err != nil {
 		return err
 	}
-	v := newRunView(a.app)
-	err = v.follow(events, run.Attempt)
-	if endErr := v.end(); err == nil {
-		err = endErr
-	}
-	return err
+	return newRunView(a.app).follow(events, run.Attempt)
 }
 
 // The output formats of a run.
@@ -126,8 +121,13 @@ func sameFile(a, b any) bool {
 	return os.SameFile(infos[0], infos[1])
 }
 
-// follow shows events until the channel is closed; events of attempts before attempt are skipped.
-func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
+// follow shows events until the channel is closed, and then completes the output; events of attempts before attempt are skipped.
+func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) (err error) {
+	defer func() {
+		if endErr := v.end(); err == nil {
+			err = endErr
+		}
+	}()
 	var tick <-chan time.Time
 	if v.live {
 		t := time.NewTicker(redrawInterval)

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"io"
 	"strconv"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -171,15 +169,5 @@ func (c *serviceLogsCmd) Help() string {
 }
 
 func (c *serviceLogsCmd) Run(ctx context.Context, a *app, api api) error {
-	r, err := api.ServiceLogs(ctx, c.Sandbox, c.Service, c.Follow)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	return err
+	return asLog(a)(api.ServiceLogs(ctx, c.Sandbox, c.Service, c.Follow))
 }
