@@ -262,11 +262,12 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	if err != nil {
 		return nil
 	}
+	var all caisson.Filter
 	switch kind {
 	case "sandbox":
-		return namesOf(func(s *caisson.Sandbox) string { return s.Name }, sandboxID)(allSandboxes(ctx, api, caisson.Filter{}))
+		return namesOf(func(s *caisson.Sandbox) string { return s.Name }, sandboxID)(allPages(ctx, all, sandboxID, api.List))
 	case "snapshot":
-		return namesOf(func(s *caisson.Snapshot) string { return s.Name }, snapshotID)(allSnapshots(ctx, api, caisson.Filter{}))
+		return namesOf(func(s *caisson.Snapshot) string { return s.Name }, snapshotID)(allPages(ctx, all, snapshotID, api.ListSnapshots))
 	case "template":
 		return namesOf(templateName)(api.ListTemplates(ctx))
 	case "image":
@@ -284,9 +285,9 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	case "repo":
 		return namesOf(repoName)(api.ListRepos(ctx))
 	case "volume":
-		return namesOf(volumeName, volumeID)(allVolumes(ctx, api, caisson.Filter{}))
+		return namesOf(volumeName, volumeID)(allPages(ctx, all, volumeID, api.ListVolumes))
 	case "route":
-		return namesOf(routeName, routeID)(allRoutes(ctx, api, caisson.Filter{}))
+		return namesOf(routeName, routeID)(allPages(ctx, all, routeID, api.ListRoutes))
 	case "delivery":
 		return namesOf(deliveryID)(firstPage(api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})))
 	case "session":

@@ -21,7 +21,8 @@ func (c *psCmd) Help() string { return examples("caisson ps", "caisson ps web") 
 
 func (c *psCmd) Run(ctx context.Context, a *app, api api) error {
 	if c.Sandbox == "" {
-		return asList(a, sandboxColumns())(allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running}}))
+		running := caisson.Filter{States: []caisson.State{caisson.Running}}
+		return asList(a, sandboxColumns())(allPages(ctx, running, sandboxID, api.List))
 	}
 	return asList(a, []column[caisson.ProcessInfo]{
 		{name: "PID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PID) }},

@@ -132,11 +132,7 @@ func (c *routeLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "SANDBOX", value: func(r *caisson.Route) string { return r.Spec.Sandbox }},
 		{name: "PORT", value: func(r *caisson.Route) string { return strconv.Itoa(r.Spec.Port) }},
 		{name: "AUTH", value: func(r *caisson.Route) string { return r.Spec.Auth.Kind }},
-	})(allRoutes(ctx, api, caisson.Filter{}))
-}
-
-func allRoutes(ctx context.Context, api caisson.Routes, f caisson.Filter) ([]*caisson.Route, error) {
-	return allPages(f, routeID, func(f caisson.Filter) ([]*caisson.Route, bool, error) { return api.ListRoutes(ctx, f) })
+	})(allPages(ctx, caisson.Filter{}, routeID, api.ListRoutes))
 }
 
 // routeShowCmd shows one route.

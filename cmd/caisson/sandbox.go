@@ -80,12 +80,7 @@ func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 }
 
 func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
-	return asList(a, sandboxColumns())(allSandboxes(ctx, api, f))
-}
-
-// allSandboxes requests all pages of sandboxes.
-func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) ([]*caisson.Sandbox, error) {
-	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
+	return asList(a, sandboxColumns())(allPages(ctx, f, sandboxID, api.List))
 }
 
 // parseStates parses names of states of sandboxes.

@@ -74,7 +74,7 @@ func (c *volumeLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api
 		{name: "FILES", value: counted(func(v *caisson.Volume) string { return strconv.FormatInt(v.Files, 10) })},
 		{name: "SANDBOX", value: func(v *caisson.Volume) string { return string(v.Sandbox) }},
 		{name: "USED", value: func(v *caisson.Volume) string { return ago(v.UsedAt) }},
-	})(allVolumes(ctx, api, f))
+	})(allPages(ctx, f, volumeID, api.ListVolumes))
 }
 
 // ago returns how long ago t was, "never" if t is zero.
@@ -83,10 +83,6 @@ func ago(t time.Time) string {
 		return "never"
 	}
 	return age(t) + " ago"
-}
-
-func allVolumes(ctx context.Context, api caisson.Volumes, f caisson.Filter) ([]*caisson.Volume, error) {
-	return allPages(f, volumeID, func(f caisson.Filter) ([]*caisson.Volume, bool, error) { return api.ListVolumes(ctx, f) })
 }
 
 // volumeShowCmd shows one volume.
