@@ -312,31 +312,20 @@ func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
 // readLine prompts for a line. It reads no byte after it, because a key may follow. The terminal delivers whole lines.
 func (s *setup) readLine(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(s.err, prompt)
-	type line struct {
-		text []byte
-		err  error
-	}
-	typed := make(chan line, 1)
-	go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
-		var l line
-		for b := make([]byte, 1); l.err == nil && len(l.text) < maxLine; {
-			if _, l.err = s.in.Read(b); l.err == nil {
-				if b[0] == '\n' {
-					break
-				}
-				l.text = append(l.text, b[0])
+	text, err := await(ctx, func() (line []byte, err error) {
+		for b := make([]byte, 1); len(line) < maxLine; line = append(line, b[0]) {
+			if _, err := s.in.Read(b); err != nil || b[0] == '\n' {
+				return line, err
 			}
 		}
-		typed <- l
-	}()
-	select {
-	case <-ctx.Done():
+		return line, nil
+	})
+	switch {
+	case ctx.Err() != nil:
 		fmt.Fprintln(s.err)
 		return "", context.Cause(ctx)
-	case l := <-typed:
-		if l.err != nil {
-			return "", caisson.Invalidf("setup", "the input ended before setup did; nothing was written")
-		}
-		return strings.TrimSpace(string(l.text)), nil
+	case err != nil:
+		return "", caisson.Invalidf("setup", "the input ended before setup did; nothing was written")
 	}
+	return strings.TrimSpace(string(text)), nil
 }

@@ -185,39 +185,27 @@ func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, mea
 // promptKey prints question and reads lines until one consists of one of the keys in can, which it returns. The end of the input
 // is an error.
 func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, error) {
-	type line struct {
-		text string
-		err  error
-	}
 	for {
 		prompt := colorize(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "
 		if _, err := io.WriteString(r.out, prompt); err != nil {
 			return 0, err
 		}
-		typed := make(chan line, 1)
-		go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
+		text, err := await(ctx, func() (string, error) {
 			if r.onPanic != nil {
 				defer r.onPanic()
 			}
-			s, err := r.in.ReadString('\n')
-			typed <- line{s, err}
-		}()
-		var l line
-		select {
-		case <-ctx.Done():
+			return r.in.ReadString('\n')
+		})
+		switch answer := strings.ToLower(strings.TrimSpace(text)); {
+		case ctx.Err() != nil:
 			fmt.Fprintln(r.out)
 			return 0, context.Cause(ctx)
-		case l = <-typed:
-		}
-		answer := strings.ToLower(strings.TrimSpace(l.text))
-		if len(answer) == 1 && strings.Contains(can, answer) {
+		case len(answer) == 1 && strings.Contains(can, answer):
 			return answer[0], nil
-		}
-		if errors.Is(l.err, io.EOF) {
+		case errors.Is(err, io.EOF):
 			return 0, caisson.Errorf(caisson.Conflict, "the review ended before its end; nothing was applied")
-		}
-		if l.err != nil {
-			return 0, l.err
+		case err != nil:
+			return 0, err
 		}
 	}
 }
