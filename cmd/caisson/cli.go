@@ -93,7 +93,7 @@ type app struct {
 	globals    globals   // the global flags; before parsing has succeeded, only Output is set
 	interrupts *interrupts
 	parser     *kong.Kong
-	cfg        *config // nil before the first call of [app.config]
+	cfg        *config // nil before the first call of [connection], which all commands with a parameter of type api have made
 	restore    func()  // restores the terminal; nil before rawTerminal was called
 }
 

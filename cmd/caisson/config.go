@@ -385,21 +385,8 @@ func firstNonEmpty(ss ...string) string {
 	return ""
 }
 
-// config returns the validated settings of this invocation, which it loads once.
-func (a *app) config() (*config, error) {
-	if a.cfg != nil {
-		return a.cfg, nil
-	}
-	c, err := configOrDefaults(a)
-	if err == nil && c.missing {
-		a.cfg = nil
-		return nil, c.missingError()
-	}
-	return c, err
-}
-
-// configOrDefaults is config for commands that can do without the file that was named, or write it: if it is missing, the settings have
-// their defaults, and config returns them from now on.
+// configOrDefaults is like [connection], for commands that can do without the file that was named, or write it: if it is missing,
+// the settings have their defaults, and connection returns them from now on.
 func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
@@ -412,10 +399,17 @@ func configOrDefaults(a *app) (*config, error) {
 	return c, nil
 }
 
-// connection returns the settings of this invocation. If they are invalid while the daemon that they name serves, it returns those with
-// which that is found, and warns: commands must still reach a running daemon when the file has an error.
+// connection returns the validated settings of this invocation, which it loads once. If they are invalid while the daemon that
+// they name serves, it returns those with which that is found, and warns: commands must still reach a running daemon when the
+// file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
-	c, invalid := a.config()
+	if a.cfg != nil {
+		return a.cfg, nil
+	}
+	c, invalid := configOrDefaults(a)
+	if invalid == nil && c.missing {
+		a.cfg, invalid = nil, c.missingError()
+	}
 	if invalid == nil {
 		return c, nil
 	}

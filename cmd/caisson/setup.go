@@ -58,12 +58,10 @@ func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 	return s, nil
 }
 
-func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
-	own, err := a.cfg.ownProviders()
-	if err != nil {
+func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err error) {
+	if s.keys, err = newKeyStore(a, api); err != nil {
 		return err
 	}
-	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	p, list, err := s.provider(ctx)
 	if err != nil {
 		return err
@@ -124,7 +122,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 		return s.compatibleServer(ctx)
 	}
 	v := providerVariables[i]
-	p = s.keys.provider(v.provider)
+	p = providerOf(s.keys.offer, v.provider)
 	stored, err := s.hasKey(ctx, p.Credential)
 	if err != nil {
 		return p, nil, err
@@ -134,11 +132,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 		if err != nil {
 			return p, nil, err
 		}
-		base := ""
-		if v.baseURL != "" {
-			base = s.getenv(v.baseURL)
-		}
-		own, models, err := s.keys.server(ctx, v, base, key)
+		own, models, err := s.keys.server(ctx, v, key)
 		if err != nil {
 			return p, nil, err
 		}
