@@ -18,17 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/durable"
 )
 
-// ownDaemon provides the daemon of the data directory, as [daemonCmd] does for its subcommands.
-type ownDaemon struct{}
-
-// ProvideDaemon returns the daemon of the data directory.
-func (ownDaemon) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(ctx, a)
-}
-
 // backupCmd writes a backup.
 type backupCmd struct {
-	ownDaemon
 	File string `arg:"" help:"File to write; it must not exist. - writes to standard output." complete:"file"`
 }
 
@@ -189,7 +180,6 @@ func (m *measured) Read(b []byte) (int, error) {
 
 // restoreCmd restores a backup.
 type restoreCmd struct {
-	ownDaemon
 	File string `arg:"" help:"File that caisson backup has written; - reads standard input." complete:"file"`
 }
 

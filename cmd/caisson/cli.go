@@ -120,6 +120,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
 		kong.BindToProvider(a.connect),
+		kong.BindToProvider(newLocalDaemon),
 	)
 	if err != nil {
 		return err

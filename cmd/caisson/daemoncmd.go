@@ -39,8 +39,9 @@ type localDaemon struct {
 	cfg *config
 }
 
-// ProvideDaemon returns the daemon of the data directory. These commands do not act on daemons elsewhere.
-func (c *daemonCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+// newLocalDaemon returns the daemon of the data directory. Kong calls it for commands whose Run method has a parameter of this
+// type; they do not act on daemons elsewhere.
+func newLocalDaemon(ctx context.Context, a *app) (*localDaemon, error) {
 	cfg, err := connection(ctx, a)
 	if err != nil {
 		return nil, err
@@ -58,13 +59,9 @@ func (d *localDaemon) client(ctx context.Context) (api, error) {
 		return nil, err
 	}
 	if !up {
-		return nil, d.noneRuns()
+		return nil, caisson.Errorf(caisson.Unavailable, "no daemon runs for %s; commands start one when they need it, and caisson serve keeps one", d.cfg.DataDir)
 	}
 	return newClient(d.cfg, nil, nil)
-}
-
-func (d *localDaemon) noneRuns() error {
-	return caisson.Errorf(caisson.Unavailable, "no daemon runs for %s; commands start one when they need it, and caisson serve keeps one", d.cfg.DataDir)
 }
 
 // daemonStatusCmd shows the state of the daemon.
