@@ -248,13 +248,13 @@ func (k *completer) values(v *kong.Value) []string {
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
-		return strings.Split(joinStates(caisson.States(), " "), " ")
+		return namesOfStates(caisson.States())
 	case "runstate":
-		return strings.Split(joinStates(runStates, " "), " ")
+		return namesOfStates(runStates)
 	case "workspacestate":
-		return strings.Split(joinStates(workspaceStates, " "), " ")
+		return namesOfStates(workspaceStates)
 	case "deliverystate":
-		return strings.Split(joinStates(deliveryStates, " "), " ")
+		return namesOfStates(deliveryStates)
 	case "logged":
 		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}

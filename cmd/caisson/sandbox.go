@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,29 +76,18 @@ func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 	if f.Labels, err = parseLabels(c.Label); err != nil {
 		return f, err
 	}
-	f.States, err = parseStates(c.State)
-	return f, err
+	known := caisson.States()
+	for _, s := range c.State {
+		if !slices.Contains(known, caisson.State(s)) {
+			return f, caisson.Invalidf("state", "%.40q is not a state; known are %v", s, known)
+		}
+		f.States = append(f.States, caisson.State(s))
+	}
+	return f, nil
 }
 
 func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
 	return asList(a, sandboxColumns())(allPages(ctx, f, sandboxID, api.List))
-}
-
-// parseStates parses names of states of sandboxes.
-func parseStates(names []string) ([]caisson.State, error) {
-	var states []caisson.State
-	known := caisson.States()
-next:
-	for _, n := range names {
-		for _, s := range known {
-			if string(s) == n {
-				states = append(states, s)
-				continue next
-			}
-		}
-		return nil, caisson.Invalidf("state", "%.40q is not a state; known are %v", n, known)
-	}
-	return states, nil
 }
 
 // sandboxArg is the argument that identifies a sandbox.
