@@ -112,7 +112,7 @@ func agentRows(g *caisson.Agent) [][2]string {
 	}
 	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
 		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())},
-		[2]string{"Pool", unlessZero(g.Status.Pool, strconv.Itoa(g.Status.Pool))})
+		[2]string{"Pool", number(g.Status.Pool)})
 	return rows
 }
 

@@ -172,12 +172,7 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[*caisson.Budget]{
 		{name: "BUDGET", value: keyOfBudget},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
-		{name: "USD", value: func(b *caisson.Budget) string {
-			if b.Limits.USD == nil {
-				return ""
-			}
-			return b.Limits.USD.String()
-		}},
+		{name: "USD", value: func(b *caisson.Budget) string { return textOf(b.Limits.USD) }},
 		{name: "USED", value: func(b *caisson.Budget) string { return b.Used.USD.String() }},
 		{name: "HELD", value: func(b *caisson.Budget) string { return b.Held.USD.String() }},
 		{name: "TOKENS", value: func(b *caisson.Budget) string { return formatCount(b.Limits.Tokens) }},

@@ -56,7 +56,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return firstNonEmpty(m.Upstream, m.Alias) }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
+		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return number(m.Context) }},
 		{name: "PROBLEM", wrap: true, value: func(m caisson.GatewayModel) string { return m.Problem }},
 	})(api.ListModels(ctx))
 }
@@ -70,14 +70,6 @@ func remoteGateway(ctx context.Context, api api) string {
 	gateway, _ := st.Settings.InForce["gateway"].(map[string]any)
 	url, _ := gateway["remoteURL"].(string)
 	return safetext.Escape(url)
-}
-
-// tokenCount formats a number of tokens; 0 means that it is unknown and is formatted as "".
-func tokenCount(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // modelPricesCmd lists imported prices.
@@ -98,7 +90,7 @@ func (c *modelPricesCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "PROVIDER", value: func(p caisson.ListedPrice) string { return p.Provider }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return tokenCount(p.Context) }},
+		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return number(p.Context) }},
 		{name: "SOURCE", value: func(p caisson.ListedPrice) string { return p.Source }},
 		{name: "AGE", value: func(p caisson.ListedPrice) string { return age(p.At) }},
 	})(api.ListPrices(ctx, c.Match))

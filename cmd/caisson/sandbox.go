@@ -112,16 +112,12 @@ func (c *sandboxShowCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 func sandboxRows(s *caisson.Sandbox) [][2]string {
-	exit := ""
-	if s.Exit != nil {
-		exit = s.Exit.String()
-	}
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", nameInList(s.Name, s.Pooled)}, {"Account", s.Account},
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
 		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},
-		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", textOf(s.Exit)}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 
@@ -137,9 +133,9 @@ func specRows(s caisson.Spec) [][2]string {
 		{"User", s.User},
 		{"CPUs", unlessZero(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
 		{"Memory", unlessZero(r.Memory, r.Memory.String())},
-		{"PIDs", unlessZero(r.PIDs, strconv.Itoa(r.PIDs))},
+		{"PIDs", number(r.PIDs)},
 		{"Disk", unlessZero(r.Disk, r.Disk.String())},
-		{"Open files", unlessZero(r.OpenFiles, strconv.Itoa(r.OpenFiles))},
+		{"Open files", number(r.OpenFiles)},
 	}
 	for _, m := range s.Mounts {
 		mode := "read-only"
@@ -155,14 +151,6 @@ func specRows(s caisson.Spec) [][2]string {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
 	return rows
-}
-
-// unlessZero returns text, or "" if n is zero, which means the default.
-func unlessZero[T comparable](n T, text string) string {
-	if n == *new(T) {
-		return ""
-	}
-	return text
 }
 
 // startCmd starts sandboxes.

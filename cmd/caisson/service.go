@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strconv"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -32,30 +31,15 @@ func (c *serviceLsCmd) Run(ctx context.Context, a *app, api api) error {
 
 // serviceColumns are the columns of a list of services.
 func serviceColumns() []column[caisson.ServiceStatus] {
-	number := func(n int) string {
-		if n == 0 {
-			return ""
-		}
-		return strconv.Itoa(n)
-	}
+
 	return []column[caisson.ServiceStatus]{
 		{name: "SERVICE", value: func(s caisson.ServiceStatus) string { return s.ID }},
 		{name: "PORT", value: func(s caisson.ServiceStatus) string { return number(s.Port) }},
 		{name: "STATE", value: func(s caisson.ServiceStatus) string { return string(s.State) }},
-		{name: "SINCE", value: func(s caisson.ServiceStatus) string {
-			if s.Since.IsZero() {
-				return ""
-			}
-			return age(s.Since)
-		}},
+		{name: "SINCE", value: func(s caisson.ServiceStatus) string { return age(s.Since) }},
 		{name: "PID", value: func(s caisson.ServiceStatus) string { return number(s.PID) }},
 		{name: "RESTARTS", value: func(s caisson.ServiceStatus) string { return number(s.Restarts) }},
-		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string {
-			if s.Exit == nil {
-				return ""
-			}
-			return s.Exit.String()
-		}},
+		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string { return textOf(s.Exit) }},
 		{name: "MESSAGE", value: func(s caisson.ServiceStatus) string { return s.Message }},
 	}
 }

@@ -88,12 +88,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "SSH KEY", value: func(t *caisson.Token) string { return t.SSHKey }},
 		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
 		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return timeUntil(t.ExpiresAt) }},
-		{name: "USED", value: func(t *caisson.Token) string {
-			if t.LastUsedAt == nil {
-				return "never"
-			}
-			return age(*t.LastUsedAt) + " ago"
-		}},
+		{name: "USED", value: func(t *caisson.Token) string { return ago(t.LastUsedAt) }},
 	})(list, err)
 }
 

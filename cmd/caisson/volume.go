@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -73,16 +72,8 @@ func (c *volumeLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api
 		{name: "SIZE", value: counted(func(v *caisson.Volume) string { return v.Bytes.String() })},
 		{name: "FILES", value: counted(func(v *caisson.Volume) string { return strconv.FormatInt(v.Files, 10) })},
 		{name: "SANDBOX", value: func(v *caisson.Volume) string { return string(v.Sandbox) }},
-		{name: "USED", value: func(v *caisson.Volume) string { return ago(v.UsedAt) }},
+		{name: "USED", value: func(v *caisson.Volume) string { return ago(&v.UsedAt) }},
 	})(allPages(ctx, f, volumeID, api.ListVolumes))
-}
-
-// ago returns how long ago t was, "never" if t is zero.
-func ago(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return age(t) + " ago"
 }
 
 // volumeShowCmd shows one volume.
