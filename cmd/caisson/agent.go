@@ -301,28 +301,32 @@ func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.Age
 
 // printAgentChecks prints the results of checks of an agent.
 func printAgentChecks(a *app, list []caisson.AgentCheck) error {
-	return printChecks(a, "SUBJECT", list, func(k caisson.AgentCheck) (name, status, detail, remedy string) {
-		return k.Subject, k.Status, k.Detail, k.Remedy
+	return printChecks(a, "SUBJECT", list, func(k caisson.AgentCheck) caisson.Check {
+		return caisson.Check{Name: k.Subject, Status: k.Status, Detail: k.Detail, Remedy: k.Remedy}
 	})
 }
 
 // checksWidth is the width of the results of checks where standard output is no terminal.
 const checksWidth = 80
 
-// printChecks prints the results of checks, each with its remedy in lines of its own.
-func printChecks[T any](a *app, heading string, list []T, of func(T) (name, status, detail, remedy string)) error {
-	status := func(c T) string { _, s, _, _ := of(c); return s }
+// checkColors are the colours of the statuses of checks, as parameters of [colorize].
+var checkColors = map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}
+
+// printChecks prints the results of checks, each with its remedy in lines of its own. check returns what is shown of an item of
+// list.
+func printChecks[T any](a *app, heading string, list []T, check func(T) caisson.Check) error {
 	return printListIn(a, cmp.Or(a.tableWidth(), checksWidth), list, []column[T]{
-		{name: heading, value: func(c T) string { n, _, _, _ := of(c); return n }},
-		{name: "STATUS", value: status, color: func(c T) string {
-			return firstNonEmpty(map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[status(c)], plainColor)
-		}},
+		{name: heading, value: func(c T) string { return check(c).Name }},
+		{
+			name:  "STATUS",
+			value: func(c T) string { return check(c).Status },
+			color: func(c T) string { return cmp.Or(checkColors[check(c).Status], plainColor) },
+		},
 		{name: "DETAIL", wrap: true, value: func(c T) string {
-			_, _, detail, remedy := of(c)
-			if remedy != "" {
-				detail += "\nTo do: " + remedy
+			if k := check(c); k.Remedy != "" {
+				return k.Detail + "\nTo do: " + k.Remedy
 			}
-			return detail
+			return check(c).Detail
 		}},
 	})
 }
