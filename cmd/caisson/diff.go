@@ -97,7 +97,7 @@ func printStat(a *app, d *caisson.Diff) error {
 	if err := printList(a, d.Changes, statColumns()); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(a.out, countVerdicts(d.Changes))
+	_, err := fmt.Fprintln(a.out, changesLine(d.Changes))
 	return err
 }
 
@@ -171,12 +171,19 @@ func reasons(ch *caisson.Change) []string {
 	return out
 }
 
-// countVerdicts returns a line with the numbers of changes of each verdict, and of added and removed lines.
-func countVerdicts(list []caisson.Change) string {
+// countVerdicts returns the numbers of changes of each verdict.
+func countVerdicts(list []caisson.Change) map[string]int {
 	n := map[string]int{}
-	added, removed := 0, 0
 	for _, ch := range list {
 		n[ch.Verdict]++
+	}
+	return n
+}
+
+// changesLine returns a line with the numbers of changes of each verdict, and of added and removed lines.
+func changesLine(list []caisson.Change) string {
+	n, added, removed := countVerdicts(list), 0, 0
+	for _, ch := range list {
 		added, removed = added+ch.Added, removed+ch.Removed
 	}
 	parts := []string{plural(len(list), "change")}

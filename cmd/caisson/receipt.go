@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // printSynced prints the result of a sync: a summary on standard error, and the receipt. dropped is the number of changes that
@@ -25,7 +26,7 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	}
 	a.infof("caisson: %s", strings.Join(did, ", "))
 	if r.Held != "" {
-		a.infof("caisson: %s", quoteName(r.Held))
+		a.infof("caisson: %s", safetext.Escape(r.Held))
 	}
 	if r.ID == "" {
 		if a.globals.Output != "table" {

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -225,7 +226,7 @@ func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []cais
 		case m.Prices != nil:
 			price = fmt.Sprintf("%s in, %s out", m.Prices.Input, m.Prices.Output)
 		}
-		names = append(names, fmt.Sprintf("%-32s %s", quoteName(m.Alias), price))
+		names = append(names, fmt.Sprintf("%-32s %s", safetext.Escape(m.Alias), price))
 	}
 	i, err := s.choose(ctx, "Which model do runs use that name none? Prices are in US dollars per million tokens.", names)
 	if err != nil {

@@ -76,7 +76,7 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 	if err := r.show(func(p *patchPrinter) { p.change(ch) }); err != nil {
 		return err
 	}
-	name := quoteName(ch.Path)
+	name := safetext.Escape(ch.Path)
 	if !applicable(ch) && !r.droppable {
 		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and remains in the workspace.\n", place, name)
 		return err
@@ -128,7 +128,7 @@ parts:
 		if err := r.show(func(p *patchPrinter) { p.hunk(h) }); err != nil {
 			return err
 		}
-		key, err := r.promptWithHelp(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), quoteName(ch.Path)), "ynadq?", hunkKeyHelp)
+		key, err := r.promptWithHelp(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), safetext.Escape(ch.Path)), "ynadq?", hunkKeyHelp)
 		if err != nil {
 			return err
 		}
@@ -209,6 +209,3 @@ func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, e
 		}
 	}
 }
-
-// quoteName escapes a name or another untrusted text for a message.
-func quoteName(s string) string { return safetext.Escape(s) }
