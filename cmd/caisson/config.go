@@ -187,18 +187,9 @@ func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
+	fields := map[string]*string{"dataDir": &c.DataDir, "host": &c.Host, "account": &c.Account, "caFile": &c.CAFile}
 	for _, m := range connectionKeys.FindAllSubmatch(data, -1) {
-		value := strings.Trim(string(m[2]), `"'`)
-		switch string(m[1]) {
-		case "dataDir":
-			c.DataDir = value
-		case "host":
-			c.Host = value
-		case "account":
-			c.Account = value
-		case "caFile":
-			c.CAFile = value
-		}
+		*fields[string(m[1])] = strings.Trim(string(m[2]), `"'`)
 	}
 	return c, errors.Join(c.override(g, getenv), checkHost(c.Host, !c.Token.IsZero()))
 }
