@@ -233,13 +233,6 @@ var aliases = map[string]string{"list": "ls", "delete": "rm", "inspect": "show"}
 // withoutAliases returns args with the names of commands in place of their aliases. Kong's own aliases would be part of each message.
 func withoutAliases(n *kong.Node, args []string) []string {
 	args = slices.Clone(args)
-	child := func(name string) *kong.Node {
-		i := slices.IndexFunc(n.Children, func(c *kong.Node) bool { return c.Type == kong.CommandNode && c.Name == name })
-		if i < 0 {
-			return nil
-		}
-		return n.Children[i]
-	}
 	for i, arg := range args {
 		if arg == "--" || len(n.Children) == 0 {
 			break
@@ -247,9 +240,9 @@ func withoutAliases(n *kong.Node, args []string) []string {
 		if i > 0 && strings.HasPrefix(args[i-1], "-") {
 			continue // it may be the value of a flag, such as an account called "list"
 		}
-		if c := child(arg); c != nil {
+		if c := findChild(n, arg); c != nil {
 			n = c
-		} else if c := child(aliases[arg]); c != nil {
+		} else if c := findChild(n, aliases[arg]); c != nil {
 			args[i], n = c.Name, c
 		}
 	}

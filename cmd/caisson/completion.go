@@ -163,11 +163,9 @@ func defaultCommand(node *kong.Node) *kong.Node {
 // findFlag returns the flag of a command, or of its parents, for a word such as --name=value or -n; nil if there is none.
 func findFlag(node *kong.Node, word string) *kong.Flag {
 	name, _, _ := strings.Cut(word, "=")
-	for _, group := range node.AllFlags(true) {
-		for _, f := range group {
-			if name == "--"+f.Name || (f.Short != 0 && name == "-"+string(f.Short)) {
-				return f
-			}
+	for _, f := range slices.Concat(node.AllFlags(true)...) {
+		if name == "--"+f.Name || (f.Short != 0 && name == "-"+string(f.Short)) {
+			return f
 		}
 	}
 	return nil
@@ -197,10 +195,8 @@ func childrenOf(node *kong.Node) []string {
 // flagsOf returns the completions for the flags of a command and its parents, sorted.
 func flagsOf(node *kong.Node) []string {
 	var out []string
-	for _, group := range node.AllFlags(true) {
-		for _, f := range group {
-			out = append(out, "--"+f.Name+"\t"+f.Help)
-		}
+	for _, f := range slices.Concat(node.AllFlags(true)...) {
+		out = append(out, "--"+f.Name+"\t"+f.Help)
 	}
 	slices.Sort(out)
 	return out
