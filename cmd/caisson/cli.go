@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/caisson-dev/caisson"
 )
 
 // globals are the flags that every command has. The environment and the configuration file are used for flags that are not
@@ -111,12 +107,6 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.Vars{"configFile": defaultConfigFile, "defaultDetachKeys": defaultDetachKeys},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}, {Key: "repo", Title: "Flags for a repository:"}}),
-		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[detachKeys](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[autoPause](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[wakeAt](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
 		kong.BindToProvider(a.connect),
@@ -190,34 +180,6 @@ func (c *helpCmd) Run(ctx context.Context, a *app) error {
 // examples returns the part of a command's help with examples.
 func examples(lines ...string) string {
 	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
-}
-
-// mapText decodes a flag with the method UnmarshalText of its type. Unlike kong's own decoder for such types, it returns only
-// the message of the error that users may see, not its cause.
-func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
-	var s string
-	if err := ctx.Scan.PopValueInto("value", &s); err != nil {
-		return err
-	}
-	u, ok := target.Addr().Interface().(interface{ UnmarshalText([]byte) error })
-	if !ok {
-		return fmt.Errorf("%s is not text", target.Type())
-	}
-	if err := u.UnmarshalText([]byte(s)); err != nil {
-		return errors.New(caisson.MessageOf(err))
-	}
-	return nil
-}
-
-// mapDuration is like mapText, for flags of type *[caisson.Duration], which are nil if they were not given; kong's own decoder
-// would call UnmarshalText with a nil pointer.
-func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
-	var d caisson.Duration
-	if err := mapText(ctx, reflect.ValueOf(&d).Elem()); err != nil {
-		return err
-	}
-	target.Set(reflect.ValueOf(&d))
-	return nil
 }
 
 // infof writes a message for people to standard error, unless --quiet was given.
