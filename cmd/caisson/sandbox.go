@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -260,7 +261,7 @@ func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
 // pairs formats a map as KEY=VALUE pairs, sorted by key.
 func pairs(m map[string]string) string {
 	var out []string
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])
 	}
 	return strings.Join(out, " ")
