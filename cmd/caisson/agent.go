@@ -10,7 +10,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // agentCmd contains the commands that manage agents.
@@ -137,12 +136,8 @@ func (c *agentAddCmd) Help() string {
 
 // ProvideAgent reads the agent from the file.
 func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
-	data, err := a.readInput(c.File)
-	if err != nil {
+	if err := a.readYAML(c.File, &g); err != nil {
 		return g, err
-	}
-	if err := strictyaml.Decode(data, &g); err != nil {
-		return g, withFileName(c.File, err)
 	}
 	for _, required := range [][2]string{{"id", g.ID}, {"name", g.Name}, {"driver", g.Driver}} {
 		if required[1] == "" {

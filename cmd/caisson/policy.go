@@ -10,7 +10,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
@@ -98,13 +97,9 @@ func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, er
 		}
 	}
 	if file != "" {
-		data, err := a.readInput(file)
-		if err != nil {
-			return nil, err
-		}
 		var read caisson.Policy
-		if err := strictyaml.Decode(data, &read); err != nil {
-			return nil, withFileName(file, err)
+		if err := a.readYAML(file, &read); err != nil {
+			return nil, err
 		}
 		if _, err := egress.Compile(read); err != nil {
 			return nil, withFileName(file, err)

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // serviceCmd contains the commands that manage the services of sandboxes.
@@ -76,11 +75,8 @@ func (c *serviceApplyCmd) ProvideRequest(a *app) (req caisson.ServicesRequest, e
 		if c.ID != "" || len(c.Command) > 0 {
 			return req, usagef("service apply", "give a file, or --id and a command")
 		}
-		data, err := a.readInput(c.File)
-		if err != nil {
-			return req, err
-		}
-		return req, withFileName(c.File, strictyaml.Decode(data, &req))
+		err = a.readYAML(c.File, &req)
+		return req, err
 	}
 	if c.ID == "" || c.Prune {
 		return req, usagef("service apply", "give -f FILE, or --id and a command or --port")
