@@ -195,11 +195,8 @@ func (c *initCmd) Run(a *app) error {
 	if err != nil {
 		return localError("file", file, err)
 	}
-	if _, err := f.WriteString(configTemplate); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
+	_, err = f.WriteString(configTemplate)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	a.infof("wrote %s", file)
