@@ -37,12 +37,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "VERSION", value: func(g *caisson.Agent) string { return g.Version }},
 		{name: "DRIVER", value: func(g *caisson.Agent) string { return g.Driver }},
 		{name: "READY", value: agentReady},
-		{name: "DESCRIPTION", value: func(g *caisson.Agent) string {
-			if g.Description == "" {
-				return g.Name
-			}
-			return g.Description
-		}},
+		{name: "DESCRIPTION", value: func(g *caisson.Agent) string { return cmp.Or(g.Description, g.Name) }},
 	})(api.ListAgents(ctx))
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +46,8 @@ func (r *backupReport) show(a *app) error {
 	if !r.CredentialKey {
 		key = "not in the backup: there is none, or it is configured elsewhere"
 	}
-	return printOne(a, r, firstNonEmpty(r.File, r.Data), [][2]string{
-		{"File", firstNonEmpty(r.File, "standard input")}, {"Data", r.Data}, {"Made", formatTime(r.CreatedAt)}, {"Version", r.Version},
+	return printOne(a, r, cmp.Or(r.File, r.Data), [][2]string{
+		{"File", cmp.Or(r.File, "standard input")}, {"Data", r.Data}, {"Made", formatTime(r.CreatedAt)}, {"Version", r.Version},
 		{"Schema", fmt.Sprint(r.Schema)}, {"Contents", fmt.Sprintf("%d files and directories, %s", r.Entries, r.Size)}, {"Key of credentials", key},
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -76,7 +77,7 @@ func limitText(b *caisson.Budget) string {
 	if b.Limits.Calls != nil {
 		parts = append(parts, formatCount(b.Limits.Calls)+" calls")
 	}
-	text := firstNonEmpty(strings.Join(parts, ", "), "no limit")
+	text := cmp.Or(strings.Join(parts, ", "), "no limit")
 	if b.Period != "" {
 		text += " per " + b.Period
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ const (
 // with the environment and then with g. The result has not been validated, and has the defaults if the file is missing.
 func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
-	file := firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"))
+	file := cmp.Or(g.Config, getenv("CAISSON_CONFIG"))
 	named := file != ""
 	if !named {
 		file = defaultConfigFile
@@ -153,7 +154,7 @@ func (c *config) override(g globals, getenv func(string) string) (err error) {
 		{&c.Platform, "platform", "CAISSON_PLATFORM", ""},
 		{&c.LogLevel, "logLevel", "CAISSON_LOG_LEVEL", ""},
 	} {
-		c.replace(s.value, s.key, firstNonEmpty(s.flag, getenv(s.env)))
+		c.replace(s.value, s.key, cmp.Or(s.flag, getenv(s.env)))
 	}
 	for _, name := range []string{"CAISSON_LISTEN", "CAISSON_PLATFORM", "CAISSON_LOG_LEVEL"} {
 		if v := getenv(name); v != "" {
@@ -183,7 +184,7 @@ var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t
 // loadConnection returns the settings with which commands find their daemon, of a file that cannot be used otherwise.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
-	data, err := readSmall(firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
+	data, err := readSmall(cmp.Or(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
 	if err != nil {
 		return nil, err
 	}
@@ -365,16 +366,6 @@ func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.
 
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
-
-// firstNonEmpty returns the first string that is not empty.
-func firstNonEmpty(ss ...string) string {
-	for _, s := range ss {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
-}
 
 // configOrDefaults is like [connection], for commands that can do without the file that was named, or write it: if it is missing,
 // the settings have their defaults, and connection returns them from now on.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -53,7 +54,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[caisson.GatewayModel]{
 		{name: "ALIAS", value: func(m caisson.GatewayModel) string { return m.Alias }},
 		{name: "PROVIDER", value: func(m caisson.GatewayModel) string { return m.Provider }},
-		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return firstNonEmpty(m.Upstream, m.Alias) }},
+		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return cmp.Or(m.Upstream, m.Alias) }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
 		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return number(m.Context) }},
@@ -125,7 +126,7 @@ type priceList struct {
 // ProvideList reads the list from its source.
 func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
-	return priceList{data, firstNonEmpty(c.Source, source)}, err
+	return priceList{data, cmp.Or(c.Source, source)}, err
 }
 
 func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api api) error {

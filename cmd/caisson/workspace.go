@@ -81,10 +81,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 
 // runOrSandbox returns the id of the run for which a workspace was created, or else of its sandbox.
 func runOrSandbox(w *caisson.Workspace) string {
-	if w.Run != "" {
-		return string(w.Run)
-	}
-	return string(w.Sandbox)
+	return string(cmp.Or(w.Run, w.Sandbox))
 }
 
 // workspaceShowCmd shows one workspace.
