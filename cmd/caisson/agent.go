@@ -10,7 +10,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // agentCmd contains the commands that manage agents.
@@ -38,12 +37,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "VERSION", value: func(g *caisson.Agent) string { return g.Version }},
 		{name: "DRIVER", value: func(g *caisson.Agent) string { return g.Driver }},
 		{name: "READY", value: agentReady},
-		{name: "DESCRIPTION", value: func(g *caisson.Agent) string {
-			if g.Description == "" {
-				return g.Name
-			}
-			return g.Description
-		}},
+		{name: "DESCRIPTION", value: func(g *caisson.Agent) string { return cmp.Or(g.Description, g.Name) }},
 	})(api.ListAgents(ctx))
 }
 
@@ -112,7 +106,7 @@ func agentRows(g *caisson.Agent) [][2]string {
 	}
 	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
 		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())},
-		[2]string{"Pool", unlessZero(g.Status.Pool, strconv.Itoa(g.Status.Pool))})
+		[2]string{"Pool", number(g.Status.Pool)})
 	return rows
 }
 
@@ -137,12 +131,8 @@ func (c *agentAddCmd) Help() string {
 
 // ProvideAgent reads the agent from the file.
 func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
-	data, err := a.readInput(c.File)
-	if err != nil {
+	if err := a.readYAML(c.File, &g); err != nil {
 		return g, err
-	}
-	if err := strictyaml.Decode(data, &g); err != nil {
-		return g, withFileName(c.File, err)
 	}
 	for _, required := range [][2]string{{"id", g.ID}, {"name", g.Name}, {"driver", g.Driver}} {
 		if required[1] == "" {
@@ -301,28 +291,32 @@ func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.Age
 
 // printAgentChecks prints the results of checks of an agent.
 func printAgentChecks(a *app, list []caisson.AgentCheck) error {
-	return printChecks(a, "SUBJECT", list, func(k caisson.AgentCheck) (name, status, detail, remedy string) {
-		return k.Subject, k.Status, k.Detail, k.Remedy
+	return printChecks(a, "SUBJECT", list, func(k caisson.AgentCheck) caisson.Check {
+		return caisson.Check{Name: k.Subject, Status: k.Status, Detail: k.Detail, Remedy: k.Remedy}
 	})
 }
 
 // checksWidth is the width of the results of checks where standard output is no terminal.
 const checksWidth = 80
 
-// printChecks prints the results of checks, each with its remedy in lines of its own.
-func printChecks[T any](a *app, heading string, list []T, of func(T) (name, status, detail, remedy string)) error {
-	status := func(c T) string { _, s, _, _ := of(c); return s }
+// checkColors are the colours of the statuses of checks, as parameters of [colorize].
+var checkColors = map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}
+
+// printChecks prints the results of checks, each with its remedy in lines of its own. check returns what is shown of an item of
+// list.
+func printChecks[T any](a *app, heading string, list []T, check func(T) caisson.Check) error {
 	return printListIn(a, cmp.Or(a.tableWidth(), checksWidth), list, []column[T]{
-		{name: heading, value: func(c T) string { n, _, _, _ := of(c); return n }},
-		{name: "STATUS", value: status, color: func(c T) string {
-			return firstNonEmpty(map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[status(c)], plainColor)
-		}},
+		{name: heading, value: func(c T) string { return check(c).Name }},
+		{
+			name:  "STATUS",
+			value: func(c T) string { return check(c).Status },
+			color: func(c T) string { return cmp.Or(checkColors[check(c).Status], plainColor) },
+		},
 		{name: "DETAIL", wrap: true, value: func(c T) string {
-			_, _, detail, remedy := of(c)
-			if remedy != "" {
-				detail += "\nTo do: " + remedy
+			if k := check(c); k.Remedy != "" {
+				return k.Detail + "\nTo do: " + k.Remedy
 			}
-			return detail
+			return check(c).Detail
 		}},
 	})
 }

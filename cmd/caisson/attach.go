@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -285,13 +286,8 @@ func (c *terminalLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "PID", value: func(t caisson.Terminal) string { return strconv.Itoa(t.PID) }},
 		{name: "SIZE", value: func(t caisson.Terminal) string { return fmt.Sprintf("%dx%d", t.Cols, t.Rows) }},
 		{name: "VIEWERS", value: func(t caisson.Terminal) string { return strconv.Itoa(t.Viewers) }},
-		{name: "STARTED", value: func(t caisson.Terminal) string { return ago(t.StartedAt) }},
-		{name: "STATUS", value: func(t caisson.Terminal) string {
-			if t.Exit == nil {
-				return "running"
-			}
-			return t.Exit.String()
-		}},
+		{name: "STARTED", value: func(t caisson.Terminal) string { return ago(&t.StartedAt) }},
+		{name: "STATUS", value: func(t caisson.Terminal) string { return cmp.Or(textOf(t.Exit), "running") }},
 		{name: "COMMAND", value: func(t caisson.Terminal) string { return strings.Join(t.Command, " ") }},
 	})(api.ListTerminals(ctx, sandbox))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,17 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/durable"
 )
 
-// ownDaemon provides the daemon of the data directory, as [daemonCmd] does for its subcommands.
-type ownDaemon struct{}
-
-// ProvideDaemon returns the daemon of the data directory.
-func (ownDaemon) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
-	return (&daemonCmd{}).ProvideDaemon(ctx, a)
-}
-
 // backupCmd writes a backup.
 type backupCmd struct {
-	ownDaemon
 	File string `arg:"" help:"File to write; it must not exist. - writes to standard output." complete:"file"`
 }
 
@@ -54,8 +46,8 @@ func (r *backupReport) show(a *app) error {
 	if !r.CredentialKey {
 		key = "not in the backup: there is none, or it is configured elsewhere"
 	}
-	return printOne(a, r, firstNonEmpty(r.File, r.Data), [][2]string{
-		{"File", firstNonEmpty(r.File, "standard input")}, {"Data", r.Data}, {"Made", formatTime(r.CreatedAt)}, {"Version", r.Version},
+	return printOne(a, r, cmp.Or(r.File, r.Data), [][2]string{
+		{"File", cmp.Or(r.File, "standard input")}, {"Data", r.Data}, {"Made", formatTime(r.CreatedAt)}, {"Version", r.Version},
 		{"Schema", fmt.Sprint(r.Schema)}, {"Contents", fmt.Sprintf("%d files and directories, %s", r.Entries, r.Size)}, {"Key of credentials", key},
 	})
 }
@@ -189,7 +181,6 @@ func (m *measured) Read(b []byte) (int, error) {
 
 // restoreCmd restores a backup.
 type restoreCmd struct {
-	ownDaemon
 	File string `arg:"" help:"File that caisson backup has written; - reads standard input." complete:"file"`
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -76,7 +77,7 @@ func limitText(b *caisson.Budget) string {
 	if b.Limits.Calls != nil {
 		parts = append(parts, formatCount(b.Limits.Calls)+" calls")
 	}
-	text := firstNonEmpty(strings.Join(parts, ", "), "no limit")
+	text := cmp.Or(strings.Join(parts, ", "), "no limit")
 	if b.Period != "" {
 		text += " per " + b.Period
 	}
@@ -172,12 +173,7 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[*caisson.Budget]{
 		{name: "BUDGET", value: keyOfBudget},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
-		{name: "USD", value: func(b *caisson.Budget) string {
-			if b.Limits.USD == nil {
-				return ""
-			}
-			return b.Limits.USD.String()
-		}},
+		{name: "USD", value: func(b *caisson.Budget) string { return textOf(b.Limits.USD) }},
 		{name: "USED", value: func(b *caisson.Budget) string { return b.Used.USD.String() }},
 		{name: "HELD", value: func(b *caisson.Budget) string { return b.Held.USD.String() }},
 		{name: "TOKENS", value: func(b *caisson.Budget) string { return formatCount(b.Limits.Tokens) }},

@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/caisson-dev/caisson"
 )
 
 // globals are the flags that every command has. The environment and the configuration file are used for flags that are not
@@ -93,7 +89,7 @@ type app struct {
 	globals    globals   // the global flags; before parsing has succeeded, only Output is set
 	interrupts *interrupts
 	parser     *kong.Kong
-	cfg        *config // nil before the first call of [app.config]
+	cfg        *config // nil before the first call of [connection], which all commands with a parameter of type api have made
 	restore    func()  // restores the terminal; nil before rawTerminal was called
 }
 
@@ -111,15 +107,10 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.Vars{"configFile": defaultConfigFile, "defaultDetachKeys": defaultDetachKeys},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}, {Key: "repo", Title: "Flags for a repository:"}}),
-		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[detachKeys](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[autoPause](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[wakeAt](), kong.MapperFunc(mapText)),
-		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
 		kong.BindToProvider(a.connect),
+		kong.BindToProvider(newLocalDaemon),
 	)
 	if err != nil {
 		return err
@@ -191,34 +182,6 @@ func examples(lines ...string) string {
 	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
 }
 
-// mapText decodes a flag with the method UnmarshalText of its type. Unlike kong's own decoder for such types, it returns only
-// the message of the error that users may see, not its cause.
-func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
-	var s string
-	if err := ctx.Scan.PopValueInto("value", &s); err != nil {
-		return err
-	}
-	u, ok := target.Addr().Interface().(interface{ UnmarshalText([]byte) error })
-	if !ok {
-		return fmt.Errorf("%s is not text", target.Type())
-	}
-	if err := u.UnmarshalText([]byte(s)); err != nil {
-		return errors.New(caisson.MessageOf(err))
-	}
-	return nil
-}
-
-// mapDuration is like mapText, for flags of type *[caisson.Duration], which are nil if they were not given; kong's own decoder
-// would call UnmarshalText with a nil pointer.
-func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
-	var d caisson.Duration
-	if err := mapText(ctx, reflect.ValueOf(&d).Elem()); err != nil {
-		return err
-	}
-	target.Set(reflect.ValueOf(&d))
-	return nil
-}
-
 // infof writes a message for people to standard error, unless --quiet was given.
 func (a *app) infof(format string, args ...any) {
 	if !a.globals.Quiet {
@@ -232,13 +195,6 @@ var aliases = map[string]string{"list": "ls", "delete": "rm", "inspect": "show"}
 // withoutAliases returns args with the names of commands in place of their aliases. Kong's own aliases would be part of each message.
 func withoutAliases(n *kong.Node, args []string) []string {
 	args = slices.Clone(args)
-	child := func(name string) *kong.Node {
-		i := slices.IndexFunc(n.Children, func(c *kong.Node) bool { return c.Type == kong.CommandNode && c.Name == name })
-		if i < 0 {
-			return nil
-		}
-		return n.Children[i]
-	}
 	for i, arg := range args {
 		if arg == "--" || len(n.Children) == 0 {
 			break
@@ -246,9 +202,9 @@ func withoutAliases(n *kong.Node, args []string) []string {
 		if i > 0 && strings.HasPrefix(args[i-1], "-") {
 			continue // it may be the value of a flag, such as an account called "list"
 		}
-		if c := child(arg); c != nil {
+		if c := findChild(n, arg); c != nil {
 			n = c
-		} else if c := child(aliases[arg]); c != nil {
+		} else if c := findChild(n, aliases[arg]); c != nil {
 			args[i], n = c.Name, c
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/url"
 
-	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/client"
 )
 
@@ -42,13 +41,7 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 		return nil, err
 	}
 	if cfg.Host == "" {
-		up, err := isListening(ctx, cfg.SocketPath())
-		if err != nil {
-			return nil, err
-		}
-		if !up {
-			return nil, caisson.Errorf(caisson.Unavailable, "no daemon answers")
-		}
+		return (&localDaemon{a, cfg}).client(ctx)
 	}
 	return newClient(cfg, nil, nil)
 }

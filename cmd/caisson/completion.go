@@ -163,11 +163,9 @@ func defaultCommand(node *kong.Node) *kong.Node {
 // findFlag returns the flag of a command, or of its parents, for a word such as --name=value or -n; nil if there is none.
 func findFlag(node *kong.Node, word string) *kong.Flag {
 	name, _, _ := strings.Cut(word, "=")
-	for _, group := range node.AllFlags(true) {
-		for _, f := range group {
-			if name == "--"+f.Name || (f.Short != 0 && name == "-"+string(f.Short)) {
-				return f
-			}
+	for _, f := range slices.Concat(node.AllFlags(true)...) {
+		if name == "--"+f.Name || (f.Short != 0 && name == "-"+string(f.Short)) {
+			return f
 		}
 	}
 	return nil
@@ -197,10 +195,8 @@ func childrenOf(node *kong.Node) []string {
 // flagsOf returns the completions for the flags of a command and its parents, sorted.
 func flagsOf(node *kong.Node) []string {
 	var out []string
-	for _, group := range node.AllFlags(true) {
-		for _, f := range group {
-			out = append(out, "--"+f.Name+"\t"+f.Help)
-		}
+	for _, f := range slices.Concat(node.AllFlags(true)...) {
+		out = append(out, "--"+f.Name+"\t"+f.Help)
 	}
 	slices.Sort(out)
 	return out
@@ -248,13 +244,13 @@ func (k *completer) values(v *kong.Value) []string {
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
-		return strings.Split(joinStates(caisson.States(), " "), " ")
+		return namesOfStates(caisson.States())
 	case "runstate":
-		return strings.Split(joinStates(runStates, " "), " ")
+		return namesOfStates(runStates)
 	case "workspacestate":
-		return strings.Split(joinStates(workspaceStates, " "), " ")
+		return namesOfStates(workspaceStates)
 	case "deliverystate":
-		return strings.Split(joinStates(deliveryStates, " "), " ")
+		return namesOfStates(deliveryStates)
 	case "logged":
 		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}
@@ -262,11 +258,12 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	if err != nil {
 		return nil
 	}
+	var all caisson.Filter
 	switch kind {
 	case "sandbox":
-		return namesOf(func(s *caisson.Sandbox) string { return s.Name }, sandboxID)(allSandboxes(ctx, api, caisson.Filter{}))
+		return namesOf(func(s *caisson.Sandbox) string { return s.Name }, sandboxID)(allPages(ctx, all, sandboxID, api.List))
 	case "snapshot":
-		return namesOf(func(s *caisson.Snapshot) string { return s.Name }, snapshotID)(allSnapshots(ctx, api, caisson.Filter{}))
+		return namesOf(func(s *caisson.Snapshot) string { return s.Name }, snapshotID)(allPages(ctx, all, snapshotID, api.ListSnapshots))
 	case "template":
 		return namesOf(templateName)(api.ListTemplates(ctx))
 	case "image":
@@ -284,9 +281,9 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	case "repo":
 		return namesOf(repoName)(api.ListRepos(ctx))
 	case "volume":
-		return namesOf(volumeName, volumeID)(allVolumes(ctx, api, caisson.Filter{}))
+		return namesOf(volumeName, volumeID)(allPages(ctx, all, volumeID, api.ListVolumes))
 	case "route":
-		return namesOf(routeName, routeID)(allRoutes(ctx, api, caisson.Filter{}))
+		return namesOf(routeName, routeID)(allPages(ctx, all, routeID, api.ListRoutes))
 	case "delivery":
 		return namesOf(deliveryID)(firstPage(api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})))
 	case "session":

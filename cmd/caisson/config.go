@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ const (
 // with the environment and then with g. The result has not been validated, and has the defaults if the file is missing.
 func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
-	file := firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"))
+	file := cmp.Or(g.Config, getenv("CAISSON_CONFIG"))
 	named := file != ""
 	if !named {
 		file = defaultConfigFile
@@ -153,7 +154,7 @@ func (c *config) override(g globals, getenv func(string) string) (err error) {
 		{&c.Platform, "platform", "CAISSON_PLATFORM", ""},
 		{&c.LogLevel, "logLevel", "CAISSON_LOG_LEVEL", ""},
 	} {
-		c.replace(s.value, s.key, firstNonEmpty(s.flag, getenv(s.env)))
+		c.replace(s.value, s.key, cmp.Or(s.flag, getenv(s.env)))
 	}
 	for _, name := range []string{"CAISSON_LISTEN", "CAISSON_PLATFORM", "CAISSON_LOG_LEVEL"} {
 		if v := getenv(name); v != "" {
@@ -183,22 +184,13 @@ var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t
 // loadConnection returns the settings with which commands find their daemon, of a file that cannot be used otherwise.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
-	data, err := readSmall(firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
+	data, err := readSmall(cmp.Or(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
 	if err != nil {
 		return nil, err
 	}
+	fields := map[string]*string{"dataDir": &c.DataDir, "host": &c.Host, "account": &c.Account, "caFile": &c.CAFile}
 	for _, m := range connectionKeys.FindAllSubmatch(data, -1) {
-		value := strings.Trim(string(m[2]), `"'`)
-		switch string(m[1]) {
-		case "dataDir":
-			c.DataDir = value
-		case "host":
-			c.Host = value
-		case "account":
-			c.Account = value
-		case "caFile":
-			c.CAFile = value
-		}
+		*fields[string(m[1])] = strings.Trim(string(m[2]), `"'`)
 	}
 	return c, errors.Join(c.override(g, getenv), checkHost(c.Host, !c.Token.IsZero()))
 }
@@ -375,31 +367,8 @@ func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// firstNonEmpty returns the first string that is not empty.
-func firstNonEmpty(ss ...string) string {
-	for _, s := range ss {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
-}
-
-// config returns the validated settings of this invocation, which it loads once.
-func (a *app) config() (*config, error) {
-	if a.cfg != nil {
-		return a.cfg, nil
-	}
-	c, err := configOrDefaults(a)
-	if err == nil && c.missing {
-		a.cfg = nil
-		return nil, c.missingError()
-	}
-	return c, err
-}
-
-// configOrDefaults is config for commands that can do without the file that was named, or write it: if it is missing, the settings have
-// their defaults, and config returns them from now on.
+// configOrDefaults is like [connection], for commands that can do without the file that was named, or write it: if it is missing,
+// the settings have their defaults, and connection returns them from now on.
 func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
@@ -412,10 +381,17 @@ func configOrDefaults(a *app) (*config, error) {
 	return c, nil
 }
 
-// connection returns the settings of this invocation. If they are invalid while the daemon that they name serves, it returns those with
-// which that is found, and warns: commands must still reach a running daemon when the file has an error.
+// connection returns the validated settings of this invocation, which it loads once. If they are invalid while the daemon that
+// they name serves, it returns those with which that is found, and warns: commands must still reach a running daemon when the
+// file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
-	c, invalid := a.config()
+	if a.cfg != nil {
+		return a.cfg, nil
+	}
+	c, invalid := configOrDefaults(a)
+	if invalid == nil && c.missing {
+		a.cfg, invalid = nil, c.missingError()
+	}
 	if invalid == nil {
 		return c, nil
 	}

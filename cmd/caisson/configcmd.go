@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -180,7 +181,7 @@ func (c *initCmd) Help() string {
 }
 
 func (c *initCmd) Run(a *app) error {
-	file := firstNonEmpty(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
+	file := cmp.Or(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return localError("file", filepath.Dir(file), err)
 	}
@@ -195,11 +196,8 @@ func (c *initCmd) Run(a *app) error {
 	if err != nil {
 		return localError("file", file, err)
 	}
-	if _, err := f.WriteString(configTemplate); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
+	_, err = f.WriteString(configTemplate)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	a.infof("wrote %s", file)
@@ -266,7 +264,7 @@ func (c *configShowCmd) printInForce(a *app, cfg *config, st *caisson.DaemonStat
 	if err := json.Unmarshal(b, &theirs); err != nil {
 		return caisson.Wrap(err, caisson.Unavailable, "the daemon's settings are not those of this version; run caisson daemon restart, or use --file")
 	}
-	a.infof("# in force in the daemon with pid %d, from %s", st.PID, firstNonEmpty(st.Settings.File, "defaults"))
+	a.infof("# in force in the daemon with pid %d, from %s", st.PID, cmp.Or(st.Settings.File, "defaults"))
 	if len(st.Settings.Changed) > 0 {
 		a.infof("# the file has other values for: %s; to apply them: %s", strings.Join(st.Settings.Changed, ", "), applyCommand(st.Settings.Changed))
 	}

@@ -62,12 +62,7 @@ func (c *credentialLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "KIND", value: func(c *caisson.Credential) string { return c.Kind }},
 		{name: "ACCOUNT", value: func(c *caisson.Credential) string { return c.Account }},
 		{name: "AGE", value: func(c *caisson.Credential) string { return age(c.CreatedAt) }},
-		{name: "ROTATED", value: func(c *caisson.Credential) string {
-			if c.RotatedAt == nil {
-				return "never"
-			}
-			return age(*c.RotatedAt) + " ago"
-		}},
+		{name: "ROTATED", value: func(c *caisson.Credential) string { return ago(c.RotatedAt) }},
 	})(api.ListCredentials(ctx))
 }
 

@@ -136,32 +136,23 @@ func (a *app) promptSecret(ctx context.Context, prompt string) (caisson.Secret, 
 		return none, fmt.Errorf("read the terminal's state: %w", err)
 	}
 	fmt.Fprint(a.err, prompt)
-	type line struct {
-		value caisson.Secret
-		err   error
-	}
-	typed := make(chan line, 1)
-	go func() {
+	value, err := await(ctx, func() (caisson.Secret, error) {
 		defer a.restoreOnPanic()
 		b, err := term.ReadPassword(int(in.Fd()))
-		typed <- line{caisson.NewSecret(string(b)), err}
-		clear(b)
-	}()
-	select {
-	case <-ctx.Done(): // reading a terminal cannot be interrupted, but the program exits soon
+		defer clear(b)
+		return caisson.NewSecret(string(b)), err
+	})
+	fmt.Fprintln(a.err)
+	switch {
+	case ctx.Err() != nil:
 		_ = term.Restore(int(in.Fd()), state)
-		fmt.Fprintln(a.err)
 		return none, ctx.Err()
-	case l := <-typed:
-		fmt.Fprintln(a.err)
-		switch {
-		case errors.Is(l.err, io.EOF) || l.err == nil && l.value.IsZero():
-			return none, caisson.Invalidf("value", "nothing was entered")
-		case l.err != nil:
-			return none, fmt.Errorf("read from the terminal: %w", l.err)
-		case len(l.value.Reveal()) >= maxLine:
-			return none, caisson.Invalidf("value", "a terminal cuts off lines of more than %d bytes; use --file or standard input", maxLine)
-		}
-		return l.value, nil
+	case errors.Is(err, io.EOF) || err == nil && value.IsZero():
+		return none, caisson.Invalidf("value", "nothing was entered")
+	case err != nil:
+		return none, fmt.Errorf("read from the terminal: %w", err)
+	case len(value.Reveal()) >= maxLine:
+		return none, caisson.Invalidf("value", "a terminal cuts off lines of more than %d bytes; use --file or standard input", maxLine)
 	}
+	return value, nil
 }

@@ -89,25 +89,18 @@ func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan error, 1)
-	go func() {
+	return await(ctx, func() (func(), error) { // if ctx ends, f stays open until flock returns; the program exits soon
 		for {
-			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
-				done <- err
-				return
+			switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err {
+			case nil:
+				return func() { f.Close() }, nil
+			case unix.EINTR:
+			default:
+				f.Close()
+				return nil, fmt.Errorf("lock %s: %w", name, err)
 			}
 		}
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		return nil, ctx.Err() // f stays open until the goroutine's flock returns; the program exits soon
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", name, err)
-	}
-	return func() { f.Close() }, nil
+	})
 }
 
 // startDaemon starts "caisson serve" in a new session and waits until it is ready.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +40,9 @@ type localDaemon struct {
 	cfg *config
 }
 
-// ProvideDaemon returns the daemon of the data directory. These commands do not act on daemons elsewhere.
-func (c *daemonCmd) ProvideDaemon(ctx context.Context, a *app) (*localDaemon, error) {
+// newLocalDaemon returns the daemon of the data directory. Kong calls it for commands whose Run method has a parameter of this
+// type; they do not act on daemons elsewhere.
+func newLocalDaemon(ctx context.Context, a *app) (*localDaemon, error) {
 	cfg, err := connection(ctx, a)
 	if err != nil {
 		return nil, err
@@ -58,13 +60,9 @@ func (d *localDaemon) client(ctx context.Context) (api, error) {
 		return nil, err
 	}
 	if !up {
-		return nil, d.noneRuns()
+		return nil, caisson.Errorf(caisson.Unavailable, "no daemon runs for %s; commands start one when they need it, and caisson serve keeps one", d.cfg.DataDir)
 	}
 	return newClient(d.cfg, nil, nil)
-}
-
-func (d *localDaemon) noneRuns() error {
-	return caisson.Errorf(caisson.Unavailable, "no daemon runs for %s; commands start one when they need it, and caisson serve keeps one", d.cfg.DataDir)
 }
 
 // daemonStatusCmd shows the state of the daemon.
@@ -95,7 +93,7 @@ func (c *daemonStatusCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 			{"Runs", fmt.Sprintf("%d under way", s.Runs)},
 			{"Exec", fmt.Sprintf("%d in the foreground", s.Execs)},
 			{"Accounts", strings.Join(s.Accounts, ", ")},
-			{"Configuration", firstNonEmpty(s.Settings.File, "defaults; there is no file")},
+			{"Configuration", cmp.Or(s.Settings.File, "defaults; there is no file")},
 		}
 		if len(s.Settings.Changed) > 0 {
 			rows = append(rows, [2]string{"Not in force", strings.Join(s.Settings.Changed, ", ") + "; to apply: " + applyCommand(s.Settings.Changed)})
@@ -346,7 +344,7 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 
 // readsOther reports whether a daemon has another configuration file than file. One without a file would read the default file.
 func readsOther(st *caisson.DaemonStatus, file string) bool {
-	return firstNonEmpty(st.Settings.File, defaultConfigFile) != file
+	return cmp.Or(st.Settings.File, defaultConfigFile) != file
 }
 
 // otherFile says that a daemon has another configuration file than file, and how to change that.
@@ -355,7 +353,7 @@ func otherFile(a *app, st *caisson.DaemonStatus, file string) string {
 	if a.globals.Config != "" {
 		restart += " --config " + quoteCommand([]string{file})
 	}
-	return fmt.Sprintf("the daemon with pid %d reads %s; to have it read %s: %s", st.PID, firstNonEmpty(st.Settings.File, "no file"), file, restart)
+	return fmt.Sprintf("the daemon with pid %d reads %s; to have it read %s: %s", st.PID, cmp.Or(st.Settings.File, "no file"), file, restart)
 }
 
 // daemonLogsCmd shows the daemon's log.

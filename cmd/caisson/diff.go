@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -84,9 +82,7 @@ func (c *diffCmd) runPatch(ctx context.Context, a *app, api api) (bool, error) {
 		return false, nil
 	}
 	a.infof("caisson: the run had a copy of the directory; to apply its changes there: caisson diff %s | git apply", id)
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.WriteString(out, run.Result.Patch)
-	return true, errors.Join(err, end())
+	return true, copySafely(a, a.out, strings.NewReader(run.Result.Patch), safetext.Log)
 }
 
 // warnTruncated prints a warning to standard error if the list of changes in d is incomplete.
@@ -101,7 +97,7 @@ func printStat(a *app, d *caisson.Diff) error {
 	if err := printList(a, d.Changes, statColumns()); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(a.out, countVerdicts(d.Changes))
+	_, err := fmt.Fprintln(a.out, changesLine(d.Changes))
 	return err
 }
 
@@ -175,12 +171,19 @@ func reasons(ch *caisson.Change) []string {
 	return out
 }
 
-// countVerdicts returns a line with the numbers of changes of each verdict, and of added and removed lines.
-func countVerdicts(list []caisson.Change) string {
+// countVerdicts returns the numbers of changes of each verdict.
+func countVerdicts(list []caisson.Change) map[string]int {
 	n := map[string]int{}
-	added, removed := 0, 0
 	for _, ch := range list {
 		n[ch.Verdict]++
+	}
+	return n
+}
+
+// changesLine returns a line with the numbers of changes of each verdict, and of added and removed lines.
+func changesLine(list []caisson.Change) string {
+	n, added, removed := countVerdicts(list), 0, 0
+	for _, ch := range list {
 		added, removed = added+ch.Added, removed+ch.Removed
 	}
 	parts := []string{plural(len(list), "change")}

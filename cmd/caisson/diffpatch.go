@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,10 +51,7 @@ func (p *patchPrinter) header(ch *caisson.Change) {
 		p.line("01", "# directory %s: %s", ch.Kind, ch.Path)
 		return // git does not track directories
 	}
-	from := ch.Path
-	if ch.OldPath != "" {
-		from = ch.OldPath
-	}
+	from := cmp.Or(ch.OldPath, ch.Path)
 	p.line("01", "diff --git a/%s b/%s", from, ch.Path)
 	switch {
 	case ch.OldType == "none":
@@ -102,10 +100,7 @@ func (p *patchPrinter) names(ch *caisson.Change) {
 	if !strings.Contains(ch.Patch, "@@") {
 		return
 	}
-	from, to := "a/"+ch.Path, "b/"+ch.Path
-	if ch.OldPath != "" {
-		from = "a/" + ch.OldPath
-	}
+	from, to := "a/"+cmp.Or(ch.OldPath, ch.Path), "b/"+ch.Path
 	if ch.OldType == "none" {
 		from = "/dev/null"
 	}

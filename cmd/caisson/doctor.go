@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/engine"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
@@ -33,11 +34,9 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		configured.Detail = cfg.File + " is valid"
 	}
 	a.cfg = cfg // so that the file is not read and reported again
-	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()}), configured)
+	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: engine.Probe{}}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
-	err = printChecks(a, "CHECK", checks, func(c caisson.Check) (name, status, detail, remedy string) {
-		return c.Name, c.Status, c.Detail, c.Remedy
-	})
+	err = printChecks(a, "CHECK", checks, func(c caisson.Check) caisson.Check { return c })
 	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
 		return processExit(1) // no error is printed: the table shows what failed
 	}

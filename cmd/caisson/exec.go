@@ -11,18 +11,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// processFlags are the flags for a new process.
-type processFlags struct {
+// startFlags are the flags for a new process in a sandbox, which may be a new one.
+type startFlags struct {
+	Rm      bool             `help:"Create a sandbox from a template or image, and remove it afterwards."`
 	Env     []string         `help:"Set an environment variable, or pass one on from the environment; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
 	User    string           `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
 	Timeout caisson.Duration `positive:"" help:"Kill the process after this time; the exit code is then 124." placeholder:"DURATION"`
-}
-
-// startFlags are the flags for a new process in a sandbox, which may be a new one.
-type startFlags struct {
-	Rm bool `help:"Create a sandbox from a template or image, and remove it afterwards."`
-	processFlags
 	sandboxFlags
 	registryLogin
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"path"
 	"strconv"
 	"strings"
@@ -68,9 +67,13 @@ type fileArg struct {
 // ProvidePlace parses SANDBOX:PATH.
 func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
-// fileColumns are the columns of a list of files.
-func fileColumns() []column[caisson.FileInfo] {
-	return []column[caisson.FileInfo]{
+// filesLsCmd lists a directory.
+type filesLsCmd struct{ fileArg }
+
+func (c *filesLsCmd) Help() string { return examples("caisson sandbox files ls web:/etc") }
+
+func (c *filesLsCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
+	return asList(a, []column[caisson.FileInfo]{
 		{name: "TYPE", value: func(f caisson.FileInfo) string { return f.Type }},
 		{name: "MODE", value: func(f caisson.FileInfo) string { return f.Mode }},
 		{name: "OWNER", value: func(f caisson.FileInfo) string { return strconv.Itoa(f.UID) + ":" + strconv.Itoa(f.GID) }},
@@ -82,16 +85,7 @@ func fileColumns() []column[caisson.FileInfo] {
 			}
 			return f.Name
 		}},
-	}
-}
-
-// filesLsCmd lists a directory.
-type filesLsCmd struct{ fileArg }
-
-func (c *filesLsCmd) Help() string { return examples("caisson sandbox files ls web:/etc") }
-
-func (c *filesLsCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
-	return asList(a, fileColumns())(api.ListFiles(ctx, p.sandbox, p.path))
+	})(api.ListFiles(ctx, p.sandbox, p.path))
 }
 
 // filesCatCmd prints a file.
@@ -114,17 +108,7 @@ func (c *filesCatCmd) ProvidePlace() (sandboxPath, error) {
 }
 
 func (c *filesCatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
-	r, err := api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit))
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	return err
+	return asLog(a)(api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit)))
 }
 
 // filesWriteCmd writes a file.

@@ -69,6 +69,24 @@ func (i *interrupts) exitCode() int {
 	return signalCode(i.cancelledBy)
 }
 
+// await calls f in a goroutine and returns its result, or the cause of the end of ctx if that ends first. f may outlive the call:
+// it is for what cannot be interrupted, such as reading a terminal, in a program that exits soon after a signal.
+func await[T any](ctx context.Context, f func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	var result T
+	var resultErr error
+	go func() {
+		defer close(done)
+		result, resultErr = f()
+	}()
+	select {
+	case <-ctx.Done():
+		return v, context.Cause(ctx)
+	case <-done:
+		return result, resultErr
+	}
+}
+
 // signalCode returns the exit code for a signal, 128 and its number, or 0 if s is nil.
 func signalCode(s os.Signal) int {
 	if n, ok := s.(syscall.Signal); ok {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // localError returns the error for a path of this machine that was named in an argument, which field is, and cannot be used because of
@@ -54,6 +55,18 @@ func (a *app) readInput(file string) ([]byte, error) {
 		err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
 	}
 	return data, err
+}
+
+// readYAML decodes the YAML in a file, or in standard input if file is "-", into v. Errors in the YAML name the file.
+func (a *app) readYAML(file string, v any) error {
+	data, err := a.readInput(file)
+	if err != nil {
+		return err
+	}
+	if err := strictyaml.Decode(data, v); err != nil {
+		return withFileName(file, err)
+	}
+	return nil
 }
 
 // absFrom returns path as an absolute path; a relative one is relative to dir.

@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wire/wireproc"
 )
 
 // stdio contains the streams, environment and signals of the program; tests replace them.
@@ -21,9 +24,7 @@ type stdio struct {
 }
 
 func main() {
-	if dispatchRole() {
-		return
-	}
+	dispatchRole()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	// Without this, writing to a closed pipe, for example with "| head", would kill the program before it has cleaned up. With
@@ -32,6 +33,14 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], stdio{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, signals: signals,
 	}))
+}
+
+// dispatchRole runs this process as the wire process, and does not return, if argv[0] says so. It is called before everything
+// else: the wire process must start fast and must not depend on the rest of the program.
+func dispatchRole() {
+	if wire.IsWire() {
+		os.Exit(wire.Main(wireproc.Process()))
+	}
 }
 
 // run executes the command line args and returns the exit code.

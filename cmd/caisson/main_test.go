@@ -32,9 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if dispatchRole() { // gVisor and the other helpers re-execute this binary; they must not run its tests
-		return
-	}
+	dispatchRole() // gVisor and the other helpers re-execute this binary; they must not run its tests
 	testscript.Main(m, map[string]func(){
 		// Scripts run the command line as it is; the daemon that it starts serves the cores of package coretest.
 		"caisson": func() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -53,10 +54,10 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[caisson.GatewayModel]{
 		{name: "ALIAS", value: func(m caisson.GatewayModel) string { return m.Alias }},
 		{name: "PROVIDER", value: func(m caisson.GatewayModel) string { return m.Provider }},
-		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return firstNonEmpty(m.Upstream, m.Alias) }},
+		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return cmp.Or(m.Upstream, m.Alias) }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
+		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return number(m.Context) }},
 		{name: "PROBLEM", wrap: true, value: func(m caisson.GatewayModel) string { return m.Problem }},
 	})(api.ListModels(ctx))
 }
@@ -70,14 +71,6 @@ func remoteGateway(ctx context.Context, api api) string {
 	gateway, _ := st.Settings.InForce["gateway"].(map[string]any)
 	url, _ := gateway["remoteURL"].(string)
 	return safetext.Escape(url)
-}
-
-// tokenCount formats a number of tokens; 0 means that it is unknown and is formatted as "".
-func tokenCount(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // modelPricesCmd lists imported prices.
@@ -98,7 +91,7 @@ func (c *modelPricesCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "PROVIDER", value: func(p caisson.ListedPrice) string { return p.Provider }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return tokenCount(p.Context) }},
+		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return number(p.Context) }},
 		{name: "SOURCE", value: func(p caisson.ListedPrice) string { return p.Source }},
 		{name: "AGE", value: func(p caisson.ListedPrice) string { return age(p.At) }},
 	})(api.ListPrices(ctx, c.Match))
@@ -133,7 +126,7 @@ type priceList struct {
 // ProvideList reads the list from its source.
 func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
-	return priceList{data, firstNonEmpty(c.Source, source)}, err
+	return priceList{data, cmp.Or(c.Source, source)}, err
 }
 
 func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api api) error {

@@ -31,51 +31,45 @@ func (c *modelSyncCmd) Help() string {
 }
 
 func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
 	sources := c.Sources
 	if len(sources) == 0 {
 		sources = slices.Sorted(maps.Keys(publicLists))
 	}
 	var done []importedPrices
 	for _, source := range sources {
-		n := 0
-		if list, ok := publicLists[source]; ok {
-			a.infof("downloading %s", list)
-			data, err := fetchList(ctx, http.DefaultTransport, list)
-			if err != nil {
-				return err
-			}
-			if n, err = api.ImportPrices(ctx, source, data); err != nil {
-				return err
-			}
-		} else if n, err = syncServed(ctx, a, cfg, api, source); err != nil {
+		n, err := syncList(ctx, a, api, source)
+		if err != nil {
 			return err
 		}
 		done = append(done, importedPrices{source, n})
 	}
-	return asList(a, []column[importedPrices]{
+	return printList(a, done, []column[importedPrices]{
 		{name: "SOURCE", value: func(s importedPrices) string { return s.Source }},
 		{name: "MODELS", value: func(s importedPrices) string { return strconv.Itoa(s.Models) }},
-	})(done, nil)
+	})
 }
 
-// syncServed replaces the models of an own provider by those that its server lists, and returns their number.
-func syncServed(ctx context.Context, a *app, cfg *config, api api, name string) (int, error) {
-	own, err := cfg.ownProviders()
+// syncList takes the prices of a public list, or replaces the models of an own provider by those that its server lists. It
+// returns the number of models.
+func syncList(ctx context.Context, a *app, api api, name string) (int, error) {
+	if list := publicLists[name]; list != "" {
+		a.infof("downloading %s", list)
+		data, err := fetchList(ctx, http.DefaultTransport, list)
+		if err != nil {
+			return 0, err
+		}
+		return api.ImportPrices(ctx, name, data)
+	}
+	k, err := newKeyStore(a, api)
 	if err != nil {
 		return 0, err
 	}
-	i := slices.IndexFunc(own.Providers, func(p caisson.Provider) bool { return p.Name == name })
+	p := providerOf(k.own, name)
 	j := slices.IndexFunc(providerVariables, func(v keyVariables) bool { return v.provider == name })
-	if i < 0 || j < 0 || own.Providers[i].Kind != caisson.ProviderOpenAI {
+	if j < 0 || p.Kind != caisson.ProviderOpenAI {
 		return 0, caisson.Errorf(caisson.NotFound, "%.60q is neither litellm nor openrouter nor a provider with OpenAI's API in %s; those of the configuration have their models there",
-			name, cfg.ownProvidersFile())
+			name, a.cfg.ownProvidersFile())
 	}
-	p := own.Providers[i]
-	k := &keyStore{a: a, cfg: cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	variable, key := k.key(providerVariables[j])
 	if p.Credential == "" {
 		key = caisson.Secret{}

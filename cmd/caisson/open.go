@@ -47,7 +47,7 @@ func (c *openCmd) Run(ctx context.Context, a *app, req caisson.SignRequest, api 
 		return err
 	}
 	if a.globals.Output != "table" {
-		return asDone(a, func(u *caisson.SignedURL) string { return u.URL })(u, nil)
+		return a.encode(u)
 	}
 	if _, err := fmt.Fprintln(a.out, u.URL); err != nil {
 		return err
@@ -58,15 +58,12 @@ func (c *openCmd) Run(ctx context.Context, a *app, req caisson.SignRequest, api 
 	return openBrowser(ctx, a, u.URL)
 }
 
-// browsers are programs that open a URL in the user's browser.
-func browsers() []string { return []string{"xdg-open", "open", "wslview"} }
-
 // openBrowser opens a URL in a browser, if there is one that a user can see.
 func openBrowser(ctx context.Context, a *app, url string) error {
 	if a.getenv("DISPLAY") == "" && a.getenv("WAYLAND_DISPLAY") == "" && a.getenv("WSL_DISTRO_NAME") == "" && a.getenv("BROWSER") == "" {
 		return nil
 	}
-	for _, name := range browsers() {
+	for _, name := range []string{"xdg-open", "open", "wslview"} {
 		if path, err := exec.LookPath(name); err == nil {
 			if err := exec.CommandContext(context.WithoutCancel(ctx), path, url).Start(); err != nil {
 				a.infof("The browser cannot be started: %v", err)

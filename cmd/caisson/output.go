@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -155,6 +156,14 @@ func age(t time.Time) string {
 	return shortDuration(time.Since(t))
 }
 
+// ago returns how long ago t was, "never" if t is nil or zero.
+func ago(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return "never"
+	}
+	return age(*t) + " ago"
+}
+
 // timeUntil returns the time until t in its largest unit, "" if t is nil.
 func timeUntil(t *time.Time) string {
 	if t == nil {
@@ -175,6 +184,25 @@ func shortDuration(d time.Duration) string {
 	default:
 		return fmt.Sprintf("%dd", int(d.Hours()/24))
 	}
+}
+
+// unlessZero returns text, or "" if n is zero, which means the default.
+func unlessZero[T comparable](n T, text string) string {
+	if n == *new(T) {
+		return ""
+	}
+	return text
+}
+
+// number formats n, "" if it is zero, which means the default, or none.
+func number[N int | int64](n N) string { return unlessZero(n, strconv.FormatInt(int64(n), 10)) }
+
+// textOf formats what v points to, "" if v is nil.
+func textOf[T fmt.Stringer](v *T) string {
+	if v == nil {
+		return ""
+	}
+	return (*v).String()
 }
 
 // formatTime formats a time for people, in the local time zone; "" if t is zero.

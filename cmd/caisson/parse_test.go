@@ -408,3 +408,24 @@ func TestConnectsLast(t *testing.T) {
 		t.Errorf("only %d commands connect", connecting)
 	}
 }
+
+// TestServicesFile: service apply takes the services of a valid file, and names a file that is not.
+func TestServicesFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"services: [{id: web, port: 3000}, {id: worker, command: [./worker]}]": "",
+		"services: [{id: web, ports: 3000}]":                                   "services.yaml",
+	} {
+		c := &serviceApplyCmd{File: filepath.Join(t.TempDir(), "services.yaml"), Prune: true}
+		if err := os.WriteFile(c.File, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		req, err := c.ProvideRequest(&app{})
+		if want == "" && (err != nil || len(req.Services) != 2 || req.Services[1].ID != "worker" || !req.Prune) {
+			t.Errorf("%s: %+v, %v", text, req, err)
+		}
+		if want != "" && (caisson.KindOf(err) != caisson.Invalid || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
@@ -40,13 +39,8 @@ func (c *policyShowCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	return a.printPolicy(p)
-}
-
-// printPolicy prints a policy as YAML unless JSON is selected, so that it can be edited and set again.
-func (a *app) printPolicy(p *caisson.Policy) error {
 	if a.globals.Output == "table" {
-		a.globals.Output = "yaml"
+		a.globals.Output = "yaml" // so that it can be edited and set again
 	}
 	return a.encode(p)
 }
@@ -103,13 +97,9 @@ func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, er
 		}
 	}
 	if file != "" {
-		data, err := a.readInput(file)
-		if err != nil {
-			return nil, err
-		}
 		var read caisson.Policy
-		if err := strictyaml.Decode(data, &read); err != nil {
-			return nil, withFileName(file, err)
+		if err := a.readYAML(file, &read); err != nil {
+			return nil, err
 		}
 		if _, err := egress.Compile(read); err != nil {
 			return nil, withFileName(file, err)
@@ -262,11 +252,7 @@ func ruleLine(r caisson.Rule) string {
 	}
 	fields := []string{"action: " + string(r.Action), what}
 	if len(r.Ports) > 0 {
-		ports := make([]string, len(r.Ports))
-		for i, p := range r.Ports {
-			ports[i] = p.String()
-		}
-		fields = append(fields, "ports: ["+strings.Join(ports, ", ")+"]")
+		fields = append(fields, "ports: ["+joinPorts(r.Ports, ", ")+"]")
 	}
 	if r.Protocol != "" {
 		fields = append(fields, "protocol: "+r.Protocol)
@@ -277,6 +263,15 @@ func ruleLine(r caisson.Rule) string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
+// joinPorts returns ranges of ports as one string, separated by sep.
+func joinPorts(ports []caisson.PortRange, sep string) string {
+	var list []string
+	for _, p := range ports {
+		list = append(list, p.String())
+	}
+	return strings.Join(list, sep)
+}
+
 // policyPresetsCmd lists presets.
 type policyPresetsCmd struct{}
 
@@ -285,13 +280,7 @@ func (c *policyPresetsCmd) Help() string { return examples("caisson policy prese
 func (c *policyPresetsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[caisson.Preset]{
 		{name: "NAME", value: func(p caisson.Preset) string { return p.Name }},
-		{name: "PORTS", value: func(p caisson.Preset) string {
-			ports := make([]string, len(p.Ports))
-			for i, r := range p.Ports {
-				ports[i] = r.String()
-			}
-			return strings.Join(ports, ",")
-		}},
+		{name: "PORTS", value: func(p caisson.Preset) string { return joinPorts(p.Ports, ",") }},
 		{name: "HOSTS", value: func(p caisson.Preset) string { return strings.Join(p.Hosts, " ") }},
 		{name: "DESCRIPTION", value: func(p caisson.Preset) string { return p.Description }},
 	})(api.Presets(ctx))

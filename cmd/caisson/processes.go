@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // psCmd lists processes, or running sandboxes.
@@ -23,7 +21,8 @@ func (c *psCmd) Help() string { return examples("caisson ps", "caisson ps web") 
 
 func (c *psCmd) Run(ctx context.Context, a *app, api api) error {
 	if c.Sandbox == "" {
-		return asList(a, sandboxColumns())(allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running}}))
+		running := caisson.Filter{States: []caisson.State{caisson.Running}}
+		return asList(a, sandboxColumns())(allPages(ctx, running, sandboxID, api.List))
 	}
 	return asList(a, []column[caisson.ProcessInfo]{
 		{name: "PID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PID) }},
@@ -46,17 +45,7 @@ func (c *logsCmd) Help() string {
 }
 
 func (c *logsCmd) Run(ctx context.Context, a *app, api api) error {
-	r, err := api.Logs(ctx, c.Sandbox, c.Follow)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	return err
+	return asLog(a)(api.Logs(ctx, c.Sandbox, c.Follow))
 }
 
 // statsCmd measures sandboxes.

@@ -34,14 +34,14 @@ func (p *progress) update(u caisson.Progress) {
 		stage += " " + safetext.Escape(u.Detail)
 	}
 	if stage != p.stage {
-		p.clear()
+		p.end()
 		p.stage = stage
 		if !p.tty {
 			fmt.Fprintln(p.a.err, stage)
 		}
 	}
 	if u.Message != "" {
-		p.clear()
+		p.end()
 		fmt.Fprintf(p.a.err, "  %s\n", safetext.Escape(u.Message))
 	}
 	if p.tty {
@@ -66,13 +66,10 @@ func (p *progress) show(u caisson.Progress) {
 	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // errors in drawing the bar do not concern the operation
 }
 
-// clear removes the bar from the screen. The next update creates another one.
-func (p *progress) clear() {
+// end removes the bar from the screen. The next update creates another one.
+func (p *progress) end() {
 	if p.bar != nil {
 		_ = p.bar.Clear()
 		p.bar = nil
 	}
 }
-
-// end removes the bar.
-func (p *progress) end() { p.clear() }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -24,10 +25,7 @@ func signalReady(err error) error {
 		os.Unsetenv(readyVar)
 		f := os.NewFile(uintptr(fd), "ready")
 		_, werr := fmt.Fprintln(f, line)
-		if cerr := f.Close(); werr == nil {
-			werr = cerr
-		}
-		if werr != nil {
+		if werr = errors.Join(werr, f.Close()); werr != nil {
 			return fmt.Errorf("report readiness: %w", werr)
 		}
 	}

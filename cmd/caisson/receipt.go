@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // printSynced prints the result of a sync: a summary on standard error, and the receipt. dropped is the number of changes that
@@ -25,7 +26,7 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	}
 	a.infof("caisson: %s", strings.Join(did, ", "))
 	if r.Held != "" {
-		a.infof("caisson: %s", quoteName(r.Held))
+		a.infof("caisson: %s", safetext.Escape(r.Held))
 	}
 	if r.ID == "" {
 		if a.globals.Output != "table" {
@@ -34,22 +35,6 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 		return nil
 	}
 	return printDone(a, r, string(r.ID))
-}
-
-// receiptArg is the argument that identifies a receipt.
-type receiptArg struct {
-	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
-}
-
-// ProvideID parses the argument.
-func (r *receiptArg) ProvideID() (caisson.ID, error) { return parseReceipt(r.Receipt) }
-
-func parseReceipt(ref string) (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.ReceiptPrefix, ref)
-	if err != nil {
-		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", ref)
-	}
-	return id, nil
 }
 
 func receiptID(r *caisson.SyncReceipt) string { return string(r.ID) }
@@ -67,12 +52,7 @@ changes are pending in the workspace again.
 }
 
 // ProvideID parses the argument; "" if there is none.
-func (c *syncUndoCmd) ProvideID() (caisson.ID, error) {
-	if c.Receipt == "" {
-		return "", nil
-	}
-	return parseReceipt(c.Receipt)
-}
+func (c *syncUndoCmd) ProvideID() (caisson.ID, error) { return parseOptional(parseReceipt, c.Receipt) }
 
 func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
 	r, err := c.find(ctx, a, id, api)
@@ -173,11 +153,16 @@ func (c *syncLogCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter,
 }
 
 // syncShowCmd shows a receipt.
-type syncShowCmd struct{ receiptArg }
+type syncShowCmd struct {
+	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
+}
 
 func (c *syncShowCmd) Help() string {
 	return examples("caisson sync show rc-abcdefghijklmnop", "caisson sync show rc-abcdefghijklmnop -o json")
 }
+
+// ProvideID parses the argument.
+func (c *syncShowCmd) ProvideID() (caisson.ID, error) { return parseReceipt(c.Receipt) }
 
 func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
 	return asOne(a, receiptID, receiptRows)(api.GetReceipt(ctx, id))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
@@ -24,15 +23,6 @@ var deliveryStates = []caisson.DeliveryState{
 
 func deliveryID(d *caisson.Delivery) string { return string(d.ID) }
 
-// parseDelivery parses the id of a delivery.
-func parseDelivery(s string) (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.DeliveryPrefix, s)
-	if err != nil {
-		return "", caisson.Invalidf("delivery", "%.40q is not the id of a delivery; see caisson relay ls", s)
-	}
-	return id, nil
-}
-
 // relayLsCmd lists deliveries.
 type relayLsCmd struct {
 	State []string `help:"Only in this state: held, waiting, sending, delivered, failed, dropped; may be repeated." placeholder:"STATE" complete:"deliverystate"`
@@ -51,15 +41,10 @@ func (c *relayLsCmd) ProvideFilter() (f caisson.DeliveryFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("relay ls", "--count must be at least 1")
 	}
-	for _, s := range c.State {
-		if !slices.Contains(deliveryStates, caisson.DeliveryState(s)) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of deliveries; there are %s", s, joinStates(deliveryStates, ", "))
-		}
-		f.States = append(f.States, caisson.DeliveryState(s))
+	if f.States, err = parseStates(c.State, deliveryStates, "deliveries"); err != nil {
+		return f, err
 	}
-	if c.OfRun != "" {
-		f.Run, err = parseRun(c.OfRun)
-	}
+	f.Run, err = parseOptional(parseRun, c.OfRun)
 	return f, err
 }
 

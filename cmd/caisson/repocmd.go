@@ -104,13 +104,10 @@ func (c *repoLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "FORGE", value: func(r *caisson.Repo) string { return string(r.Forge) }},
 		{name: "BRANCH", value: func(r *caisson.Repo) string { return r.Head }},
 		{name: "CREDENTIAL", value: func(r *caisson.Repo) string { return r.Credential }},
-		{name: "FETCHED", value: fetchedAgo},
+		{name: "FETCHED", value: func(r *caisson.Repo) string { return ago(&r.FetchedAt) }},
 		{name: "URL", value: func(r *caisson.Repo) string { return r.URL }},
 	})(api.ListRepos(ctx))
 }
-
-// fetchedAgo returns how long ago a repository was last fetched.
-func fetchedAgo(r *caisson.Repo) string { return ago(r.FetchedAt) }
 
 // repoArg is the argument that identifies a repository.
 type repoArg struct {

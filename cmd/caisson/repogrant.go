@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -82,7 +83,7 @@ func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p sandboxPath, api api
 	}
 	why := d.Error
 	for _, f := range d.Findings {
-		why = firstNonEmpty(why, f.Check+": "+f.Message)
+		why = cmp.Or(why, f.Check+": "+f.Message)
 	}
 	text := deliveryText(&caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, URL: d.URL, Error: why})
 	if d.State == caisson.DeliveryHeld || d.State == caisson.DeliveryFailed {

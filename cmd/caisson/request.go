@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // asList returns a function to which the result of a request is passed: asList(a, cols)(api.ListRuns(…)). It prints the result
@@ -39,6 +41,17 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	}
 }
 
+// asLog is like asList, for requests whose result is a text, which it copies to standard output.
+func asLog(a *app) func(io.ReadCloser, error) error {
+	return func(r io.ReadCloser, err error) error {
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		return copySafely(a, a.out, r, safetext.Log)
+	}
+}
+
 // isNotFound reports whether err says that the object of a request does not exist; a missing account, for example, is another error.
 func isNotFound(err error) bool {
 	return caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == ""
@@ -49,7 +62,7 @@ type removed struct {
 	Removed string `json:"removed"`
 }
 
-// A objectRequest is a function that sends a request about the object with the name or id ref.
+// An objectRequest is a function that sends a request about the object with the name or id ref.
 type objectRequest[T any] func(ctx context.Context, ref string) (T, error)
 
 // forEachRef calls r for every ref and prints its result with printDone. It continues after an error, unless ctx has ended, and
@@ -78,7 +91,7 @@ func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context
 	}
 }
 
-// removeEach is like each, for requests without a result.
+// removeEach is like forEachRef, for requests without a result.
 func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
 	id := func(r removed) string { return r.Removed }
 	return forEachRef(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
@@ -108,10 +121,13 @@ func collectPages[T any](count int, id func(T) string, next func(after string, l
 	return all, nil
 }
 
-// allPages is like pages, for a filter and without a limit.
-func allPages[T any](f caisson.Filter, id func(T) string, list func(caisson.Filter) ([]T, bool, error)) ([]T, error) {
+// A listRequest is a function that requests one page of a list, and reports whether there are more.
+type listRequest[T any] func(context.Context, caisson.Filter) ([]T, bool, error)
+
+// allPages is like collectPages, for a filter and without a limit.
+func allPages[T any](ctx context.Context, f caisson.Filter, id func(T) string, list listRequest[T]) ([]T, error) {
 	return collectPages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
 		f.After, f.Limit = caisson.ID(after), limit
-		return list(f)
+		return list(ctx, f)
 	})
 }

@@ -17,14 +17,8 @@ type restFlags struct {
 type autoPause caisson.AutoPause
 
 // times returns the fields by their names in the flag.
-func (p *autoPause) times() []struct {
-	name string
-	time *caisson.Duration
-} {
-	return []struct {
-		name string
-		time *caisson.Duration
-	}{{"suspend", &p.Suspend}, {"pause", &p.Pause}, {"stop", &p.Stop}}
+func (p *autoPause) times() map[string]*caisson.Duration {
+	return map[string]*caisson.Duration{"suspend": &p.Suspend, "pause": &p.Pause, "stop": &p.Stop}
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -33,21 +27,17 @@ func (p *autoPause) UnmarshalText(text []byte) error {
 	if string(text) == "never" {
 		return nil
 	}
-	seen := map[string]bool{}
-next:
+	left := p.times()
 	for part := range strings.SplitSeq(string(text), ",") {
 		name, after, _ := strings.Cut(part, "=")
-		for _, f := range p.times() {
-			if f.name != name || seen[name] {
-				continue
-			}
-			seen[name] = true
-			if err := f.time.UnmarshalText([]byte(after)); err != nil {
-				return err
-			}
-			continue next
+		field, ok := left[name]
+		if !ok {
+			return caisson.Errorf(caisson.Invalid, "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
 		}
-		return caisson.Errorf(caisson.Invalid, "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
+		delete(left, name) // each may be given once
+		if err := field.UnmarshalText([]byte(after)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -55,9 +45,10 @@ next:
 // String returns p in the form of the flag; "" if it says nothing.
 func (p autoPause) String() string {
 	var list []string
-	for _, f := range p.times() {
-		if *f.time != 0 {
-			list = append(list, f.name+"="+f.time.String())
+	times := p.times()
+	for _, name := range []string{"suspend", "pause", "stop"} {
+		if *times[name] != 0 {
+			list = append(list, name+"="+times[name].String())
 		}
 	}
 	return strings.Join(list, ",")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -115,7 +116,7 @@ func (c *routeAddCmd) Run(ctx context.Context, a *app, spec caisson.RouteSpec, a
 	if secret != "" {
 		a.infof("The secret of this route, which is not shown again: %s", secret)
 	}
-	return asDone(a, func(r *caisson.Route) string { return firstNonEmpty(r.URL, r.Name) })(r, nil)
+	return printDone(a, r, cmp.Or(r.URL, r.Name))
 }
 
 // routeLsCmd lists routes.
@@ -128,15 +129,11 @@ func (c *routeLsCmd) Help() string {
 func (c *routeLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[*caisson.Route]{
 		{name: "NAME", value: routeName},
-		{name: "URL", value: func(r *caisson.Route) string { return firstNonEmpty(r.URL, r.Spec.Host+r.Spec.Path) }},
+		{name: "URL", value: func(r *caisson.Route) string { return cmp.Or(r.URL, r.Spec.Host+r.Spec.Path) }},
 		{name: "SANDBOX", value: func(r *caisson.Route) string { return r.Spec.Sandbox }},
 		{name: "PORT", value: func(r *caisson.Route) string { return strconv.Itoa(r.Spec.Port) }},
 		{name: "AUTH", value: func(r *caisson.Route) string { return r.Spec.Auth.Kind }},
-	})(allRoutes(ctx, api, caisson.Filter{}))
-}
-
-func allRoutes(ctx context.Context, api caisson.Routes, f caisson.Filter) ([]*caisson.Route, error) {
-	return allPages(f, routeID, func(f caisson.Filter) ([]*caisson.Route, bool, error) { return api.ListRoutes(ctx, f) })
+	})(allPages(ctx, caisson.Filter{}, routeID, api.ListRoutes))
 }
 
 // routeShowCmd shows one route.

@@ -67,26 +67,8 @@ func (i interactiveRun) opened(ctx context.Context, run *caisson.Run) (*caisson.
 	if err != nil {
 		return nil, err
 	}
-	v := newRunView(i.app)
-	shown := make(chan caisson.RunEvent)
-	go func() {
-		defer close(shown)
-		for e := range events {
-			if e.Attempt == run.Attempt && e.Phase == "interactive" {
-				return
-			}
-			select {
-			case shown <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	err = v.follow(shown, run.Attempt)
-	if endErr := v.end(); err == nil {
-		err = endErr
-	}
-	if err != nil {
+	isOpen := func(e caisson.RunEvent) bool { return e.Attempt == run.Attempt && e.Phase == "interactive" }
+	if err := newRunView(i.app).follow(events, run.Attempt, isOpen); err != nil {
 		return nil, err
 	}
 	return i.api.GetRun(ctx, run.ID)

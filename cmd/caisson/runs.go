@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,15 +14,6 @@ type runsCmd struct {
 	Ls   runsLsCmd   `cmd:"" help:"List runs, newest first."`
 	Show runsShowCmd `cmd:"" help:"Show everything about a run."`
 	Rm   runsRmCmd   `cmd:"" help:"Remove runs that have ended."`
-}
-
-// parseRun parses the id of a run.
-func parseRun(s string) (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.RunPrefix, s)
-	if err != nil {
-		return "", caisson.Invalidf("run", "%.40q is not the id of a run; see caisson runs ls", s)
-	}
-	return id, nil
 }
 
 func runID(r *caisson.Run) string { return string(r.ID) }
@@ -51,34 +41,14 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("runs ls", "--count must be at least 1")
 	}
-	for _, s := range c.State {
-		state := caisson.RunState(s)
-		if !slices.Contains(runStates, state) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of runs; there are %s", s, joinStates(runStates, ", "))
-		}
-		f.States = append(f.States, state)
+	if f.States, err = parseStates(c.State, runStates, "runs"); err != nil {
+		return f, err
 	}
-	for _, p := range []struct {
-		from string
-		to   *caisson.ID
-	}{{c.Parent, &f.Parent}, {c.Under, &f.Under}} {
-		if p.from == "" {
-			continue
-		}
-		if *p.to, err = parseRun(p.from); err != nil {
-			return f, err
-		}
+	if f.Parent, err = parseOptional(parseRun, c.Parent); err != nil {
+		return f, err
 	}
-	return f, nil
-}
-
-// joinStates returns states as one string, separated by sep.
-func joinStates[S ~string](states []S, sep string) string {
-	names := make([]string, len(states))
-	for i, s := range states {
-		names[i] = string(s)
-	}
-	return strings.Join(names, sep)
+	f.Under, err = parseOptional(parseRun, c.Under)
+	return f, err
 }
 
 func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api api) error {

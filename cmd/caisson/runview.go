@@ -15,7 +15,10 @@ import (
 // follow shows a run from the beginning of its current attempt to its end, and returns its error if it has failed. asked is the
 // time at which the command that started the run was given; it is zero for a run that existed before.
 func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
-	err := a.watch(ctx, run)
+	events, err := a.runs.WatchRun(ctx, run.ID, 0)
+	if err == nil {
+		err = newRunView(a.app).follow(events, run.Attempt, nil)
+	}
 	if ctx.Err() != nil {
 		a.infof("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
 		return context.Cause(ctx)
@@ -45,20 +48,6 @@ func (a runConsole) conclude(ctx context.Context, run *caisson.Run, asked time.T
 		return run.Result.Error
 	}
 	return nil
-}
-
-// watch shows the events of a run from the beginning of its current attempt until the stream of events ends.
-func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
-	events, err := a.runs.WatchRun(ctx, run.ID, 0)
-	if err != nil {
-		return err
-	}
-	v := newRunView(a.app)
-	err = v.follow(events, run.Attempt)
-	if endErr := v.end(); err == nil {
-		err = endErr
-	}
-	return err
 }
 
 // The output formats of a run.
@@ -126,8 +115,14 @@ func sameFile(a, b any) bool {
 	return os.SameFile(infos[0], infos[1])
 }
 
-// follow shows events until the channel is closed; events of attempts before attempt are skipped.
-func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
+// follow shows events until the channel is closed or until, unless nil, returns true, and then completes the output. Events of
+// attempts before attempt are skipped.
+func (v *runView) follow(events <-chan caisson.RunEvent, attempt int, until func(caisson.RunEvent) bool) (err error) {
+	defer func() {
+		if endErr := v.end(); err == nil {
+			err = endErr
+		}
+	}()
 	var tick <-chan time.Time
 	if v.live {
 		t := time.NewTicker(redrawInterval)
@@ -137,7 +132,7 @@ func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
 	for {
 		select {
 		case e, ok := <-events:
-			if !ok {
+			if !ok || until != nil && until(e) {
 				return nil
 			}
 			if e.Attempt < attempt && e.Attempt != 0 {

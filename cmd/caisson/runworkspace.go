@@ -25,11 +25,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := a.config()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkOutsideDataDir(abs, cfg.DataDir); err != nil {
+	if err := checkOutsideDataDir(abs, a.cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if a.local() {
@@ -48,7 +44,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and receives a copy; leave out --workspace-kind and --sync")
 	}
-	mask, err := baseline.NewMask(cfg.Workspaces.HiddenPatterns(), flags.ShowHidden)
+	mask, err := baseline.NewMask(a.cfg.Workspaces.HiddenPatterns(), flags.ShowHidden)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,34 +77,18 @@ func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 	if f.Labels, err = parseLabels(c.Label); err != nil {
 		return f, err
 	}
-	f.States, err = parseStates(c.State)
-	return f, err
+	known := caisson.States()
+	for _, s := range c.State {
+		if !slices.Contains(known, caisson.State(s)) {
+			return f, caisson.Invalidf("state", "%.40q is not a state; known are %v", s, known)
+		}
+		f.States = append(f.States, caisson.State(s))
+	}
+	return f, nil
 }
 
 func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
-	return asList(a, sandboxColumns())(allSandboxes(ctx, api, f))
-}
-
-// allSandboxes requests all pages of sandboxes.
-func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) ([]*caisson.Sandbox, error) {
-	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
-}
-
-// parseStates parses names of states of sandboxes.
-func parseStates(names []string) ([]caisson.State, error) {
-	var states []caisson.State
-	known := caisson.States()
-next:
-	for _, n := range names {
-		for _, s := range known {
-			if string(s) == n {
-				states = append(states, s)
-				continue next
-			}
-		}
-		return nil, caisson.Invalidf("state", "%.40q is not a state; known are %v", n, known)
-	}
-	return states, nil
+	return asList(a, sandboxColumns())(allPages(ctx, f, sandboxID, api.List))
 }
 
 // sandboxArg is the argument that identifies a sandbox.
@@ -127,16 +113,12 @@ func (c *sandboxShowCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 func sandboxRows(s *caisson.Sandbox) [][2]string {
-	exit := ""
-	if s.Exit != nil {
-		exit = s.Exit.String()
-	}
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", nameInList(s.Name, s.Pooled)}, {"Account", s.Account},
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
 		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},
-		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", textOf(s.Exit)}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 
@@ -152,9 +134,9 @@ func specRows(s caisson.Spec) [][2]string {
 		{"User", s.User},
 		{"CPUs", unlessZero(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
 		{"Memory", unlessZero(r.Memory, r.Memory.String())},
-		{"PIDs", unlessZero(r.PIDs, strconv.Itoa(r.PIDs))},
+		{"PIDs", number(r.PIDs)},
 		{"Disk", unlessZero(r.Disk, r.Disk.String())},
-		{"Open files", unlessZero(r.OpenFiles, strconv.Itoa(r.OpenFiles))},
+		{"Open files", number(r.OpenFiles)},
 	}
 	for _, m := range s.Mounts {
 		mode := "read-only"
@@ -170,14 +152,6 @@ func specRows(s caisson.Spec) [][2]string {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
 	return rows
-}
-
-// unlessZero returns text, or "" if n is zero, which means the default.
-func unlessZero[T comparable](n T, text string) string {
-	if n == *new(T) {
-		return ""
-	}
-	return text
 }
 
 // startCmd starts sandboxes.
@@ -287,7 +261,7 @@ func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
 // pairs formats a map as KEY=VALUE pairs, sorted by key.
 func pairs(m map[string]string) string {
 	var out []string
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])
 	}
 	return strings.Join(out, " ")

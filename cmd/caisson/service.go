@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"io"
-	"strconv"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // serviceCmd contains the commands that manage the services of sandboxes.
@@ -34,30 +30,15 @@ func (c *serviceLsCmd) Run(ctx context.Context, a *app, api api) error {
 
 // serviceColumns are the columns of a list of services.
 func serviceColumns() []column[caisson.ServiceStatus] {
-	number := func(n int) string {
-		if n == 0 {
-			return ""
-		}
-		return strconv.Itoa(n)
-	}
+
 	return []column[caisson.ServiceStatus]{
 		{name: "SERVICE", value: func(s caisson.ServiceStatus) string { return s.ID }},
 		{name: "PORT", value: func(s caisson.ServiceStatus) string { return number(s.Port) }},
 		{name: "STATE", value: func(s caisson.ServiceStatus) string { return string(s.State) }},
-		{name: "SINCE", value: func(s caisson.ServiceStatus) string {
-			if s.Since.IsZero() {
-				return ""
-			}
-			return age(s.Since)
-		}},
+		{name: "SINCE", value: func(s caisson.ServiceStatus) string { return age(s.Since) }},
 		{name: "PID", value: func(s caisson.ServiceStatus) string { return number(s.PID) }},
 		{name: "RESTARTS", value: func(s caisson.ServiceStatus) string { return number(s.Restarts) }},
-		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string {
-			if s.Exit == nil {
-				return ""
-			}
-			return s.Exit.String()
-		}},
+		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string { return textOf(s.Exit) }},
 		{name: "MESSAGE", value: func(s caisson.ServiceStatus) string { return s.Message }},
 	}
 }
@@ -94,11 +75,8 @@ func (c *serviceApplyCmd) ProvideRequest(a *app) (req caisson.ServicesRequest, e
 		if c.ID != "" || len(c.Command) > 0 {
 			return req, usagef("service apply", "give a file, or --id and a command")
 		}
-		data, err := a.readInput(c.File)
-		if err != nil {
-			return req, err
-		}
-		return req, withFileName(c.File, strictyaml.Decode(data, &req))
+		err = a.readYAML(c.File, &req)
+		return req, err
 	}
 	if c.ID == "" || c.Prune {
 		return req, usagef("service apply", "give -f FILE, or --id and a command or --port")
@@ -171,15 +149,5 @@ func (c *serviceLogsCmd) Help() string {
 }
 
 func (c *serviceLogsCmd) Run(ctx context.Context, a *app, api api) error {
-	r, err := api.ServiceLogs(ctx, c.Sandbox, c.Service, c.Follow)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	out, end := a.safeWriter(a.out, safetext.Log)
-	_, err = io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	return err
+	return asLog(a)(api.ServiceLogs(ctx, c.Sandbox, c.Service, c.Follow))
 }

@@ -79,32 +79,28 @@ func changedKeys(a, b *config) (keys []string) {
 	return keys
 }
 
-// read reads the files and returns what they say, with the keys for which they have other values than are in force. The caller
-// must hold mu.
-func (s *settings) read() (cfg *config, offer models.Offer, changed []string, err error) {
-	if cfg, err = s.load(); err != nil {
-		return nil, offer, nil, err
+// read reads the files and returns what they say. It stores the keys for which they have other values than are in force, or why
+// they cannot be used. The caller must hold mu.
+func (s *settings) read() (cfg *config, offer models.Offer, err error) {
+	s.seen, s.changed, s.invalid = s.inForce.stamps(), nil, ""
+	if cfg, err = s.load(); err == nil {
+		offer, err = cfg.offer()
 	}
-	if offer, err = cfg.offer(); err != nil {
-		return nil, offer, nil, err
+	if err != nil {
+		s.invalid = reportOf(splitErrors(err)[0]).Message
+		return nil, offer, err
 	}
-	changed = changedKeys(s.inForce, cfg)
-	if !reflect.DeepEqual(offer, s.offer) && !slices.Contains(changed, "providers") && !slices.Contains(changed, "models") {
-		changed = append(changed, "models")
+	s.changed = changedKeys(s.inForce, cfg)
+	if !reflect.DeepEqual(offer, s.offer) && !slices.Contains(s.changed, "providers") && !slices.Contains(s.changed, "models") {
+		s.changed = append(s.changed, "models")
 	}
-	return cfg, offer, changed, nil
+	return cfg, offer, nil
 }
 
 // check determines what has changed, if the files are other ones than when it was called last. The caller must hold mu.
 func (s *settings) check() {
-	now := s.inForce.stamps()
-	if now == s.seen {
-		return
-	}
-	s.seen, s.invalid = now, ""
-	_, _, changed, err := s.read()
-	if s.changed = changed; err != nil {
-		s.invalid = reportOf(splitErrors(err)[0]).Message
+	if s.inForce.stamps() != s.seen {
+		_, _, _ = s.read() // stores its error
 	}
 }
 
@@ -135,22 +131,14 @@ func (s *settings) State(st *caisson.DaemonStatus) {
 	}
 }
 
-// readAgain is read for a reload.
-func (s *settings) readAgain() (cfg *config, offer models.Offer, changed []string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = s.inForce.stamps()
-	if cfg, offer, changed, err = s.read(); err != nil {
-		s.changed, s.invalid = nil, reportOf(splitErrors(err)[0]).Message
-	}
-	return cfg, offer, changed, err
-}
-
 // Reload implements [engine.Settings].
 func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	cfg, offer, changed, err := s.readAgain()
+	s.mu.Lock()
+	cfg, offer, err := s.read()
+	changed := s.changed
+	s.mu.Unlock()
 	if err != nil {
 		s.log.ErrorContext(ctx, "the configuration is invalid; the one that was read before stays in force", "err", err)
 		return nil, err

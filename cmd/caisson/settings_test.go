@@ -67,11 +67,13 @@ func TestSettings(t *testing.T) {
 	write("logLevel: warn\nidleExit: 5m\nhost: unix:///elsewhere\n")
 	want("a changed file", "logLevel idleExit", "info", "")
 	refuse = errors.New("no")
+	write("logLevel: warn\neventRetention: 1d\nidleExit: 5m\n") // read first by the reload
 	if _, err := s.Reload(t.Context()); err == nil {
 		t.Error("a failure is not reported")
 	}
-	want("after a failure", "logLevel idleExit", "info", "")
+	want("after a failure", "logLevel eventRetention idleExit", "info", "")
 	refuse = nil
+	write("logLevel: warn\nidleExit: 5m\nhost: unix:///elsewhere\n")
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() { s.changedNow(); s.State(new(caisson.DaemonStatus)) })

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -58,12 +59,10 @@ func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 	return s, nil
 }
 
-func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) error {
-	own, err := a.cfg.ownProviders()
-	if err != nil {
+func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err error) {
+	if s.keys, err = newKeyStore(a, api); err != nil {
 		return err
 	}
-	s.keys = &keyStore{a: a, cfg: a.cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	p, list, err := s.provider(ctx)
 	if err != nil {
 		return err
@@ -124,7 +123,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 		return s.compatibleServer(ctx)
 	}
 	v := providerVariables[i]
-	p = s.keys.provider(v.provider)
+	p = providerOf(s.keys.offer, v.provider)
 	stored, err := s.hasKey(ctx, p.Credential)
 	if err != nil {
 		return p, nil, err
@@ -134,11 +133,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 		if err != nil {
 			return p, nil, err
 		}
-		base := ""
-		if v.baseURL != "" {
-			base = s.getenv(v.baseURL)
-		}
-		own, models, err := s.keys.server(ctx, v, base, key)
+		own, models, err := s.keys.server(ctx, v, key)
 		if err != nil {
 			return p, nil, err
 		}
@@ -231,7 +226,7 @@ func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []cais
 		case m.Prices != nil:
 			price = fmt.Sprintf("%s in, %s out", m.Prices.Input, m.Prices.Output)
 		}
-		names = append(names, fmt.Sprintf("%-32s %s", quoteName(m.Alias), price))
+		names = append(names, fmt.Sprintf("%-32s %s", safetext.Escape(m.Alias), price))
 	}
 	i, err := s.choose(ctx, "Which model do runs use that name none? Prices are in US dollars per million tokens.", names)
 	if err != nil {
@@ -312,31 +307,20 @@ func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
 // readLine prompts for a line. It reads no byte after it, because a key may follow. The terminal delivers whole lines.
 func (s *setup) readLine(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(s.err, prompt)
-	type line struct {
-		text []byte
-		err  error
-	}
-	typed := make(chan line, 1)
-	go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
-		var l line
-		for b := make([]byte, 1); l.err == nil && len(l.text) < maxLine; {
-			if _, l.err = s.in.Read(b); l.err == nil {
-				if b[0] == '\n' {
-					break
-				}
-				l.text = append(l.text, b[0])
+	text, err := await(ctx, func() (line []byte, err error) {
+		for b := make([]byte, 1); len(line) < maxLine; line = append(line, b[0]) {
+			if _, err := s.in.Read(b); err != nil || b[0] == '\n' {
+				return line, err
 			}
 		}
-		typed <- l
-	}()
-	select {
-	case <-ctx.Done():
+		return line, nil
+	})
+	switch {
+	case ctx.Err() != nil:
 		fmt.Fprintln(s.err)
 		return "", context.Cause(ctx)
-	case l := <-typed:
-		if l.err != nil {
-			return "", caisson.Invalidf("setup", "the input ended before setup did; nothing was written")
-		}
-		return strings.TrimSpace(string(l.text)), nil
+	case err != nil:
+		return "", caisson.Invalidf("setup", "the input ended before setup did; nothing was written")
 	}
+	return strings.TrimSpace(string(text)), nil
 }

@@ -148,11 +148,7 @@ func (c *snapshotLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api a
 		{name: "TEMPLATE", value: func(s *caisson.Snapshot) string { return s.Template }},
 		{name: "SIZE", value: func(s *caisson.Snapshot) string { return s.Size.String() }},
 		{name: "AGE", value: func(s *caisson.Snapshot) string { return age(s.CreatedAt) }},
-	})(allSnapshots(ctx, api, f))
-}
-
-func allSnapshots(ctx context.Context, api caisson.Snapshots, f caisson.Filter) ([]*caisson.Snapshot, error) {
-	return allPages(f, snapshotID, func(f caisson.Filter) ([]*caisson.Snapshot, bool, error) { return api.ListSnapshots(ctx, f) })
+	})(allPages(ctx, f, snapshotID, api.ListSnapshots))
 }
 
 // snapshotShowCmd shows one snapshot.

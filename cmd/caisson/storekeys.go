@@ -24,7 +24,7 @@ type keyVariables struct {
 	provider string
 	vendor   string   // name for people
 	keys     []string // variables with the key; the first that is set counts
-	baseURL  string   // variable with the base URL of another server with the same API
+	baseURL  string   // variable with the base URL of another server with the same API; "" for none
 }
 
 // openAIBaseURL names a server with OpenAI's API, which often needs no key: Ollama and vLLM are such.
@@ -43,19 +43,15 @@ var providerVariables = []keyVariables{
 // It does so only for the daemon of the data directory, so that a key never leaves this machine unasked; not where CI is set,
 // because what is stored there could outlive the job; and for no account but the local one, whose keys built-in providers use.
 func storeKeys(ctx context.Context, a *app, api api, agent, model string) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
+	cfg := a.cfg
 	configured := !models.Offer{Providers: cfg.Providers, Models: cfg.Models}.IsZero() || cfg.Gateway.RemoteURL != ""
 	if cfg.Host != "" || configured || a.getenv("CI") != "" || cfg.Account != "" && cfg.Account != caisson.LocalAccount {
 		return nil
 	}
-	own, err := cfg.ownProviders()
+	k, err := newKeyStore(a, api)
 	if err != nil {
 		return err
 	}
-	k := &keyStore{a: a, cfg: cfg, api: api, own: own, offer: models.Builtin().With(own)}
 	wanted, err := k.wanted(ctx, agent, model)
 	if err != nil || len(wanted) == 0 {
 		return err
@@ -65,7 +61,7 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 		return err
 	}
 	for _, w := range wanted {
-		p := k.provider(w.provider)
+		p := providerOf(k.offer, w.provider)
 		if p.Credential == "" || slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == p.Credential }) {
 			return k.compare(ctx, w, p)
 		}
@@ -81,10 +77,15 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 // keyStore stores a key of the environment.
 type keyStore struct {
 	a     *app
-	cfg   *config
 	api   api
 	own   models.Offer // content of the file of own providers
 	offer models.Offer // what can be granted, if keys are stored
+}
+
+// newKeyStore returns a keyStore with the own providers as they are now.
+func newKeyStore(a *app, api api) (*keyStore, error) {
+	own, err := a.cfg.ownProviders()
+	return &keyStore{a: a, api: api, own: own, offer: models.Builtin().With(own)}, err
 }
 
 // key returns the variable with a provider's key, and the key; "" if none is set.
@@ -97,10 +98,10 @@ func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
 	return "", key
 }
 
-// provider returns a provider of the offer.
-func (k *keyStore) provider(name string) (p caisson.Provider) {
-	if i := slices.IndexFunc(k.offer.Providers, func(p caisson.Provider) bool { return p.Name == name }); i >= 0 {
-		p = k.offer.Providers[i]
+// providerOf returns the provider of an offer that has a name; the zero one if there is none.
+func providerOf(o models.Offer, name string) (p caisson.Provider) {
+	if i := slices.IndexFunc(o.Providers, func(p caisson.Provider) bool { return p.Name == name }); i >= 0 {
+		p = o.Providers[i]
 	}
 	return p
 }
@@ -120,7 +121,7 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 			return nil, err
 		}
 		usable = func(m caisson.Model) bool {
-			api := caisson.GatewayModel{Model: m, Kind: k.provider(m.Provider).Kind}.API()
+			api := caisson.GatewayModel{Model: m, Kind: providerOf(k.offer, m.Provider).Kind}.API()
 			return a.SupportsAPI(api) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias))
 		}
 	}
@@ -136,7 +137,7 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 
 // compare says if the environment has another key or server than the stored one, which is used.
 func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provider) error {
-	if u := k.a.getenv(v.baseURL); v.baseURL != "" && u != "" && u != p.BaseURL {
+	if u := k.a.getenv(v.baseURL); u != "" && u != p.BaseURL {
 		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
 	}
 	name, key := k.key(v)
@@ -156,7 +157,7 @@ func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provid
 // howToChange says how to use another server.
 func (k *keyStore) howToChange(p caisson.Provider) string {
 	if p.Credential == "" {
-		return "the file " + k.cfg.ownProvidersFile() + ", which you can remove"
+		return "the file " + k.a.cfg.ownProvidersFile() + ", which you can remove"
 	}
 	return "caisson credential rm " + p.Credential + ", after which the next run takes both from the environment"
 }
@@ -164,11 +165,7 @@ func (k *keyStore) howToChange(p caisson.Provider) string {
 // store stores the key of a provider, and its server if the environment names one.
 func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	name, key := k.key(v)
-	base := ""
-	if v.baseURL != "" {
-		base = k.a.getenv(v.baseURL)
-	}
-	p, list, err := k.server(ctx, v, base, key)
+	p, list, err := k.server(ctx, v, key)
 	if err != nil {
 		return err
 	}
@@ -177,10 +174,10 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 		return err
 	}
 	if p != nil {
-		k.a.infof("caisson: models of %s are called at %s, from %s; this is in %s", p.Name, p.BaseURL, v.baseURL, k.cfg.ownProvidersFile())
+		k.a.infof("caisson: models of %s are called at %s, from %s; this is in %s", p.Name, p.BaseURL, v.baseURL, k.a.cfg.ownProvidersFile())
 	}
 	if name != "" {
-		credential := credentialOf(v.provider)
+		credential := providerOf(models.Builtin(), v.provider).Credential
 		if _, err := k.api.SetCredential(ctx, credential, key); err != nil {
 			return err
 		}
@@ -193,22 +190,12 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	return err
 }
 
-// credentialOf returns the name of a built-in provider's credential.
-func credentialOf(provider string) string {
-	for _, p := range models.Builtin().Providers {
-		if p.Name == provider {
-			return p.Credential
-		}
-	}
-	return ""
-}
-
-// server returns the provider for the server at base, nil if that is "" or the vendor's own, and the models of its own that it has.
-func (k *keyStore) server(ctx context.Context, v keyVariables, base string, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
-	base = strings.TrimSuffix(base, "/")
+// server returns the provider for the server that the environment names, nil if it names none or the vendor's own, and the models
+// of its own that the server has.
+func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
+	base := strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
 	builtin := models.Builtin()
-	i := slices.IndexFunc(builtin.Providers, func(p caisson.Provider) bool { return p.Name == v.provider })
-	p := builtin.Providers[i]
+	p := providerOf(builtin, v.provider)
 	if base == "" || base == p.BaseURL {
 		return nil, nil, nil
 	}
@@ -321,7 +308,7 @@ func (k *keyStore) setOwn(ctx context.Context, name string, p *caisson.Provider,
 	if err != nil {
 		return err
 	}
-	if err := durable.Write(k.cfg.ownProvidersFile(), func(f *os.File) error {
+	if err := durable.Write(k.a.cfg.ownProvidersFile(), func(f *os.File) error {
 		_, err := fmt.Fprintf(f, "%s%s\n", ownHeader, text)
 		return err
 	}); err != nil {

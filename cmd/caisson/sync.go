@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // syncCmd contains the commands that sync workspaces.
@@ -126,7 +127,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 			ch := &d.Changes[i]
 			if ch.Verdict != caisson.VerdictPass {
 				for _, why := range reasons(ch) {
-					a.infof("caisson: %s %s: %s", quoteName(ch.Path), verdictWord(ch.Verdict), quoteName(why))
+					a.infof("caisson: %s %s: %s", safetext.Escape(ch.Path), verdictWord(ch.Verdict), safetext.Escape(why))
 				}
 			}
 			if applicable(ch) {
@@ -164,17 +165,12 @@ func printDryRun(a *app, d *caisson.Diff) error {
 	if a.globals.Output != "table" {
 		return a.encode(d)
 	}
-	pass := 0
-	for _, ch := range d.Changes {
-		if ch.Verdict == caisson.VerdictPass {
-			pass++
-		}
-	}
 	if len(d.Changes) > 0 {
 		if err := printStat(a, d); err != nil {
 			return err
 		}
 	}
+	pass := countVerdicts(d.Changes)[caisson.VerdictPass]
 	a.infof("caisson: --auto would apply %s and leave %d", plural(pass, "change"), len(d.Changes)-pass)
 	return nil
 }
@@ -196,19 +192,12 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	if err != nil {
 		return err
 	}
-	s := syncCounts{Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut}
-	for _, ch := range d.Changes {
-		switch ch.Verdict {
-		case caisson.VerdictPass:
-			s.Pass++
-		case caisson.VerdictAsk:
-			s.Ask++
-		case caisson.VerdictConflict:
-			s.Clash++
-		default:
-			s.Denied++
-		}
+	of := countVerdicts(d.Changes)
+	s := syncCounts{
+		Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut,
+		Pass: of[caisson.VerdictPass], Ask: of[caisson.VerdictAsk], Clash: of[caisson.VerdictConflict],
 	}
+	s.Denied = s.Changes - s.Pass - s.Ask - s.Clash // also those of an unknown verdict
 	n := strconv.Itoa
 	changes := n(s.Changes)
 	if s.Cut {

@@ -76,7 +76,7 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 	if err := r.show(func(p *patchPrinter) { p.change(ch) }); err != nil {
 		return err
 	}
-	name := quoteName(ch.Path)
+	name := safetext.Escape(ch.Path)
 	if !applicable(ch) && !r.droppable {
 		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and remains in the workspace.\n", place, name)
 		return err
@@ -128,7 +128,7 @@ parts:
 		if err := r.show(func(p *patchPrinter) { p.hunk(h) }); err != nil {
 			return err
 		}
-		key, err := r.promptWithHelp(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), quoteName(ch.Path)), "ynadq?", hunkKeyHelp)
+		key, err := r.promptWithHelp(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), safetext.Escape(ch.Path)), "ynadq?", hunkKeyHelp)
 		if err != nil {
 			return err
 		}
@@ -185,42 +185,27 @@ func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, mea
 // promptKey prints question and reads lines until one consists of one of the keys in can, which it returns. The end of the input
 // is an error.
 func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, error) {
-	type line struct {
-		text string
-		err  error
-	}
 	for {
 		prompt := colorize(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "
 		if _, err := io.WriteString(r.out, prompt); err != nil {
 			return 0, err
 		}
-		typed := make(chan line, 1)
-		go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
+		text, err := await(ctx, func() (string, error) {
 			if r.onPanic != nil {
 				defer r.onPanic()
 			}
-			s, err := r.in.ReadString('\n')
-			typed <- line{s, err}
-		}()
-		var l line
-		select {
-		case <-ctx.Done():
+			return r.in.ReadString('\n')
+		})
+		switch answer := strings.ToLower(strings.TrimSpace(text)); {
+		case ctx.Err() != nil:
 			fmt.Fprintln(r.out)
 			return 0, context.Cause(ctx)
-		case l = <-typed:
-		}
-		answer := strings.ToLower(strings.TrimSpace(l.text))
-		if len(answer) == 1 && strings.Contains(can, answer) {
+		case len(answer) == 1 && strings.Contains(can, answer):
 			return answer[0], nil
-		}
-		if errors.Is(l.err, io.EOF) {
+		case errors.Is(err, io.EOF):
 			return 0, caisson.Errorf(caisson.Conflict, "the review ended before its end; nothing was applied")
-		}
-		if l.err != nil {
-			return 0, l.err
+		case err != nil:
+			return 0, err
 		}
 	}
 }
-
-// quoteName escapes a name or another untrusted text for a message.
-func quoteName(s string) string { return safetext.Escape(s) }

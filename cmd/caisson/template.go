@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 // templateCmd contains the commands that manage templates.
@@ -102,18 +101,15 @@ func (c *templatePutCmd) Run(ctx context.Context, a *app, t *caisson.Template, a
 
 // readTemplate reads a template file. Relative paths in it are relative to the file's directory.
 func (a *app) readTemplate(file string) (*caisson.Template, error) {
-	data, err := a.readInput(file)
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Dir(file) // . for standard input
 	var t caisson.Template
-	if err := strictyaml.Decode(data, &t); err != nil {
-		return nil, withFileName(file, err)
-	}
-	if t.Name == "" {
+	err := a.readYAML(file, &t)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Name == "":
 		return nil, caisson.Invalidf("name", "is missing, in %s", file)
 	}
+	dir := filepath.Dir(file) // . for standard input
 	for i := range t.Mounts {
 		if t.Mounts[i].Source, err = absFrom(dir, t.Mounts[i].Source); err != nil {
 			return nil, err

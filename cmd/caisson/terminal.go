@@ -20,14 +20,23 @@ import (
 const signalTimeout = 5 * time.Second
 
 // safeWriter returns a writer to w. If w is a terminal, the writer filters what could deceive the user or control the terminal,
-// unless
-// --raw-tty was given. The returned function must be called at the end of the output.
+// unless --raw-tty was given. The returned function must be called at the end of the output.
 func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() error) {
 	if !isTerminal(w) || a.globals.RawTTY {
 		return w, func() error { return nil }
 	}
 	f := safetext.NewFilter(w, mode)
 	return f, f.Close
+}
+
+// copySafely copies r to w through a writer of [app.safeWriter].
+func copySafely(a *app, w io.Writer, r io.Reader, mode safetext.Mode) error {
+	out, end := a.safeWriter(w, mode)
+	_, err := io.Copy(out, r)
+	if endErr := end(); err == nil {
+		err = endErr
+	}
+	return err
 }
 
 // console connects a process in a sandbox with the user's terminal.
@@ -37,12 +46,7 @@ type console struct{ *app }
 // lost.
 func (a console) copyOutput(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
 	defer a.restoreOnPanic()
-	out, end := a.safeWriter(w, mode)
-	_, err := io.Copy(out, r)
-	if endErr := end(); err == nil {
-		err = endErr
-	}
-	if err != nil {
+	if err := copySafely(a.app, w, r, mode); err != nil {
 		_ = p.Close() // the first error is more useful
 		return fmt.Errorf("write output: %w", err)
 	}

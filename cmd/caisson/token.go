@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,7 +38,7 @@ type newToken struct {
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
-	account := firstNonEmpty(a.cfg.Account, caisson.LocalAccount)
+	account := cmp.Or(a.cfg.Account, caisson.LocalAccount)
 	_, err := api.Info(ctx)
 	isNew := caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == "account" // the daemon refuses all requests for an account that does not exist, but the one that makes a token
 	if c.SSHKey != "" {
@@ -88,12 +89,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "SSH KEY", value: func(t *caisson.Token) string { return t.SSHKey }},
 		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
 		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return timeUntil(t.ExpiresAt) }},
-		{name: "USED", value: func(t *caisson.Token) string {
-			if t.LastUsedAt == nil {
-				return "never"
-			}
-			return age(*t.LastUsedAt) + " ago"
-		}},
+		{name: "USED", value: func(t *caisson.Token) string { return ago(t.LastUsedAt) }},
 	})(list, err)
 }
 
@@ -135,7 +131,7 @@ func findToken(ctx context.Context, a *app, api api, ref string) (caisson.ID, er
 	}
 	account := "the account of this token"
 	if a.local() {
-		account = "account " + firstNonEmpty(a.cfg.Account, caisson.LocalAccount)
+		account = "account " + cmp.Or(a.cfg.Account, caisson.LocalAccount)
 	}
 	switch len(found) {
 	case 1:

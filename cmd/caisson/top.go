@@ -84,7 +84,7 @@ func (c *topCmd) paint(a *app, rows []topRow) error {
 
 // measureAll measures the live sandboxes, the busiest first. Those that end meanwhile are left out.
 func measureAll(ctx context.Context, api api, last []topRow) ([]topRow, error) {
-	list, err := allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running, caisson.Suspended}})
+	list, err := allPages(ctx, caisson.Filter{States: []caisson.State{caisson.Running, caisson.Suspended}}, sandboxID, api.List)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -193,7 +194,7 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 
 // reconcile prints the differences between the ledger and the spend logs of a LiteLLM provider since a time.
 func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
-	id := func(d caisson.Discrepancy) string { return firstNonEmpty(string(d.Call), d.UpstreamID) }
+	id := func(d caisson.Discrepancy) string { return cmp.Or(string(d.Call), d.UpstreamID) }
 	return asList(a, []column[caisson.Discrepancy]{
 		{name: "CALL", id: id, value: func(d caisson.Discrepancy) string { return string(d.Call) }},
 		{name: "UPSTREAM ID", value: func(d caisson.Discrepancy) string { return d.UpstreamID }},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -103,7 +104,7 @@ func plainUsage(msg string, node *kong.Node) string {
 		}
 	}
 	if m := unknownArgument.FindStringSubmatch(msg); m != nil {
-		if text := firstNonEmpty(insteadOf(node, m[1]), instead[node.Name+" …"]); text != "" {
+		if text := cmp.Or(insteadOf(node, m[1]), instead[node.Name+" …"]); text != "" {
 			return "unexpected argument " + m[1] + "; " + text
 		}
 		// A command without its group, or a group where its command of another group was meant.

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -73,20 +72,8 @@ func (c *volumeLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api
 		{name: "SIZE", value: counted(func(v *caisson.Volume) string { return v.Bytes.String() })},
 		{name: "FILES", value: counted(func(v *caisson.Volume) string { return strconv.FormatInt(v.Files, 10) })},
 		{name: "SANDBOX", value: func(v *caisson.Volume) string { return string(v.Sandbox) }},
-		{name: "USED", value: func(v *caisson.Volume) string { return ago(v.UsedAt) }},
-	})(allVolumes(ctx, api, f))
-}
-
-// ago returns how long ago t was, "never" if t is zero.
-func ago(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return age(t) + " ago"
-}
-
-func allVolumes(ctx context.Context, api caisson.Volumes, f caisson.Filter) ([]*caisson.Volume, error) {
-	return allPages(f, volumeID, func(f caisson.Filter) ([]*caisson.Volume, bool, error) { return api.ListVolumes(ctx, f) })
+		{name: "USED", value: func(v *caisson.Volume) string { return ago(&v.UsedAt) }},
+	})(allPages(ctx, f, volumeID, api.ListVolumes))
 }
 
 // volumeShowCmd shows one volume.

@@ -45,23 +45,14 @@ func (c *workspaceLsCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) 
 	if c.Count < 1 {
 		return f, usagef("workspace ls", "--count must be at least 1")
 	}
-	for _, s := range c.State {
-		if !slices.Contains(workspaceStates, caisson.WorkspaceState(s)) {
-			return f, caisson.Invalidf("state", "%.40q is not a state of workspaces; there are %s", s, joinStates(workspaceStates, ", "))
-		}
-		f.States = append(f.States, caisson.WorkspaceState(s))
+	if f.States, err = parseStates(c.State, workspaceStates, "workspaces"); err != nil {
+		return f, err
 	}
-	if c.OfRun != "" {
-		if f.Run, err = parseRun(c.OfRun); err != nil {
-			return f, err
-		}
+	if f.Run, err = parseOptional(parseRun, c.OfRun); err != nil {
+		return f, err
 	}
-	if c.Sandbox != "" {
-		if f.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, c.Sandbox); err != nil {
-			return f, caisson.Invalidf("sandbox", "%.40q is not the id of a sandbox; see caisson sandbox ls", c.Sandbox)
-		}
-	}
-	return f, nil
+	f.Sandbox, err = parseOptional(parseSandboxID, c.Sandbox)
+	return f, err
 }
 
 func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter, api api) error {
@@ -90,10 +81,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 
 // runOrSandbox returns the id of the run for which a workspace was created, or else of its sandbox.
 func runOrSandbox(w *caisson.Workspace) string {
-	if w.Run != "" {
-		return string(w.Run)
-	}
-	return string(w.Sandbox)
+	return string(cmp.Or(w.Run, w.Sandbox))
 }
 
 // workspaceShowCmd shows one workspace.

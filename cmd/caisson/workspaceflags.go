@@ -34,14 +34,11 @@ func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.Workspace
 	case direct != unsafe:
 		return nil, caisson.Invalidf("sync", "%s does not go with the workspace kind %s: what is written directly cannot be reviewed", req.Mode, req.Kind)
 	}
-	cfg, err := a.config()
-	if err != nil {
-		return nil, err
-	}
+
 	if !a.local() {
 		return nil, caisson.Invalidf("workspace", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}
-	if err := checkOutsideDataDir(abs, cfg.DataDir); err != nil {
+	if err := checkOutsideDataDir(abs, a.cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if req.Kind == caisson.WorkspaceDirect {

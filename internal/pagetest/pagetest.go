@@ -5,6 +5,7 @@
 package pagetest
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -33,23 +34,17 @@ func Pages(t testing.TB) []string {
 	t.Helper()
 	list := []string{"README.md", "SECURITY.md", "CONTRIBUTING.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md"} {
-		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		found, err := fs.Glob(root(t), pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range found {
-			rel, err := filepath.Rel(root(t), name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			list = append(list, rel)
-		}
+		list = append(list, found...)
 	}
 	return list
 }
 
-// root returns the root of the module.
-func root(t testing.TB) string {
+// root returns the files of the module.
+func root(t testing.TB) fs.FS {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -57,17 +52,17 @@ func root(t testing.TB) string {
 	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+			return os.DirFS(dir)
 		}
 	}
 	t.Fatal("there is no go.mod")
-	return ""
+	return nil
 }
 
 // Read returns the commands and files of a page.
 func Read(t testing.TB, page string) ([]Command, []File) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), page))
+	text, err := fs.ReadFile(root(t), page)
 	if err != nil {
 		t.Fatal(err)
 	}
