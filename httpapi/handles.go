@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/rand"
 	"encoding/json"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -106,10 +107,7 @@ func (t *handleTable) closeFile(id string) {
 func (t *handleTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true
-	ids := make([]string, 0, len(t.files))
-	for id := range t.files {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(t.files))
 	t.mu.Unlock()
 	for _, id := range ids {
 		t.closeFile(id)
@@ -125,7 +123,7 @@ type HandleParam struct {
 type handleRoutes struct{ table *handleTable }
 
 func (h handleRoutes) register(rt *router) {
-	o := newOperation(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
+	o := postOp("/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
 	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
 		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
 	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
