@@ -138,23 +138,20 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	if !caller.Local {
 		return errHostPath()
 	}
-	if r.Header.Get("Upgrade") != protocol.HandlesUpgrade {
-		return caisson.Invalidf("Upgrade", "must be %s", protocol.HandlesUpgrade)
+	if err := checkUpgrade(r, protocol.HandlesUpgrade); err != nil {
+		return err
 	}
-	nc, rw, err := http.NewResponseController(w).Hijack()
+	up, err := upgrade(w, protocol.HandlesUpgrade)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "this connection cannot carry descriptors")
+		return nil // the client has disconnected
 	}
-	defer nc.Close()
-	conn, ok := nc.(*net.UnixConn)
-	if !ok || rw.Reader.Buffered() > 0 {
+	defer up.Close()
+	conn, ok := up.Conn.(*net.UnixConn)
+	if !ok || up.r.Buffered() > 0 {
 		// The client has sent data before the upgrade: descriptors that came with it were discarded.
 		return nil
 	}
 	conn.SetDeadline(time.Now().Add(handleTimeout))
-	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol.HandlesUpgrade + "\r\n\r\n")); err != nil {
-		return nil // the client has disconnected
-	}
 	var answer protocol.Handles
 	files, err := receiveFiles(conn)
 	if err == nil {
