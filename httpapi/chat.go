@@ -117,22 +117,8 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 	}
 	s := newSSEWriter(w)
 	say.setHeader(w.Header())
-	if err := s.start(); err != nil {
+	if err := sendRun(r.Context(), s, say, early, events); err != nil {
 		return err
-	}
-	defer s.keepAlive()()
-	for _, e := range early {
-		if err := say.encode(s, e); err != nil {
-			return err
-		}
-	}
-	for e := range events {
-		if err := say.encode(s, e); err != nil {
-			return err
-		}
-	}
-	if err := context.Cause(r.Context()); err != nil {
-		return err // registerStreamRoute then closes the connection, so that the client does not take the answer for complete
 	}
 	return say.end(s)
 }

@@ -152,18 +152,23 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return sendRun(r.Context(), newSSEWriter(w), events)
+	return sendRun(r.Context(), newSSEWriter(w), eventEncoder{}, nil, events)
 }
 
-// sendRun sends the events of a run until the channel is closed. If ctx ends first, it returns an error, so that the connection
-// is closed and the client does not take the stream for complete.
-func sendRun(ctx context.Context, s *sseWriter, events <-chan caisson.RunEvent) error {
+// sendRun sends the events of a run, first those in early, until the channel is closed. If ctx ends first, it returns an error, so that
+// registerStreamRoute closes the connection and the client does not take the stream for complete.
+func sendRun(ctx context.Context, s *sseWriter, say chatEncoder, early []caisson.RunEvent, events <-chan caisson.RunEvent) error {
 	if err := s.start(); err != nil {
 		return err
 	}
 	defer s.keepAlive()()
+	for _, e := range early {
+		if err := say.encode(s, e); err != nil {
+			return err
+		}
+	}
 	for e := range events {
-		if err := s.send(e.Seq, e.Type, e); err != nil {
+		if err := say.encode(s, e); err != nil {
 			return err
 		}
 	}
