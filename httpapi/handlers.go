@@ -85,6 +85,14 @@ func registerDownloadRoute[I any](rt *router, o huma.Operation, contentType, des
 	})
 }
 
+// registerProgressRoute registers a route that takes long. The response is that of [serveProgress]; result is the name of T's schema.
+func registerProgressRoute[I, T any](rt *router, o huma.Operation, result string, fn func(context.Context, *I, func(caisson.Progress)) (T, error)) {
+	o = withEventStream(o, "Events named progress (Progress), then one named result ("+result+") or error (Problem)")
+	registerStreamRoute(rt, o, func(w http.ResponseWriter, r *http.Request, in *I) error {
+		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (T, error) { return fn(ctx, in, progress) })
+	})
+}
+
 // streamBody writes the data of rc as the response, as it arrives, and closes rc.
 func streamBody(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
 	defer rc.Close()

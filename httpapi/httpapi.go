@@ -8,8 +8,8 @@
 // rebinding) gains nothing, because a browser holds no token and tokens are never cookies. A client without a token can neither
 // occupy the connections of a listener of [Limit], nor try many tokens.
 //
-// Huma binds and validates requests and writes the OpenAPI document; only router.go, validation.go and the declarations of
-// routes use it.
+// Huma binds and validates requests and writes the OpenAPI document; only router.go, handlers.go, validation.go and the
+// declarations of routes use it.
 package httpapi
 
 import (

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
@@ -103,14 +101,6 @@ func (s *sseWriter) keepAlive() (stop func()) {
 		}
 	}()
 	return func() { close(quit); <-ended }
-}
-
-// registerProgressRoute registers a route that takes long. The response is that of [serveProgress]; result is the name of T's schema.
-func registerProgressRoute[I, T any](rt *router, o huma.Operation, result string, fn func(context.Context, *I, func(caisson.Progress)) (T, error)) {
-	o = withEventStream(o, "Events named progress (Progress), then one named result ("+result+") or error (Problem)")
-	registerStreamRoute(rt, o, func(w http.ResponseWriter, r *http.Request, in *I) error {
-		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (T, error) { return fn(ctx, in, progress) })
-	})
 }
 
 // serveProgress executes work and streams its progress, then its result or its error. If work fails before anything was
