@@ -1,6 +1,7 @@
 package caisson
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -69,18 +70,9 @@ func (t TokenCount) Total() int64 {
 
 // Cost returns the cost of t, rounded up to a nanodollar; it saturates.
 func (p Prices) Cost(t TokenCount) USD {
-	read, write := p.CacheRead, p.CacheWrite
-	if read == 0 {
-		read = p.Input
-	}
-	if write == 0 {
-		write = p.Input
-	}
-	sum := Amount{USD: perMillion(p.Input, t.Input)}
-	for _, part := range []USD{perMillion(p.Output, t.Output), perMillion(read, t.CacheRead), perMillion(write, t.CacheWrite)} {
-		sum = sum.Plus(Amount{USD: part})
-	}
-	return sum.USD
+	read, write := cmp.Or(p.CacheRead, p.Input), cmp.Or(p.CacheWrite, p.Input)
+	fresh := addSat(perMillion(p.Input, t.Input), perMillion(p.Output, t.Output))
+	return addSat(fresh, addSat(perMillion(read, t.CacheRead), perMillion(write, t.CacheWrite)))
 }
 
 // MaxInput returns the highest price of a token of input.

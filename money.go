@@ -48,7 +48,7 @@ func (u *USD) UnmarshalJSON(b []byte) error {
 }
 
 // UnmarshalText accepts the same text as [ParseUSD], from command lines and YAML, and exponents, as in 1e-06.
-func (u *USD) UnmarshalText(b []byte) error {
+func (u *USD) UnmarshalText(b []byte) (err error) {
 	s := string(b)
 	if strings.ContainsAny(s, "eE") {
 		f, err := strconv.ParseFloat(s, 64)
@@ -57,12 +57,8 @@ func (u *USD) UnmarshalText(b []byte) error {
 		}
 		s = strconv.FormatFloat(f, 'f', 9, 64)
 	}
-	v, err := ParseUSD(s)
-	if err != nil {
-		return err
-	}
-	*u = v
-	return nil
+	*u, err = ParseUSD(s)
+	return err
 }
 
 // perMillion returns the cost of n tokens at a price per million, rounded up; it saturates.
@@ -90,7 +86,7 @@ type Amount struct {
 
 // Plus returns a+b, saturating.
 func (a Amount) Plus(b Amount) Amount {
-	return Amount{USD(addSat(int64(a.USD), int64(b.USD))), addSat(a.Tokens, b.Tokens), addSat(a.Calls, b.Calls)}
+	return Amount{addSat(a.USD, b.USD), addSat(a.Tokens, b.Tokens), addSat(a.Calls, b.Calls)}
 }
 
 // Minus returns a-b; the results may be negative.
@@ -107,7 +103,7 @@ func (a Amount) Covers(b Amount) bool {
 func (a Amount) IsZero() bool { return a == Amount{} }
 
 // addSat returns a+b, or math.MaxInt64 if that overflows. It does not detect an overflow below math.MinInt64.
-func addSat(a, b int64) int64 {
+func addSat[T ~int64](a, b T) T {
 	if b > 0 && a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
@@ -126,32 +122,24 @@ func (l Limits) IsZero() bool { return l == Limits{} }
 
 // Plus returns limits that leave the same amount after more has been used. Fields without a limit stay so.
 func (l Limits) Plus(more Amount) Limits {
-	add := func(n *int64, more int64) *int64 {
-		if n == nil || more == 0 {
-			return n
-		}
-		sum := addSat(*n, more)
-		return &sum
+	return Limits{addToLimit(l.USD, more.USD), addToLimit(l.Tokens, more.Tokens), addToLimit(l.Calls, more.Calls)}
+}
+
+func addToLimit[T ~int64](limit *T, more T) *T {
+	if limit == nil || more == 0 {
+		return limit
 	}
-	if l.USD != nil && more.USD != 0 {
-		sum := USD(addSat(int64(*l.USD), int64(more.USD)))
-		l.USD = &sum
-	}
-	l.Tokens, l.Calls = add(l.Tokens, more.Tokens), add(l.Calls, more.Calls)
-	return l
+	return new(addSat(*limit, more))
 }
 
 // Left returns how much may still be used after used, never negative; fields without a limit are math.MaxInt64.
 func (l Limits) Left(used Amount) Amount {
-	left := Amount{math.MaxInt64, math.MaxInt64, math.MaxInt64}
-	if l.USD != nil {
-		left.USD = max(0, *l.USD-used.USD)
+	return Amount{leftOf(l.USD, used.USD), leftOf(l.Tokens, used.Tokens), leftOf(l.Calls, used.Calls)}
+}
+
+func leftOf[T ~int64](limit *T, used T) T {
+	if limit == nil {
+		return math.MaxInt64
 	}
-	if l.Tokens != nil {
-		left.Tokens = max(0, *l.Tokens-used.Tokens)
-	}
-	if l.Calls != nil {
-		left.Calls = max(0, *l.Calls-used.Calls)
-	}
-	return left
+	return max(0, *limit-used)
 }

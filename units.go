@@ -42,13 +42,9 @@ func (s Size) String() string {
 }
 
 // UnmarshalText accepts the same text as [ParseSize], from command lines and YAML.
-func (s *Size) UnmarshalText(b []byte) error {
-	v, err := ParseSize(string(b))
-	if err != nil {
-		return err
-	}
-	*s = v
-	return nil
+func (s *Size) UnmarshalText(b []byte) (err error) {
+	*s, err = ParseSize(string(b))
+	return err
 }
 
 // MarshalJSON writes a plain number of bytes.
@@ -97,11 +93,7 @@ func (d Duration) String() string {
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := ParseDuration(string(b))
-	if err != nil {
-		return err
-	}
-	*d = v
-	return nil
+func (d *Duration) UnmarshalText(b []byte) (err error) {
+	*d, err = ParseDuration(string(b))
+	return err
 }

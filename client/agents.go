@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -13,41 +12,41 @@ type agents struct{ c *requester }
 
 // ListAgents implements [caisson.Agents].
 func (a agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
-	return callList[*caisson.Agent](ctx, a.c, request{method: http.MethodGet, path: []string{"agents"}})
+	return callList[*caisson.Agent](ctx, a.c, get("agents"))
 }
 
 // GetAgent implements [caisson.Agents].
 func (a agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error) {
-	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodGet, path: []string{"agents", id}})
+	return call[*caisson.Agent](ctx, a.c, get("agents", id))
 }
 
 // PutAgent implements [caisson.Agents].
 func (a agents) PutAgent(ctx context.Context, agent caisson.Agent) (*caisson.Agent, error) {
 	agent.Status = caisson.AgentStatus{} // only the daemon sets it
-	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", agent.ID}, jsonBody: agent})
+	return call[*caisson.Agent](ctx, a.c, put(agent, "agents", agent.ID))
 }
 
 // RemoveAgent implements [caisson.Agents].
 func (a agents) RemoveAgent(ctx context.Context, id string) error {
-	return a.c.do(ctx, request{method: http.MethodDelete, path: []string{"agents", id}})
+	return a.c.do(ctx, remove("agents", id))
 }
 
 // BuildAgent implements [caisson.Agents].
 func (a agents) BuildAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
-	return callWithProgress[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "build"}}, progress)
+	return callWithProgress[*caisson.Agent](ctx, a.c, post(nil, "agents", id, "build"), progress)
 }
 
 // WarmAgent implements [caisson.Agents].
 func (a agents) WarmAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
-	return callWithProgress[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "warm"}}, progress)
+	return callWithProgress[*caisson.Agent](ctx, a.c, post(nil, "agents", id, "warm"), progress)
 }
 
 // SetAgentPool implements [caisson.Agents].
 func (a agents) SetAgentPool(ctx context.Context, id string, size int) (*caisson.Agent, error) {
-	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", id, "pool"}, jsonBody: protocol.PoolSize{Size: size}})
+	return call[*caisson.Agent](ctx, a.c, put(protocol.PoolSize{Size: size}, "agents", id, "pool"))
 }
 
 // CheckAgent implements [caisson.Agents].
 func (a agents) CheckAgent(ctx context.Context, id string) ([]caisson.AgentCheck, error) {
-	return callList[caisson.AgentCheck](ctx, a.c, request{method: http.MethodGet, path: []string{"agents", id, "check"}})
+	return callList[caisson.AgentCheck](ctx, a.c, get("agents", id, "check"))
 }

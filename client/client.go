@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -141,6 +142,68 @@ type request struct {
 	jsonBody    any       // encoded as the JSON body
 	body        io.Reader // sent unchanged as the body
 	contentType string    // content type of body
+}
+
+// get returns a request for the path with these segments.
+func get(path ...string) request { return request{method: http.MethodGet, path: path} }
+
+// post is like [get], with in as the JSON body; nil means that there is none.
+func post(in any, path ...string) request {
+	return request{method: http.MethodPost, path: path, jsonBody: in}
+}
+
+// put is like [post].
+func put(in any, path ...string) request {
+	return request{method: http.MethodPut, path: path, jsonBody: in}
+}
+
+// remove is like [get], with the method DELETE.
+func remove(path ...string) request { return request{method: http.MethodDelete, path: path} }
+
+// withHeader returns r with headers.
+func (r request) withHeader(h http.Header) request {
+	r.header = h
+	return r
+}
+
+// add adds a query parameter.
+func (r *request) add(name, value string) {
+	if r.query == nil {
+		r.query = url.Values{}
+	}
+	r.query.Add(name, value)
+}
+
+// with returns r with a query parameter, unless value is empty.
+func (r request) with(name, value string) request {
+	if value != "" {
+		r.add(name, value)
+	}
+	return r
+}
+
+// withFlag returns r with the query parameter name, which is true, if set is true.
+func (r request) withFlag(name string, set bool) request {
+	if set {
+		r.add(name, "true")
+	}
+	return r
+}
+
+// withNumber returns r with a query parameter, unless n is 0.
+func (r request) withNumber(name string, n int64) request {
+	if n != 0 {
+		r.add(name, strconv.FormatInt(n, 10))
+	}
+	return r
+}
+
+// withStates returns r for objects that are in one of these states, or in any if there are none.
+func withStates[S ~string](r request, states []S) request {
+	for _, s := range states {
+		r.add("state", string(s))
+	}
+	return r
 }
 
 // requestURL returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
@@ -303,16 +366,33 @@ func call[T any](ctx context.Context, c *requester, req request) (T, error) {
 	return decode[T](ctx, resp.Body)
 }
 
+// callPage requests one page of a listing. more reports whether further pages follow.
+func callPage[T any](ctx context.Context, c *requester, req request, limit int) (page []T, more bool, err error) {
+	p, err := call[protocol.Page[T]](ctx, c, req.withNumber("limit", int64(limit)))
+	return p.Items, p.Next != "", err
+}
+
+// callList requests a listing that has no pages.
+func callList[T any](ctx context.Context, c *requester, req request) ([]T, error) {
+	p, err := call[protocol.Page[T]](ctx, c, req)
+	return p.Items, err
+}
+
 // decode decodes a JSON response of at most maxAnswer bytes.
 func decode[T any](ctx context.Context, r io.Reader) (T, error) {
 	var v, zero T
 	if err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&v); err != nil {
-		if ctx.Err() != nil {
-			return zero, context.Cause(ctx)
-		}
-		return zero, caisson.Wrap(err, caisson.Unavailable, "the daemon's answer broke off or is malformed")
+		return zero, incompleteResponse(ctx, err)
 	}
 	return v, nil
+}
+
+// incompleteResponse returns the error for an incomplete or malformed response.
+func incompleteResponse(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return caisson.Wrap(err, caisson.Unavailable, "the daemon's answer broke off or is malformed")
 }
 
 // do sends a request whose response has no body.

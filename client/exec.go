@@ -79,7 +79,8 @@ func newExecSession(tty, stdin bool) *execSession {
 		})
 	}
 	if stdin {
-		s.stdin = &stdinWriter{s: s, credit: protocol.NewCredit(), closed: make(chan struct{})}
+		s.stdin = &stdinWriter{s: s, credit: protocol.NewCredit()}
+		s.stdin.ctx, s.stdin.close = context.WithCancel(s.ctx)
 	}
 	return s
 }
@@ -193,7 +194,7 @@ func (s *execSession) handleControl(m protocol.Message) error {
 	case m.Type == protocol.MsgWindow && m.Channel == protocol.Stdin && s.stdin != nil:
 		return s.stdin.credit.Grant(m.Bytes)
 	case m.Type == protocol.MsgCloseStdin && s.stdin != nil:
-		s.stdin.markClosed()
+		s.stdin.close()
 		return nil
 	default:
 		return errors.New("not a server's message")
@@ -268,29 +269,17 @@ func (s *execSession) Close() error {
 // stdinWriter is the standard input of a session.
 type stdinWriter struct {
 	s      *execSession
-	credit *protocol.Credit // how many bytes the server is ready to receive
-	once   sync.Once        // closes closed
-	closed chan struct{}    // closed when the process has closed its input, or Close was called
+	credit *protocol.Credit   // how many bytes the server is ready to receive
+	ctx    context.Context    // ends when the process has closed its input, when Close is called, and with the session
+	close  context.CancelFunc // ends ctx
 }
-
-// markClosed makes the current and later calls of Write fail.
-func (in *stdinWriter) markClosed() { in.once.Do(func() { close(in.closed) }) }
 
 // Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.
 func (in *stdinWriter) Write(b []byte) (int, error) {
-	ctx, cancel := context.WithCancel(in.s.ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-in.closed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	written := 0
 	for written < len(b) {
-		n, err := in.credit.Take(ctx, min(len(b)-written, protocol.MaxData))
-		if err != nil || ctx.Err() != nil {
+		n, err := in.credit.Take(in.ctx, min(len(b)-written, protocol.MaxData))
+		if err != nil || in.ctx.Err() != nil {
 			return written, io.ErrClosedPipe
 		}
 		frame := append(make([]byte, 0, 1+n), byte(protocol.Stdin))
@@ -304,12 +293,9 @@ func (in *stdinWriter) Write(b []byte) (int, error) {
 
 // Close implements [io.Closer]. The process then reads end of file. Closing after the process has exited is not an error.
 func (in *stdinWriter) Close() error {
-	select {
-	case <-in.closed:
-		return nil
-	default:
+	if in.ctx.Err() == nil {
+		in.close()
+		in.s.sendControl(protocol.Message{Type: protocol.MsgCloseStdin})
 	}
-	in.markClosed()
-	in.s.sendControl(protocol.Message{Type: protocol.MsgCloseStdin})
 	return nil
 }

@@ -21,24 +21,9 @@ func fileRequest(method, ref, path string, rest ...string) request {
 	}
 }
 
-// withFlag adds the query parameter name with the value true if set is true, and returns r.
-func (r request) withFlag(name string, set bool) request {
-	if set {
-		r.query.Set(name, "true")
-	}
-	return r
-}
-
 // ReadFile implements [caisson.Files].
 func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
-	req := fileRequest(http.MethodGet, ref, path)
-	if offset != 0 {
-		req.query.Set("offset", strconv.FormatInt(offset, 10))
-	}
-	if limit != 0 {
-		req.query.Set("limit", strconv.FormatInt(limit, 10))
-	}
-	return f.c.openStream(ctx, req)
+	return f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path).withNumber("offset", offset).withNumber("limit", limit))
 }
 
 // opaqueReader hides the other methods and the concrete type of a reader: net/http closes a body that is an io.Closer, and may
@@ -49,7 +34,7 @@ type opaqueReader struct{ io.Reader }
 func (f files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
 	req := fileRequest(http.MethodPut, ref, path)
 	if mode != 0 {
-		req.query.Set("mode", strconv.FormatUint(uint64(mode), 8))
+		req.add("mode", strconv.FormatUint(uint64(mode), 8))
 	}
 	req.body, req.contentType = opaqueReader{r}, protocol.BinaryType
 	return call[*caisson.FileInfo](ctx, f.c, req)
@@ -67,18 +52,12 @@ func (f files) StatFile(ctx context.Context, ref, path string) (*caisson.FileInf
 
 // MakeDir implements [caisson.Files].
 func (f files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
-	return f.c.do(ctx, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "mkdir"},
-		jsonBody: protocol.MakeDirRequest{Path: path, Parents: parents},
-	})
+	return f.c.do(ctx, post(protocol.MakeDirRequest{Path: path, Parents: parents}, "sandboxes", ref, "files", "mkdir"))
 }
 
 // MoveFile implements [caisson.Files].
 func (f files) MoveFile(ctx context.Context, ref, from, to string) error {
-	return f.c.do(ctx, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "move"},
-		jsonBody: protocol.MoveRequest{From: from, To: to},
-	})
+	return f.c.do(ctx, post(protocol.MoveRequest{From: from, To: to}, "sandboxes", ref, "files", "move"))
 }
 
 // RemoveFile implements [caisson.Files].

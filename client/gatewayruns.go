@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -19,15 +18,15 @@ func (g gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*
 	if !r.ExpiresAt.IsZero() {
 		in.ExpiresAt = &r.ExpiresAt
 	}
-	return call[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodPut, path: []string{"gateway", "runs", r.Run}, jsonBody: in})
+	return call[*caisson.GatewayRun](ctx, g.c, put(in, "gateway", "runs", r.Run))
 }
 
 // ListGatewayRuns implements [caisson.GatewayRuns].
 func (g gatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
-	return callList[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodGet, path: []string{"gateway", "runs"}})
+	return callList[*caisson.GatewayRun](ctx, g.c, get("gateway", "runs"))
 }
 
 // RemoveGatewayRun implements [caisson.GatewayRuns].
 func (g gatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
-	return g.c.do(ctx, request{method: http.MethodDelete, path: []string{"gateway", "runs", run}})
+	return g.c.do(ctx, remove("gateway", "runs", run))
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"io"
@@ -61,38 +60,15 @@ func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h
 
 // sendHandles sends descriptors to the daemon over a connection of its own, and returns the ids that the daemon has given them.
 func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
-	nc, err := c.dial(ctx)
+	up, err := c.upgrade(ctx, []string{"handles"}, protocol.HandlesUpgrade, nil)
 	if err != nil {
-		return nil, c.unreachable(ctx, err)
+		return nil, err
 	}
-	defer nc.Close()
-	defer context.AfterFunc(ctx, func() { nc.Close() })()
-	conn, ok := nc.(*net.UnixConn)
+	defer up.Close()
+	defer context.AfterFunc(ctx, func() { up.Close() })()
+	conn, ok := up.Conn.(*net.UnixConn)
 	if !ok {
 		return nil, caisson.Errorf(caisson.Internal, "%s is not a unix socket", c.socket)
-	}
-	target, err := c.requestURL([]string{"handles"}, nil)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
-	if err != nil {
-		return nil, err
-	}
-	c.authorize(req.Header)
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", protocol.HandlesUpgrade)
-	if err := req.Write(conn); err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	r := bufio.NewReader(io.LimitReader(conn, maxProblem))
-	resp, err := http.ReadResponse(r, req)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, responseError(resp)
 	}
 	// The descriptors are sent only after the response has arrived: from then on the server reads with recvmsg. Its HTTP parser,
 	// which reads with read(2), would discard them.
@@ -104,7 +80,7 @@ func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) (
 		return nil, c.unreachable(ctx, err)
 	}
 	var answer protocol.Handles
-	if err := json.NewDecoder(r).Decode(&answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(up, maxProblem)).Decode(&answer); err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
 	if answer.Problem != nil {

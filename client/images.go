@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 
@@ -34,26 +33,22 @@ func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func
 			return nil, err
 		}
 	}
-	return callWithProgress[*caisson.Image](ctx, i.c, request{
-		method: http.MethodPost, path: []string{"images", "pull"}, header: header,
-		jsonBody: protocol.PullRequest{
-			Reference: req.Reference, Platform: req.Platform, Auth: protocol.LoginOf(req.Auth), Offline: req.Offline,
-		},
-	}, progress)
+	in := protocol.PullRequest{Reference: req.Reference, Platform: req.Platform, Auth: protocol.LoginOf(req.Auth), Offline: req.Offline}
+	return callWithProgress[*caisson.Image](ctx, i.c, post(in, "images", "pull").withHeader(header), progress)
 }
 
 // ListImages implements [caisson.Images].
 func (i images) ListImages(ctx context.Context) ([]*caisson.Image, error) {
-	return callList[*caisson.Image](ctx, i.c, request{method: http.MethodGet, path: []string{"images"}})
+	return callList[*caisson.Image](ctx, i.c, get("images"))
 }
 
 // RemoveImage implements [caisson.Images].
 func (i images) RemoveImage(ctx context.Context, ref string) error {
-	return i.c.do(ctx, request{method: http.MethodDelete, path: []string{"images"}, query: url.Values{"reference": {ref}}})
+	return i.c.do(ctx, remove("images").with("reference", ref))
 }
 
 // PruneImages implements [caisson.Images].
 func (i images) PruneImages(ctx context.Context) (caisson.Size, error) {
-	freed, err := call[protocol.Freed](ctx, i.c, request{method: http.MethodPost, path: []string{"images", "prune"}})
+	freed, err := call[protocol.Freed](ctx, i.c, post(nil, "images", "prune"))
 	return freed.Size, err
 }

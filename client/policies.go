@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
-	"net/url"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -14,32 +12,25 @@ type policies struct{ c *requester }
 
 // GetPolicy implements [caisson.Policies].
 func (p policies) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, error) {
-	return call[*caisson.Policy](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "policy"}})
+	return call[*caisson.Policy](ctx, p.c, get("sandboxes", ref, "policy"))
 }
 
 // SetPolicy implements [caisson.Policies].
 func (p policies) SetPolicy(ctx context.Context, ref string, policy caisson.Policy) (*caisson.Policy, error) {
-	return call[*caisson.Policy](ctx, p.c, request{method: http.MethodPut, path: []string{"sandboxes", ref, "policy"}, jsonBody: policy})
+	return call[*caisson.Policy](ctx, p.c, put(policy, "sandboxes", ref, "policy"))
 }
 
 // ExplainPolicy implements [caisson.Policies].
 func (p policies) ExplainPolicy(ctx context.Context, ref, target string) (*caisson.Explanation, error) {
-	q := url.Values{}
-	if target != "" {
-		q.Set("target", target)
-	}
-	return call[*caisson.Explanation](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "policy", "explain"}, query: q})
+	return call[*caisson.Explanation](ctx, p.c, get("sandboxes", ref, "policy", "explain").with("target", target))
 }
 
 // TestPolicy implements [caisson.Policies].
 func (p policies) TestPolicy(ctx context.Context, policy caisson.Policy, targets []string) ([]caisson.Explanation, error) {
-	page, err := call[protocol.Page[caisson.Explanation]](ctx, p.c, request{
-		method: http.MethodPost, path: []string{"policy", "test"}, jsonBody: protocol.PolicyTest{Policy: policy, Targets: targets},
-	})
-	return page.Items, err
+	return callList[caisson.Explanation](ctx, p.c, post(protocol.PolicyTest{Policy: policy, Targets: targets}, "policy", "test"))
 }
 
 // Presets implements [caisson.Policies].
 func (p policies) Presets(ctx context.Context) ([]caisson.Preset, error) {
-	return callList[caisson.Preset](ctx, p.c, request{method: http.MethodGet, path: []string{"policy", "presets"}})
+	return callList[caisson.Preset](ctx, p.c, get("policy", "presets"))
 }

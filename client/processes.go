@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"io"
-	"net/http"
-	"net/url"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -15,31 +13,25 @@ type processes struct{ c *requester }
 
 // Run runs a process in one request and returns its output when it has exited. If ctx ends, the process is killed.
 func (c *Client) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
-	return call[*protocol.ProcessResult](ctx, c.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, jsonBody: req})
+	return call[*protocol.ProcessResult](ctx, c.c, post(req, "sandboxes", ref, "exec"))
 }
 
 // ListProcesses implements [caisson.Processes].
 func (p processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	return callList[caisson.ProcessInfo](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "processes"}})
+	return callList[caisson.ProcessInfo](ctx, p.c, get("sandboxes", ref, "processes"))
 }
 
 // Kill implements [caisson.Processes].
 func (p processes) Kill(ctx context.Context, ref string, pid, signal int) error {
-	return p.c.do(ctx, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "kill"}, jsonBody: protocol.KillRequest{PID: pid, Signal: signal},
-	})
+	return p.c.do(ctx, post(protocol.KillRequest{PID: pid, Signal: signal}, "sandboxes", ref, "kill"))
 }
 
 // Stats implements [caisson.Processes].
 func (p processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
-	return call[*caisson.Stats](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "stats"}})
+	return call[*caisson.Stats](ctx, p.c, get("sandboxes", ref, "stats"))
 }
 
 // Logs implements [caisson.Processes].
 func (p processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
-	q := url.Values{}
-	if follow {
-		q.Set("follow", "true")
-	}
-	return p.c.openStream(ctx, request{method: http.MethodGet, path: []string{"sandboxes", ref, "logs"}, query: q})
+	return p.c.openStream(ctx, get("sandboxes", ref, "logs").withFlag("follow", follow))
 }

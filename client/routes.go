@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -15,30 +14,30 @@ func (r routes) ListRoutes(ctx context.Context, f caisson.Filter) (page []*caiss
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "routes have no states")
 	}
-	return callPage[*caisson.Route](ctx, r.c, "routes", f)
+	return callFiltered[*caisson.Route](ctx, r.c, "routes", f)
 }
 
 // PutRoute implements [caisson.Routes].
 func (r routes) PutRoute(ctx context.Context, name string, spec caisson.RouteSpec) (*caisson.Route, error) {
-	return call[*caisson.Route](ctx, r.c, request{method: http.MethodPut, path: []string{"routes", name}, jsonBody: spec})
+	return call[*caisson.Route](ctx, r.c, put(spec, "routes", name))
 }
 
 // GetRoute implements [caisson.Routes].
 func (r routes) GetRoute(ctx context.Context, ref string) (*caisson.Route, error) {
-	return call[*caisson.Route](ctx, r.c, request{method: http.MethodGet, path: []string{"routes", ref}})
+	return call[*caisson.Route](ctx, r.c, get("routes", ref))
 }
 
 // RemoveRoute implements [caisson.Routes].
 func (r routes) RemoveRoute(ctx context.Context, ref string) error {
-	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"routes", ref}})
+	return r.c.do(ctx, remove("routes", ref))
 }
 
 // SignURL implements [caisson.Routes].
 func (r routes) SignURL(ctx context.Context, req caisson.SignRequest) (*caisson.SignedURL, error) {
-	return call[*caisson.SignedURL](ctx, r.c, request{method: http.MethodPost, path: []string{"signed-urls"}, jsonBody: req})
+	return call[*caisson.SignedURL](ctx, r.c, post(req, "signed-urls"))
 }
 
 // RouteLog implements [caisson.Routes].
 func (r routes) RouteLog(ctx context.Context, ref string) ([]caisson.RouteRequest, error) {
-	return callList[caisson.RouteRequest](ctx, r.c, request{method: http.MethodGet, path: []string{"routes", ref, "requests"}})
+	return callList[caisson.RouteRequest](ctx, r.c, get("routes", ref, "requests"))
 }

@@ -8,7 +8,6 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
@@ -33,7 +32,7 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 			return nil, err
 		}
 	}
-	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, jsonBody: req})
+	return call[*caisson.Run](ctx, r.c, post(req, "runs").withHeader(header))
 }
 
 // upload starts a run with a form that contains the request and the archive req.Workspace.
@@ -61,70 +60,60 @@ func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunReq
 		}
 	}
 	after := bytes.NewReader([]byte("\r\n--" + form.Boundary() + "--\r\n"))
-	return call[*caisson.Run](ctx, r.c, request{
-		method: http.MethodPost, path: []string{"runs", "upload"}, header: header,
-		body: opaqueReader{io.MultiReader(&before, req.Workspace, after)}, contentType: form.FormDataContentType(),
-	})
+	up := post(nil, "runs", "upload").withHeader(header)
+	up.body, up.contentType = opaqueReader{io.MultiReader(&before, req.Workspace, after)}, form.FormDataContentType()
+	return call[*caisson.Run](ctx, r.c, up)
 }
 
 // GetRun implements [caisson.Runs].
 func (r runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	return call[*caisson.Run](ctx, r.c, request{method: http.MethodGet, path: []string{"runs", string(id)}})
+	return call[*caisson.Run](ctx, r.c, get("runs", string(id)))
 }
 
 // ListRuns implements [caisson.Runs]. Long prompts and answers are cut, and the largest fields are omitted; [runs.GetRun]
 // returns them.
 func (r runs) ListRuns(ctx context.Context, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
-	q := url.Values{}
-	for _, s := range f.States {
-		q.Add("state", string(s))
-	}
-	for name, v := range map[string]string{
-		"agent": f.Agent, "session": string(f.Session), "parent": string(f.Parent), "under": string(f.Under), "after": string(f.Before),
-	} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	p, err := call[protocol.Page[*caisson.Run]](ctx, r.c, request{method: http.MethodGet, path: []string{"runs"}, query: q})
-	return p.Items, p.Next != "", err
+	req := withStates(get("runs"), f.States).with("agent", f.Agent).with("session", string(f.Session)).
+		with("parent", string(f.Parent)).with("under", string(f.Under)).with("after", string(f.Before))
+	return callPage[*caisson.Run](ctx, r.c, req, f.Limit)
 }
 
 // CancelRun implements [caisson.Runs].
 func (r runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs", string(id), "cancel"}})
+	return call[*caisson.Run](ctx, r.c, post(nil, "runs", string(id), "cancel"))
 }
 
 // RetryRun implements [caisson.Runs].
 func (r runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs", string(id), "retry"}})
+	return call[*caisson.Run](ctx, r.c, post(nil, "runs", string(id), "retry"))
 }
 
 // RemoveRun implements [caisson.Runs].
 func (r runs) RemoveRun(ctx context.Context, id caisson.ID) error {
-	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"runs", string(id)}})
+	return r.c.do(ctx, remove("runs", string(id)))
 }
 
 // RunLog implements [caisson.Runs].
 func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
-	return r.c.openStream(ctx, request{method: http.MethodGet, path: []string{"runs", string(id), "log"}, query: url.Values{"stream": {stream}}})
+	return r.c.openStream(ctx, get("runs", string(id), "log").with("stream", stream))
+}
+
+// WatchRun implements [caisson.Runs]. A lost connection is restored; see [watch.start].
+func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	return watch[caisson.RunEvent]{
+		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {
+			return r.c.openStream(ctx, get("runs", string(id), "events").with("after", strconv.FormatInt(after, 10)))
+		},
+		seq: func(e caisson.RunEvent) int64 { return e.Seq }, limit: protocol.MaxRunEvent,
+	}.start(ctx, after)
 }
 
 // ListSessions implements [caisson.Runs].
 func (r runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
-	q := url.Values{}
-	for name, v := range map[string]string{"agent": f.Agent, "user": f.User, "key": f.Key} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
-	return callList[*caisson.Session](ctx, r.c, request{method: http.MethodGet, path: []string{"sessions"}, query: q})
+	return callList[*caisson.Session](ctx, r.c, get("sessions").with("agent", f.Agent).with("user", f.User).with("key", f.Key))
 }
 
 // RemoveSession implements [caisson.Runs].
 func (r runs) RemoveSession(ctx context.Context, id caisson.ID) error {
-	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"sessions", string(id)}})
+	return r.c.do(ctx, remove("sessions", string(id)))
 }

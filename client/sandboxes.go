@@ -3,9 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -60,50 +58,31 @@ func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*cais
 	if err := s.c.passHandles(ctx, dirs, header); err != nil {
 		return nil, err
 	}
-	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes"}, header: header, jsonBody: req})
+	return call[*caisson.Sandbox](ctx, s.c, post(req, "sandboxes").withHeader(header))
 }
 
 // Get implements [caisson.Sandboxes].
 func (s sandboxes) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodGet, path: []string{"sandboxes", ref}})
+	return call[*caisson.Sandbox](ctx, s.c, get("sandboxes", ref))
 }
 
 // List implements [caisson.Sandboxes].
 func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.Sandbox, more bool, err error) {
-	return callPage[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
+	return callFiltered[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// callPage requests the page of the listing /what that f selects. more reports whether further pages follow.
-func callPage[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
-	q := url.Values{}
-	for _, state := range f.States {
-		q.Add("state", string(state))
-	}
+// callFiltered requests the page of the listing /what that f selects. more reports whether further pages follow.
+func callFiltered[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
+	req := withStates(get(what), f.States).with("name", f.Name).with("after", string(f.After))
 	for k, v := range f.Labels {
-		q.Add("label", k+"="+v)
+		req.add("label", k+"="+v)
 	}
-	if f.Name != "" {
-		q.Set("name", f.Name)
-	}
-	if f.After != "" {
-		q.Set("after", string(f.After))
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	p, err := call[protocol.Page[T]](ctx, c, request{method: http.MethodGet, path: []string{what}, query: q})
-	return p.Items, p.Next != "", err
-}
-
-// callList requests a listing that has no pages.
-func callList[T any](ctx context.Context, c *requester, req request) ([]T, error) {
-	p, err := call[protocol.Page[T]](ctx, c, req)
-	return p.Items, err
+	return callPage[T](ctx, c, req, f.Limit)
 }
 
 // changeState sends a request that changes the state or the time limits of a sandbox; verb is the last segment of its path.
 func (s sandboxes) changeState(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
-	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, jsonBody: in})
+	return call[*caisson.Sandbox](ctx, s.c, post(in, "sandboxes", ref, verb))
 }
 
 // Start implements [caisson.Sandboxes].
@@ -144,7 +123,7 @@ func (s sandboxes) Extend(ctx context.Context, ref string, req caisson.ExtendReq
 
 // Remove implements [caisson.Sandboxes].
 func (s sandboxes) Remove(ctx context.Context, ref string) error {
-	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref}})
+	return s.c.do(ctx, remove("sandboxes", ref))
 }
 
 // snapshots implements [caisson.Snapshots] by requests to a daemon.
@@ -152,21 +131,17 @@ type snapshots struct{ c *requester }
 
 // Snapshot implements [caisson.Snapshots].
 func (s snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
-	return call[*caisson.Snapshot](ctx, s.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "snapshot"}, header: createHeader(ctx), jsonBody: req,
-	})
+	return call[*caisson.Snapshot](ctx, s.c, post(req, "sandboxes", ref, "snapshot").withHeader(createHeader(ctx)))
 }
 
 // Fork implements [caisson.Snapshots].
 func (s snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
-	return callList[*caisson.Sandbox](ctx, s.c, request{
-		method: http.MethodPost, path: []string{"sandboxes", ref, "fork"}, header: createHeader(ctx), jsonBody: req,
-	})
+	return callList[*caisson.Sandbox](ctx, s.c, post(req, "sandboxes", ref, "fork").withHeader(createHeader(ctx)))
 }
 
 // GetSnapshot implements [caisson.Snapshots].
 func (s snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snapshot, error) {
-	return call[*caisson.Snapshot](ctx, s.c, request{method: http.MethodGet, path: []string{"snapshots", ref}})
+	return call[*caisson.Snapshot](ctx, s.c, get("snapshots", ref))
 }
 
 // ListSnapshots implements [caisson.Snapshots].
@@ -174,10 +149,10 @@ func (s snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) (page []
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "snapshots have no states")
 	}
-	return callPage[*caisson.Snapshot](ctx, s.c, "snapshots", f)
+	return callFiltered[*caisson.Snapshot](ctx, s.c, "snapshots", f)
 }
 
 // RemoveSnapshot implements [caisson.Snapshots].
 func (s snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
-	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"snapshots", ref}})
+	return s.c.do(ctx, remove("snapshots", ref))
 }

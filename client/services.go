@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"io"
-	"net/http"
-	"net/url"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -14,29 +12,25 @@ type services struct{ c *requester }
 
 // ListServices implements [caisson.Services].
 func (s services) ListServices(ctx context.Context, ref string) ([]caisson.ServiceStatus, error) {
-	return callList[caisson.ServiceStatus](ctx, s.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "services"}})
+	return callList[caisson.ServiceStatus](ctx, s.c, get("sandboxes", ref, "services"))
 }
 
 // ApplyServices implements [caisson.Services].
 func (s services) ApplyServices(ctx context.Context, ref string, req caisson.ServicesRequest) ([]caisson.ServiceStatus, error) {
-	return callList[caisson.ServiceStatus](ctx, s.c, request{method: http.MethodPut, path: []string{"sandboxes", ref, "services"}, jsonBody: req})
+	return callList[caisson.ServiceStatus](ctx, s.c, put(req, "sandboxes", ref, "services"))
 }
 
 // RemoveService implements [caisson.Services].
 func (s services) RemoveService(ctx context.Context, ref, id string) error {
-	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref, "services", id}})
+	return s.c.do(ctx, remove("sandboxes", ref, "services", id))
 }
 
 // RestartService implements [caisson.Services].
 func (s services) RestartService(ctx context.Context, ref, id string) error {
-	return s.c.do(ctx, request{method: http.MethodPost, path: []string{"sandboxes", ref, "services", id, "restart"}})
+	return s.c.do(ctx, post(nil, "sandboxes", ref, "services", id, "restart"))
 }
 
 // ServiceLogs implements [caisson.Services].
 func (s services) ServiceLogs(ctx context.Context, ref, id string, follow bool) (io.ReadCloser, error) {
-	q := url.Values{}
-	if follow {
-		q.Set("follow", "true")
-	}
-	return s.c.openStream(ctx, request{method: http.MethodGet, path: []string{"sandboxes", ref, "services", id, "logs"}, query: q})
+	return s.c.openStream(ctx, get("sandboxes", ref, "services", id, "logs").withFlag("follow", follow))
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -18,6 +17,6 @@ func (s ssh) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, error) {
 
 // SSHHostKey implements [caisson.SSH].
 func (s ssh) SSHHostKey(ctx context.Context) (string, error) {
-	info, err := call[protocol.SSHInfo](ctx, s.c, request{method: http.MethodGet, path: []string{"ssh"}})
+	info, err := call[protocol.SSHInfo](ctx, s.c, get("ssh"))
 	return info.HostKey, err
 }

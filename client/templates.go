@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -14,27 +13,25 @@ type templates struct{ c *requester }
 // PutTemplate implements [caisson.Templates].
 func (t templates) PutTemplate(ctx context.Context, tmpl caisson.Template) (*caisson.Template, error) {
 	tmpl.Built = nil // only the daemon sets it
-	return call[*caisson.Template](ctx, t.c, request{method: http.MethodPut, path: []string{"templates", tmpl.Name}, jsonBody: tmpl})
+	return call[*caisson.Template](ctx, t.c, put(tmpl, "templates", tmpl.Name))
 }
 
 // GetTemplate implements [caisson.Templates].
 func (t templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
-	return call[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates", name}})
+	return call[*caisson.Template](ctx, t.c, get("templates", name))
 }
 
 // ListTemplates implements [caisson.Templates].
 func (t templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
-	return callList[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates"}})
+	return callList[*caisson.Template](ctx, t.c, get("templates"))
 }
 
 // RemoveTemplate implements [caisson.Templates].
 func (t templates) RemoveTemplate(ctx context.Context, name string) error {
-	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"templates", name}})
+	return t.c.do(ctx, remove("templates", name))
 }
 
 // BuildTemplate implements [caisson.Templates].
 func (t templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
-	return callWithProgress[*caisson.Template](ctx, t.c, request{
-		method: http.MethodPost, path: []string{"templates", name, "build"}, jsonBody: protocol.LoginOf(auth),
-	}, progress)
+	return callWithProgress[*caisson.Template](ctx, t.c, post(protocol.LoginOf(auth), "templates", name, "build"), progress)
 }

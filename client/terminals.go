@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -12,12 +11,12 @@ type terminals struct{ c *requester }
 
 // CreateTerminal implements [caisson.Terminals].
 func (t terminals) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
-	return call[*caisson.Terminal](ctx, t.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "terminals"}, jsonBody: req})
+	return call[*caisson.Terminal](ctx, t.c, post(req, "sandboxes", ref, "terminals"))
 }
 
 // ListTerminals implements [caisson.Terminals].
 func (t terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Terminal, error) {
-	return callList[caisson.Terminal](ctx, t.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "terminals"}})
+	return callList[caisson.Terminal](ctx, t.c, get("sandboxes", ref, "terminals"))
 }
 
 // AttachTerminal implements [caisson.Terminals]. ctx applies to the start of the session.
@@ -29,5 +28,5 @@ func (t terminals) AttachTerminal(ctx context.Context, ref string, id caisson.ID
 
 // RemoveTerminal implements [caisson.Terminals].
 func (t terminals) RemoveTerminal(ctx context.Context, ref string, id caisson.ID) error {
-	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref, "terminals", string(id)}})
+	return t.c.do(ctx, remove("sandboxes", ref, "terminals", string(id)))
 }

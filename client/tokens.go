@@ -15,30 +15,25 @@ type tokens struct{ c *requester }
 
 // CreateToken implements [caisson.Tokens].
 func (t tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
-	v, err := call[protocol.NewToken](ctx, t.c, request{
-		method: http.MethodPost, path: []string{"tokens"},
-		jsonBody: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl)},
-	})
+	v, err := call[protocol.NewToken](ctx, t.c, post(protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl)}, "tokens"))
 	return v.Token, caisson.NewSecret(v.Secret), err
 }
 
 // CreateSSHKey implements [caisson.Tokens].
 func (t tokens) CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*caisson.Token, error) {
-	v, err := call[protocol.NewToken](ctx, t.c, request{
-		method: http.MethodPost, path: []string{"tokens"},
-		jsonBody: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl), SSHKey: key},
-	})
+	req := protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl), SSHKey: key}
+	v, err := call[protocol.NewToken](ctx, t.c, post(req, "tokens"))
 	return v.Token, err
 }
 
 // ListTokens implements [caisson.Tokens].
 func (t tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
-	return callList[*caisson.Token](ctx, t.c, request{method: http.MethodGet, path: []string{"tokens"}})
+	return callList[*caisson.Token](ctx, t.c, get("tokens"))
 }
 
 // RemoveToken implements [caisson.Tokens].
 func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
-	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"tokens", string(id)}})
+	return t.c.do(ctx, remove("tokens", string(id)))
 }
 
 // daemon implements [caisson.Daemon] by requests to a daemon.
@@ -46,22 +41,22 @@ type daemon struct{ c *requester }
 
 // Info implements [caisson.Daemon].
 func (d daemon) Info(ctx context.Context) (*caisson.Info, error) {
-	return call[*caisson.Info](ctx, d.c, request{method: http.MethodGet, path: []string{"info"}})
+	return call[*caisson.Info](ctx, d.c, get("info"))
 }
 
 // DiskUsage implements [caisson.Daemon].
 func (d daemon) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
-	return call[*caisson.DiskUsage](ctx, d.c, request{method: http.MethodGet, path: []string{"df"}})
+	return call[*caisson.DiskUsage](ctx, d.c, get("df"))
 }
 
 // CollectGarbage implements [caisson.Daemon].
 func (d daemon) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	return callList[caisson.Garbage](ctx, d.c, request{method: http.MethodPost, path: []string{"gc"}})
+	return callList[caisson.Garbage](ctx, d.c, post(nil, "gc"))
 }
 
 // Examine implements [caisson.Daemon].
 func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
-	return callList[caisson.Check](ctx, d.c, request{method: http.MethodGet, path: []string{"doctor"}})
+	return callList[caisson.Check](ctx, d.c, get("doctor"))
 }
 
 // Healthy returns nil if a daemon is reachable and healthy.
@@ -83,15 +78,15 @@ func (c *Client) Healthy(ctx context.Context) error {
 
 // Status implements [caisson.Daemon].
 func (d daemon) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
-	return call[*caisson.DaemonStatus](ctx, d.c, request{method: http.MethodGet, path: []string{"daemon"}})
+	return call[*caisson.DaemonStatus](ctx, d.c, get("daemon"))
 }
 
 // Backup implements [caisson.Daemon].
 func (d daemon) Backup(ctx context.Context) (io.ReadCloser, error) {
-	return d.c.openStream(ctx, request{method: http.MethodGet, path: []string{"daemon", "backup"}})
+	return d.c.openStream(ctx, get("daemon", "backup"))
 }
 
 // Reload implements [caisson.Daemon].
 func (d daemon) Reload(ctx context.Context) (*caisson.Reloaded, error) {
-	return call[*caisson.Reloaded](ctx, d.c, request{method: http.MethodPost, path: []string{"daemon", "reload"}})
+	return call[*caisson.Reloaded](ctx, d.c, post(nil, "daemon", "reload"))
 }

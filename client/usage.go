@@ -2,9 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,65 +12,42 @@ import (
 // ledger implements [caisson.Ledger] by requests to a daemon.
 type ledger struct{ c *requester }
 
-// usageQuery returns the query parameters for q.
-func usageQuery(q caisson.UsageQuery) url.Values {
-	v := url.Values{}
-	for name, value := range map[string]string{
-		"by": q.By, "account": q.Account, "run": q.Run, "under": q.Under, "agent": q.Agent,
-		"sandbox": string(q.Sandbox), "model": q.Model,
-	} {
-		if value != "" {
-			v.Set(name, value)
-		}
-	}
+// usageRequest returns a request for the listing at path about the calls that q selects.
+func usageRequest(q caisson.UsageQuery, path ...string) request {
+	r := get(path...).with("account", q.Account).with("run", q.Run).with("under", q.Under).with("agent", q.Agent).
+		with("sandbox", string(q.Sandbox)).with("model", q.Model)
 	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
 		if !t.IsZero() {
-			v.Set(name, t.UTC().Format(time.RFC3339Nano))
+			r.add(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	return v
+	return r
 }
 
 // Usage implements [caisson.Ledger].
 func (l ledger) Usage(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
-	return callList[caisson.UsageRow](ctx, l.c, request{method: http.MethodGet, path: []string{"usage"}, query: usageQuery(q)})
+	return callList[caisson.UsageRow](ctx, l.c, usageRequest(q, "usage").with("by", q.By))
 }
 
 // Calls implements [caisson.Ledger].
 func (l ledger) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-	return usagePage[caisson.Call](ctx, l.c, "calls", q, string(after), limit)
+	return callPage[caisson.Call](ctx, l.c, usageRequest(q, "usage", "calls").with("after", string(after)), limit)
 }
 
 // Receipts implements [caisson.Ledger].
 func (l ledger) Receipts(ctx context.Context, q caisson.UsageQuery, after string, limit int) ([]caisson.Receipt, bool, error) {
-	return usagePage[caisson.Receipt](ctx, l.c, "receipts", q, after, limit)
-}
-
-// usagePage requests one page of the listing /usage/what. The second result reports whether further pages follow.
-func usagePage[T any](ctx context.Context, c *requester, what string, q caisson.UsageQuery, after string, limit int) ([]T, bool, error) {
-	q.By = ""
-	v := usageQuery(q)
-	if after != "" {
-		v.Set("after", after)
-	}
-	if limit != 0 {
-		v.Set("limit", strconv.Itoa(limit))
-	}
-	p, err := call[protocol.Page[T]](ctx, c, request{method: http.MethodGet, path: []string{"usage", what}, query: v})
-	return p.Items, p.Next != "", err
+	return callPage[caisson.Receipt](ctx, l.c, usageRequest(q, "usage", "receipts").with("after", after), limit)
 }
 
 // SetBudget implements [caisson.Ledger].
 func (l ledger) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
-	return call[*caisson.Budget](ctx, l.c, request{
-		method: http.MethodPut, path: []string{"budgets"},
-		jsonBody: protocol.BudgetRequest{Key: b.Key, Account: b.Account, Limits: b.Limits, Period: b.Period},
-	})
+	req := protocol.BudgetRequest{Key: b.Key, Account: b.Account, Limits: b.Limits, Period: b.Period}
+	return call[*caisson.Budget](ctx, l.c, put(req, "budgets"))
 }
 
 // ListBudgets implements [caisson.Ledger].
 func (l ledger) ListBudgets(ctx context.Context) ([]*caisson.Budget, error) {
-	return callList[*caisson.Budget](ctx, l.c, request{method: http.MethodGet, path: []string{"budgets"}})
+	return callList[*caisson.Budget](ctx, l.c, get("budgets"))
 }
 
 // RemoveBudget implements [caisson.Ledger].
@@ -82,12 +56,10 @@ func (l ledger) RemoveBudget(ctx context.Context, key string) error {
 	if !ok {
 		return caisson.Invalidf("key", "%.80q is not account/NAME, session/ID, run/ID or sandbox/ID", key)
 	}
-	return l.c.do(ctx, request{method: http.MethodDelete, path: []string{"budgets", kind, name}})
+	return l.c.do(ctx, remove("budgets", kind, name))
 }
 
 // Reconcile implements [caisson.Ledger].
 func (l ledger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
-	return callList[caisson.Discrepancy](ctx, l.c, request{
-		method: http.MethodPost, path: []string{"usage", "reconcile"}, jsonBody: protocol.ReconcileRequest{Provider: provider, Since: since},
-	})
+	return callList[caisson.Discrepancy](ctx, l.c, post(protocol.ReconcileRequest{Provider: provider, Since: since}, "usage", "reconcile"))
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -12,12 +11,12 @@ type volumes struct{ c *requester }
 
 // CreateVolume implements [caisson.Volumes]. With a key of [WithIdempotencyKey] it may be repeated.
 func (v volumes) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodPost, path: []string{"volumes"}, header: createHeader(ctx), jsonBody: req})
+	return call[*caisson.Volume](ctx, v.c, post(req, "volumes").withHeader(createHeader(ctx)))
 }
 
 // GetVolume implements [caisson.Volumes].
 func (v volumes) GetVolume(ctx context.Context, ref string) (*caisson.Volume, error) {
-	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodGet, path: []string{"volumes", ref}})
+	return call[*caisson.Volume](ctx, v.c, get("volumes", ref))
 }
 
 // ListVolumes implements [caisson.Volumes].
@@ -25,10 +24,10 @@ func (v volumes) ListVolumes(ctx context.Context, f caisson.Filter) (page []*cai
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "volumes have no states")
 	}
-	return callPage[*caisson.Volume](ctx, v.c, "volumes", f)
+	return callFiltered[*caisson.Volume](ctx, v.c, "volumes", f)
 }
 
 // RemoveVolume implements [caisson.Volumes].
 func (v volumes) RemoveVolume(ctx context.Context, ref string) error {
-	return v.c.do(ctx, request{method: http.MethodDelete, path: []string{"volumes", ref}})
+	return v.c.do(ctx, remove("volumes", ref))
 }

@@ -3,13 +3,10 @@ package client
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"syscall"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // workspaces implements [caisson.Workspaces] by requests to a daemon.
@@ -17,36 +14,25 @@ type workspaces struct{ c *requester }
 
 // GetWorkspace implements [caisson.Workspaces].
 func (w workspaces) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
-	return call[*caisson.Workspace](ctx, w.c, request{method: http.MethodGet, path: []string{"workspaces", ref}})
+	return call[*caisson.Workspace](ctx, w.c, get("workspaces", ref))
 }
 
 // ListWorkspaces implements [caisson.Workspaces].
 func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) (page []*caisson.Workspace, more bool, err error) {
-	return workspaceList[*caisson.Workspace](ctx, w.c, "workspaces", f)
+	return callWorkspaces[*caisson.Workspace](ctx, w.c, "workspaces", f)
 }
 
-// workspaceList requests one page of the listing /what, which is workspaces or receipts. more reports whether further pages
+// callWorkspaces requests one page of the listing /what, which is workspaces or receipts. more reports whether further pages
 // follow.
-func workspaceList[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
-	q := url.Values{}
-	for _, s := range f.States {
-		q.Add("state", string(s))
-	}
-	for name, id := range map[string]caisson.ID{"run": f.Run, "sandbox": f.Sandbox, "workspace": f.Workspace, "after": f.Before} {
-		if id != "" {
-			q.Set(name, string(id))
-		}
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	p, err := call[protocol.Page[T]](ctx, c, request{method: http.MethodGet, path: []string{what}, query: q})
-	return p.Items, p.Next != "", err
+func callWorkspaces[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
+	req := withStates(get(what), f.States).with("run", string(f.Run)).with("sandbox", string(f.Sandbox)).
+		with("workspace", string(f.Workspace)).with("after", string(f.Before))
+	return callPage[T](ctx, c, req, f.Limit)
 }
 
 // Diff implements [caisson.Workspaces].
 func (w workspaces) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
-	return call[*caisson.Diff](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "diff"}, jsonBody: req})
+	return call[*caisson.Diff](ctx, w.c, post(req, "workspaces", ref, "diff"))
 }
 
 // withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir, also if it fails.
@@ -65,19 +51,17 @@ func (w workspaces) Sync(ctx context.Context, ref string, req caisson.SyncReques
 	if err != nil {
 		return nil, err
 	}
-	return call[*caisson.SyncReceipt](ctx, w.c, request{
-		method: http.MethodPost, path: []string{"workspaces", ref, "sync"}, header: header, jsonBody: req,
-	})
+	return call[*caisson.SyncReceipt](ctx, w.c, post(req, "workspaces", ref, "sync").withHeader(header))
 }
 
 // Reset implements [caisson.Workspaces].
 func (w workspaces) Reset(ctx context.Context, ref string) (*caisson.Workspace, error) {
-	return call[*caisson.Workspace](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "reset"}})
+	return call[*caisson.Workspace](ctx, w.c, post(nil, "workspaces", ref, "reset"))
 }
 
 // RemoveWorkspace implements [caisson.Workspaces].
 func (w workspaces) RemoveWorkspace(ctx context.Context, ref string) error {
-	return w.c.do(ctx, request{method: http.MethodDelete, path: []string{"workspaces", ref}})
+	return w.c.do(ctx, remove("workspaces", ref))
 }
 
 // ListReceipts implements [caisson.Workspaces].
@@ -85,12 +69,12 @@ func (w workspaces) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter)
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "receipts cannot be selected by the states of workspaces")
 	}
-	return workspaceList[*caisson.SyncReceipt](ctx, w.c, "receipts", f)
+	return callWorkspaces[*caisson.SyncReceipt](ctx, w.c, "receipts", f)
 }
 
 // GetReceipt implements [caisson.Workspaces].
 func (w workspaces) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
-	return call[*caisson.SyncReceipt](ctx, w.c, request{method: http.MethodGet, path: []string{"receipts", string(id)}})
+	return call[*caisson.SyncReceipt](ctx, w.c, get("receipts", string(id)))
 }
 
 // Undo implements [caisson.Workspaces]. It closes dir.
@@ -99,7 +83,7 @@ func (w workspaces) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return call[*caisson.SyncReceipt](ctx, w.c, request{method: http.MethodPost, path: []string{"receipts", string(id), "undo"}, header: header})
+	return call[*caisson.SyncReceipt](ctx, w.c, post(nil, "receipts", string(id), "undo").withHeader(header))
 }
 
 // openWorkspace opens the directory of a workspace with the rights of this process, unless the request already contains it. It

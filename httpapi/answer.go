@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"context"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
@@ -48,29 +50,49 @@ func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	return p
 }
 
-// mapAnswers applies one of the functions above to each element of a list.
-func mapAnswers[T any](list []*T, answer func(*T) *T) []*T {
-	out := make([]*T, 0, len(list))
+// asIs returns v, for objects of which callers may see all fields.
+func asIs[T any](v T) T { return v }
+
+// mapAnswers applies one of the functions above to each element of a list. The result is not nil, so that it is [] in JSON.
+func mapAnswers[T any](list []T, answer func(T) T) []T {
+	out := make([]T, 0, len(list))
 	for _, v := range list {
 		out = append(out, answer(v))
 	}
 	return out
 }
 
-// pageOf returns the answer to a request for one page of a listing. answer, one of the functions above for example, is applied
-// to each object. If more pages follow, the field next is set to the id of the last object.
-func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson.ID) *body[protocol.Page[*T]] {
-	p := protocol.Page[*T]{Items: mapAnswers(list, answer)}
+// withAnswer returns a handler that applies answer, one of the functions above, to the result of fn.
+func withAnswer[I, T any](fn func(context.Context, *I) (*T, error), answer func(*T) *T) func(context.Context, *I) (*T, error) {
+	return func(ctx context.Context, in *I) (*T, error) {
+		v, err := fn(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return answer(v), nil
+	}
+}
+
+// pageOf returns one page of a listing. answer, one of the functions above for example, is applied to each object. If more pages
+// follow, the field next is set to the id of the last object.
+func pageOf[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID) protocol.Page[T] {
+	p := protocol.Page[T]{Items: mapAnswers(list, answer)}
 	if more && len(list) > 0 {
 		p.Next = id(list[len(list)-1])
 	}
-	return &body[protocol.Page[*T]]{p}
+	return p
 }
 
-// wholeList returns the answer to a request for a listing that has no pages: all of its objects.
-func wholeList[T any](list []T) *body[protocol.Page[T]] {
-	if list == nil {
-		list = []T{} // encoded as [] in JSON, not as null
+// listPages returns the handler of a listing of objects whose ids have this prefix; see [pageOf].
+func listPages[P pageParams, T any](prefix string, list func(context.Context, caisson.Filter) ([]T, bool, error), answer func(T) T,
+	id func(T) caisson.ID,
+) func(context.Context, *P) (protocol.Page[T], error) {
+	return func(ctx context.Context, in *P) (protocol.Page[T], error) {
+		f, err := (*in).filter(prefix)
+		if err != nil {
+			return protocol.Page[T]{}, err
+		}
+		page, more, err := list(ctx, f)
+		return pageOf(page, more, answer, id), err
 	}
-	return &body[protocol.Page[T]]{protocol.Page[T]{Items: list}}
 }

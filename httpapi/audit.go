@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -11,17 +10,13 @@ import (
 type auditRoutes struct{ core caisson.Audit }
 
 func (h auditRoutes) register(rt *router) {
-	registerRoute(rt, newOperation(http.MethodGet, "/audit/verify", "verify-audit", "events",
-		"Verify that the event log of all accounts has not been changed (unix socket only)"), h.verify)
+	registerRoute(rt, getOp("/audit/verify", "verify-audit", "events",
+		"Verify that the event log of all accounts has not been changed (unix socket only)"), localOnly(h.verify))
 }
 
 func (h auditRoutes) verify(ctx context.Context, in *struct {
 	Head string `query:"head" maxLength:"128" doc:"The head of an earlier report, which must be part of the event log"`
 },
-) (*body[*caisson.AuditReport], error) {
-	if err := requireLocal(ctx); err != nil {
-		return nil, err
-	}
-	r, err := h.core.VerifyAudit(ctx, in.Head)
-	return &body[*caisson.AuditReport]{r}, err
+) (*caisson.AuditReport, error) {
+	return h.core.VerifyAudit(ctx, in.Head)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -48,8 +47,8 @@ another), 429, 503 if there is no capacity. A later failure is an event.`
 
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
-	registerRoute(rt, newOperation(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
-	o := withEventStream(newOperation(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+	registerRoute(rt, getOp("/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
+	o := withEventStream(postOp("/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
 		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {}}}
@@ -60,12 +59,9 @@ func (h chatRoutes) register(rt *router) {
 	}}
 }
 
-func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (*body[protocol.AgentCatalog], error) {
+func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (protocol.AgentCatalog, error) {
 	list, err := h.agents.ListAgents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &body[protocol.AgentCatalog]{catalogOf(list, h.fallback)}, nil
+	return catalogOf(list, h.fallback), err
 }
 
 // chatInput contains the parameters of a chat request other than its body, which [readChat] reads.
@@ -82,7 +78,8 @@ func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *c
 	return func(w http.ResponseWriter, r *http.Request, in *chatInput) error {
 		err := h.serve(w, r, in)
 		if t, ok := w.(*responseTracker); err != nil && ok && !t.wrote {
-			writeChatProblem(rt, w, h.problem(r.Context(), rt, err))
+			p := h.problem(r.Context(), rt, err)
+			writeProblem(w, p.Status, p)
 			return nil
 		}
 		return err
@@ -120,22 +117,8 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 	}
 	s := newSSEWriter(w)
 	say.setHeader(w.Header())
-	if err := s.start(); err != nil {
+	if err := sendRun(r.Context(), s, say, early, events); err != nil {
 		return err
-	}
-	defer s.keepAlive()()
-	for _, e := range early {
-		if err := say.encode(s, e); err != nil {
-			return err
-		}
-	}
-	for e := range events {
-		if err := say.encode(s, e); err != nil {
-			return err
-		}
-	}
-	if err := context.Cause(r.Context()); err != nil {
-		return err // registerStreamRoute then closes the connection, so that the client does not take the answer for complete
 	}
 	return say.end(s)
 }
@@ -282,13 +265,4 @@ func (h chatRoutes) defaultModel(ctx context.Context, agent string) *string {
 		return nil
 	}
 	return &a.Models[0]
-}
-
-// writeChatProblem writes p as the response.
-func writeChatProblem(rt *router, w http.ResponseWriter, p *protocol.ChatProblem) {
-	b, err := json.Marshal(p)
-	if err != nil {
-		panic(err) // cannot happen: p has only strings and numbers
-	}
-	rt.writeProblem(w, p.Status, b)
 }

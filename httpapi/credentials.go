@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
@@ -16,17 +15,23 @@ type credentialRoutes struct{ core caisson.Credentials }
 
 func (h credentialRoutes) register(rt *router) {
 	const tag = "credentials"
-	registerRoute(rt, newOperation(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
-	registerRoute(rt, withCreated(newOperation(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
-	registerRoute(rt, newOperation(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
-	registerRoute(rt, newOperation(http.MethodPost, "/credentials/{name}/match", "match-credential", tag, "Compare a value with that of a credential (unix socket only)"), h.match)
-	registerRoute(rt, newOperation(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Delete a credential"), h.remove)
+	registerListRoute(rt, getOp("/credentials", "list-credentials", tag, "List credentials by name, without their values"),
+		withoutInput(h.core.ListCredentials))
+	registerRoute(rt, withCreated(putOp("/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
+	registerRoute(rt, postOp("/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
+	registerRoute(rt, postOp("/credentials/{name}/match", "match-credential", tag, "Compare a value with that of a credential (unix socket only)"),
+		localOnly(h.match))
+	registerActionRoute(rt, deleteOp("/credentials/{name}", "remove-credential", tag, "Delete a credential"),
+		removeByRef[CredentialParam](h.core.RemoveCredential))
 }
 
 // CredentialParam is the name of a credential in a path.
 type CredentialParam struct {
 	Name string `path:"name" maxLength:"64" doc:"Name, in the form of an environment variable's name"`
 }
+
+// ref implements refParam.
+func (p CredentialParam) ref() string { return p.Name }
 
 // CredentialValue is the body of a request with a value.
 type CredentialValue struct {
@@ -49,44 +54,27 @@ func (in *credentialInput) value() (caisson.Secret, error) {
 	return in.Body.Value, nil
 }
 
-func (h credentialRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Credential]], error) {
-	list, err := h.core.ListCredentials(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
-}
-
-func (h credentialRoutes) set(ctx context.Context, in *credentialInput) (*body[*caisson.Credential], error) {
+func (h credentialRoutes) set(ctx context.Context, in *credentialInput) (*caisson.Credential, error) {
 	value, err := in.value()
 	if err != nil {
 		return nil, err
 	}
-	c, err := h.core.SetCredential(ctx, in.Name, value)
-	return &body[*caisson.Credential]{c}, err
+	return h.core.SetCredential(ctx, in.Name, value)
 }
 
-func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*body[*caisson.Credential], error) {
+func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*caisson.Credential, error) {
 	value, err := in.value()
 	if err != nil {
 		return nil, err
 	}
-	c, err := h.core.RotateCredential(ctx, in.Name, value)
-	return &body[*caisson.Credential]{c}, err
+	return h.core.RotateCredential(ctx, in.Name, value)
 }
 
-func (h credentialRoutes) match(ctx context.Context, in *credentialInput) (*body[protocol.Matched], error) {
-	if err := requireLocal(ctx); err != nil {
-		return nil, err
-	}
+func (h credentialRoutes) match(ctx context.Context, in *credentialInput) (protocol.Matched, error) {
 	value, err := in.value()
 	if err != nil {
-		return nil, err
+		return protocol.Matched{}, err
 	}
 	same, err := h.core.MatchCredential(ctx, in.Name, value)
-	return &body[protocol.Matched]{protocol.Matched{Matches: same}}, err
-}
-
-func (h credentialRoutes) remove(ctx context.Context, in *CredentialParam) (*noContent, error) {
-	return nil, h.core.RemoveCredential(ctx, in.Name)
+	return protocol.Matched{Matches: same}, err
 }

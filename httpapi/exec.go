@@ -33,7 +33,7 @@ type execRoutes struct {
 }
 
 func (h execRoutes) register(rt *router) {
-	o := newOperation(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start an interactive process (WebSocket)")
+	o := getOp("/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start an interactive process (WebSocket)")
 	o.Description = "The first message is text: an ExecRequest. All further ones are binary frames: one byte says the channel " +
 		"(0 stdin, 1 stdout, 2 stderr, 3 control), the rest is its data, on channel 3 a JSON message. Client to server: resize " +
 		"{rows, cols}, signal {signal}, closeStdin, window. Server to client: started {pid}, window, closeStdin, exit {exit}, " +

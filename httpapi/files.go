@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"github.com/caisson-dev/caisson"
@@ -16,15 +17,15 @@ type fileRoutes struct{ core caisson.Files }
 
 func (h fileRoutes) register(rt *router) {
 	const tag = "files"
-	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
-		http.StatusOK, protocol.BinaryType, "The file's bytes"), h.read)
-	registerStreamRoute(rt, withJSONResponse[caisson.FileInfo](rt, withUpload(newOperation(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
-		"Replace a file atomically"), protocol.BinaryType)), h.write(rt))
-	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/files/mkdir", "make-directory", tag, "Make a directory"), h.mkdir)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
+	registerDownloadRoute(rt, getOp("/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
+		protocol.BinaryType, "The file's bytes", h.read)
+	registerStreamRoute(rt, withJSONResponse[caisson.FileInfo](rt, withUpload(putOp("/sandboxes/{ref}/files", "write-file", tag,
+		"Replace a file atomically"), protocol.BinaryType)), h.write)
+	registerActionRoute(rt, deleteOp("/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
+	registerListRoute(rt, getOp("/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
+	registerRoute(rt, getOp("/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)
+	registerActionRoute(rt, postOp("/sandboxes/{ref}/files/mkdir", "make-directory", tag, "Make a directory"), h.mkdir)
+	registerActionRoute(rt, postOp("/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
 }
 
 // PathParam is the reference of a sandbox and a path in it.
@@ -33,100 +34,84 @@ type PathParam struct {
 	Path string `query:"path" required:"true" doc:"Absolute path inside the sandbox"`
 }
 
-func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
+func (h fileRoutes) read(ctx context.Context, in *struct {
 	PathParam
 	Offset int64 `query:"offset" minimum:"0" doc:"First byte to read"`
 	Limit  int64 `query:"limit" minimum:"0" doc:"Bytes to read; 0 means all"`
 },
-) error {
+) (io.ReadCloser, error) {
 	if err := checkPath("path", in.Path); err != nil {
-		return err
+		return nil, err
 	}
-	f, err := h.core.ReadFile(r.Context(), in.Ref, in.Path, in.Offset, in.Limit)
+	return h.core.ReadFile(ctx, in.Ref, in.Path, in.Offset, in.Limit)
+}
+
+// write replaces a file by the body of the request.
+func (h fileRoutes) write(w http.ResponseWriter, r *http.Request, in *struct {
+	PathParam
+	Mode string `query:"mode" doc:"Permission bits in octal; the default is those of the replaced file, or 0644"`
+},
+) error {
+	mode, err := parseMode(in.Mode)
 	if err != nil {
 		return err
 	}
-	return streamBody(w, f, protocol.BinaryType)
-}
-
-// writeInput is a request to write a file.
-type writeInput struct {
-	PathParam
-	Mode string `query:"mode" doc:"Permission bits in octal; the default is those of the replaced file, or 0644"`
-}
-
-// write returns the handler that replaces a file by the body of the request.
-func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *writeInput) error {
-	return func(w http.ResponseWriter, r *http.Request, in *writeInput) error {
-		mode, err := parseMode(in.Mode)
-		if err != nil {
-			return err
-		}
-		if err := checkPath("path", in.Path); err != nil {
-			return err
-		}
-		info, err := h.core.WriteFile(r.Context(), in.Ref, in.Path, mode, upload(w, r, uploadLimit))
-		if err != nil {
-			return err
-		}
-		return rt.writeJSON(w, info)
+	if err := checkPath("path", in.Path); err != nil {
+		return err
 	}
+	info, err := h.core.WriteFile(r.Context(), in.Ref, in.Path, mode, upload(w, r, uploadLimit))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, info)
 }
 
 func (h fileRoutes) remove(ctx context.Context, in *struct {
 	PathParam
 	Recursive bool `query:"recursive" doc:"Also delete the contents of a directory"`
 },
-) (*noContent, error) {
+) error {
 	if err := checkPath("path", in.Path); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, h.core.RemoveFile(ctx, in.Ref, in.Path, in.Recursive)
+	return h.core.RemoveFile(ctx, in.Ref, in.Path, in.Recursive)
 }
 
-func (h fileRoutes) list(ctx context.Context, in *PathParam) (*body[protocol.Page[caisson.FileInfo]], error) {
+func (h fileRoutes) list(ctx context.Context, in *PathParam) ([]caisson.FileInfo, error) {
 	if err := checkPath("path", in.Path); err != nil {
 		return nil, err
 	}
-	list, err := h.core.ListFiles(ctx, in.Ref, in.Path)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
+	return h.core.ListFiles(ctx, in.Ref, in.Path)
 }
 
-func (h fileRoutes) stat(ctx context.Context, in *PathParam) (*body[*caisson.FileInfo], error) {
+func (h fileRoutes) stat(ctx context.Context, in *PathParam) (*caisson.FileInfo, error) {
 	if err := checkPath("path", in.Path); err != nil {
 		return nil, err
 	}
-	info, err := h.core.StatFile(ctx, in.Ref, in.Path)
-	if err != nil {
-		return nil, err
-	}
-	return &body[*caisson.FileInfo]{info}, nil
+	return h.core.StatFile(ctx, in.Ref, in.Path)
 }
 
 func (h fileRoutes) mkdir(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.MakeDirRequest
 },
-) (*noContent, error) {
+) error {
 	if err := checkPath("path", in.Body.Path); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, h.core.MakeDir(ctx, in.Ref, in.Body.Path, in.Body.Parents)
+	return h.core.MakeDir(ctx, in.Ref, in.Body.Path, in.Body.Parents)
 }
 
 func (h fileRoutes) move(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.MoveRequest
 },
-) (*noContent, error) {
+) error {
 	if err := checkPath("from", in.Body.From); err != nil {
-		return nil, err
+		return err
 	}
 	if err := checkPath("to", in.Body.To); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, h.core.MoveFile(ctx, in.Ref, in.Body.From, in.Body.To)
+	return h.core.MoveFile(ctx, in.Ref, in.Body.From, in.Body.To)
 }

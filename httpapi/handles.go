@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/rand"
 	"encoding/json"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -106,10 +107,7 @@ func (t *handleTable) closeFile(id string) {
 func (t *handleTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true
-	ids := make([]string, 0, len(t.files))
-	for id := range t.files {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(t.files))
 	t.mu.Unlock()
 	for _, id := range ids {
 		t.closeFile(id)
@@ -125,7 +123,7 @@ type HandleParam struct {
 type handleRoutes struct{ table *handleTable }
 
 func (h handleRoutes) register(rt *router) {
-	o := newOperation(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
+	o := postOp("/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
 	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
 		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
 	registerStreamRoute(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
@@ -140,23 +138,20 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	if !caller.Local {
 		return errHostPath()
 	}
-	if r.Header.Get("Upgrade") != protocol.HandlesUpgrade {
-		return caisson.Invalidf("Upgrade", "must be %s", protocol.HandlesUpgrade)
+	if err := checkUpgrade(r, protocol.HandlesUpgrade); err != nil {
+		return err
 	}
-	nc, rw, err := http.NewResponseController(w).Hijack()
+	up, err := upgrade(w, protocol.HandlesUpgrade)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "this connection cannot carry descriptors")
+		return nil // the client has disconnected
 	}
-	defer nc.Close()
-	conn, ok := nc.(*net.UnixConn)
-	if !ok || rw.Reader.Buffered() > 0 {
+	defer up.Close()
+	conn, ok := up.Conn.(*net.UnixConn)
+	if !ok || up.r.Buffered() > 0 {
 		// The client has sent data before the upgrade: descriptors that came with it were discarded.
 		return nil
 	}
 	conn.SetDeadline(time.Now().Add(handleTimeout))
-	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol.HandlesUpgrade + "\r\n\r\n")); err != nil {
-		return nil // the client has disconnected
-	}
 	var answer protocol.Handles
 	files, err := receiveFiles(conn)
 	if err == nil {

@@ -8,8 +8,8 @@
 // rebinding) gains nothing, because a browser holds no token and tokens are never cookies. A client without a token can neither
 // occupy the connections of a listener of [Limit], nor try many tokens.
 //
-// Huma binds and validates requests and writes the OpenAPI document; only router.go, validation.go and the declarations of
-// routes use it.
+// Huma binds and validates requests and writes the OpenAPI document; only router.go, handlers.go, validation.go and the
+// declarations of routes use it.
 package httpapi
 
 import (
@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,13 +41,12 @@ type Config struct {
 
 // An API serves requests. It is safe for concurrent use.
 type API struct {
-	cfg       Config
-	router    *router
-	handles   *handleTable
-	calls     *tokenCalls
-	execs     *atomic.Int64 // programs that clients have started and wait for
-	done      chan struct{} // closed by Close, which ends streams
-	closeOnce sync.Once     // closes done
+	cfg     Config
+	router  *router
+	handles *handleTable
+	calls   *tokenCalls
+	execs   *atomic.Int64      // programs that clients have started and wait for
+	close   context.CancelFunc // ends streams
 }
 
 // New returns an API.
@@ -60,8 +58,10 @@ func New(cfg Config) (*API, error) {
 		return nil, errors.New("httpapi: Answers, FindToken, FindAccount and Log are required")
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
-	a := &API{cfg: cfg, handles: newHandleTable(), calls: newTokenCalls(), execs: new(atomic.Int64), done: make(chan struct{})}
-	a.router = newRouter(cfg.Log, a.done)
+	a := &API{cfg: cfg, handles: newHandleTable(), calls: newTokenCalls(), execs: new(atomic.Int64)}
+	var open context.Context
+	open, a.close = context.WithCancel(context.Background())
+	a.router = newRouter(open, cfg.Log)
 	once := idempotency{answers: cfg.Answers, log: cfg.Log}
 
 	sandboxRoutes{cfg.Sandboxes, once, a.handles}.register(a.router)
@@ -70,7 +70,7 @@ func New(cfg Config) (*API, error) {
 	execRoutes{cfg.Processes, a.execs, cfg.Log}.register(a.router)
 	serviceRoutes{cfg.Services}.register(a.router)
 	terminalRoutes{cfg.Terminals, cfg.Log}.register(a.router)
-	connectionRoutes{cfg.Connections, a.router}.register(a.router)
+	connectionRoutes{cfg.Connections}.register(a.router)
 	fileRoutes{cfg.Files}.register(a.router)
 	treeRoutes{cfg.Files}.register(a.router)
 	templateRoutes{cfg.Templates}.register(a.router)
@@ -105,7 +105,7 @@ func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 // Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has taken. Call it
 // before http.Server.Shutdown, which waits for streams and does not track exec sessions. Further calls have no effect.
 func (a *API) Close() error {
-	a.closeOnce.Do(func() { close(a.done) })
+	a.close()
 	a.handles.closeAll()
 	return nil
 }

@@ -105,7 +105,7 @@ func (rt *router) recover(w *responseTracker, r *http.Request) {
 	if w.wrote {
 		panic(http.ErrAbortHandler)
 	}
-	rt.writeError(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
+	writeError(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
 }
 
 // problem returns the response for err, and logs err if it is a server error.
@@ -134,7 +134,7 @@ func (rt *router) fail(w *responseTracker, r *http.Request, err error) {
 	}
 	body, ok := r.Body.(*deadlineBody)
 	drain := ok && body.hasMore(r.Header) && body.ctl.EnableFullDuplex() == nil
-	rt.writeError(w, p)
+	writeError(w, p)
 	if drain {
 		body.drain()
 	}

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"io"
-	"net/http"
 	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
@@ -18,19 +17,20 @@ type processRoutes struct {
 
 func (h processRoutes) register(rt *router) {
 	const tag = "processes"
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List the processes of a sandbox"), h.list)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
-	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "Get the output of the sandbox's command"),
-		http.StatusOK, protocol.BinaryType, "Standard output and error, interleaved"), h.logs)
+	registerRoute(rt, postOp("/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
+	registerListRoute(rt, getOp("/sandboxes/{ref}/processes", "list-processes", tag, "List the processes of a sandbox"),
+		byRef[RefParam](h.core.ListProcesses))
+	registerActionRoute(rt, postOp("/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
+	registerRoute(rt, getOp("/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), byRef[RefParam](h.core.Stats))
+	registerDownloadRoute(rt, getOp("/sandboxes/{ref}/logs", "get-logs", tag, "Get the output of the sandbox's command"),
+		protocol.BinaryType, "Standard output and error, interleaved", h.logs)
 }
 
 func (h processRoutes) run(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.ProcessRequest
 },
-) (*body[*protocol.ProcessResult], error) {
+) (*protocol.ProcessResult, error) {
 	req := in.Body
 	if req.TTY || req.Stdin {
 		return nil, caisson.Invalidf("tty", "a terminal or an open standard input requires exec/stream; use input instead")
@@ -50,81 +50,26 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if req.Detach {
-		return &body[*protocol.ProcessResult]{&protocol.ProcessResult{PID: p.PID()}}, p.Close()
+		return &protocol.ProcessResult{PID: p.PID()}, p.Close()
 	}
-	result, err := collectOutput(ctx, p, req.Input, limit)
-	if err != nil {
-		return nil, err
-	}
-	return &body[*protocol.ProcessResult]{result}, nil
-}
-
-func (h processRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.ProcessInfo]], error) {
-	list, err := h.core.ListProcesses(ctx, in.Ref)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
+	return collectOutput(ctx, p, req.Input, limit)
 }
 
 func (h processRoutes) kill(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.KillRequest
 },
-) (*noContent, error) {
+) error {
 	if in.Body.PID == 0 {
-		return nil, caisson.Invalidf("pid", "must be a process, or -1 for all")
+		return caisson.Invalidf("pid", "must be a process, or -1 for all")
 	}
-	return nil, h.core.Kill(ctx, in.Ref, in.Body.PID, in.Body.Signal)
+	return h.core.Kill(ctx, in.Ref, in.Body.PID, in.Body.Signal)
 }
 
-func (h processRoutes) stats(ctx context.Context, in *RefParam) (*body[*caisson.Stats], error) {
-	stats, err := h.core.Stats(ctx, in.Ref)
-	if err != nil {
-		return nil, err
-	}
-	return &body[*caisson.Stats]{stats}, nil
-}
-
-func (h processRoutes) logs(w http.ResponseWriter, r *http.Request, in *struct {
+func (h processRoutes) logs(ctx context.Context, in *struct {
 	RefParam
 	Follow bool `query:"follow" doc:"Follow the log until the sandbox stops"`
 },
-) error {
-	log, err := h.core.Logs(r.Context(), in.Ref, in.Follow)
-	if err != nil {
-		return err
-	}
-	return streamBody(w, log, protocol.BinaryType)
-}
-
-// streamBody writes the data of rc as the response, as it arrives, and closes rc.
-func streamBody(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
-	defer rc.Close()
-	w.Header().Set("Content-Type", contentType)
-	// The content is untrusted: browsers must not display it.
-	w.Header().Set("Content-Disposition", "attachment")
-	w.WriteHeader(http.StatusOK)
-	ctl := http.NewResponseController(w)
-	if err := ctl.Flush(); err != nil {
-		return err
-	}
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := rc.Read(buf)
-		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil {
-				return err
-			}
-			if err := ctl.Flush(); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
+) (io.ReadCloser, error) {
+	return h.core.Logs(ctx, in.Ref, in.Follow)
 }

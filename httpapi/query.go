@@ -12,10 +12,25 @@ type RefParam struct {
 	Ref string `path:"ref" maxLength:"128" doc:"ID or name"`
 }
 
+// ref implements refParam.
+func (p RefParam) ref() string { return p.Ref }
+
+// A pageParams selects a page of a listing: FilterParams or PageParams.
+type pageParams interface {
+	filter(prefix string) (caisson.Filter, error) // for objects whose ids have this prefix
+}
+
 // FilterParams select a page of a listing.
 type FilterParams struct {
 	State []caisson.State `query:"state,explode" doc:"Only those in one of these states"`
 	PageParams
+}
+
+// filter implements pageParams.
+func (p FilterParams) filter(prefix string) (caisson.Filter, error) {
+	f, err := p.PageParams.filter(prefix)
+	f.States = p.State
+	return f, err
 }
 
 // PageParams select a page of a listing of objects that have no states.
@@ -26,7 +41,7 @@ type PageParams struct {
 	Limit int      `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// filter returns p as a filter over objects whose ids have this prefix.
+// filter implements pageParams.
 func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 	f := caisson.Filter{Name: p.Name, Limit: p.Limit}
 	for _, l := range p.Label {
@@ -47,6 +62,27 @@ func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 		f.After = id
 	}
 	return f, nil
+}
+
+// An idQuery is a query parameter with an id.
+type idQuery struct {
+	name, prefix, value string
+	to                  *caisson.ID // is set to the id
+}
+
+// parseIDs parses those of the parameters that are not empty.
+func parseIDs(params ...idQuery) error {
+	for _, p := range params {
+		if p.value == "" {
+			continue
+		}
+		id, err := caisson.ParseID(p.prefix, p.value)
+		if err != nil {
+			return caisson.Invalidf(p.name, "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", p.value, p.prefix)
+		}
+		*p.to = id
+	}
+	return nil
 }
 
 // parseLabel splits a label of the form key=value.

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"path/filepath"
 	"time"
 
@@ -16,13 +15,13 @@ type repoRoutes struct {
 	once idempotency
 }
 
-// repoBody is a response with a repository.
-type repoBody = body[*caisson.Repo]
-
 // RepoParam is the name of a repository in a path.
 type RepoParam struct {
 	Name string `path:"name" maxLength:"64" doc:"Name of the repository"`
 }
+
+// ref implements refParam.
+func (p RepoParam) ref() string { return p.Name }
 
 // NewRepo is the request to add a repository. A client can send back a repository that it has read: fields that only Caisson
 // sets are ignored.
@@ -35,17 +34,19 @@ type NewRepo struct {
 
 func (h repoRoutes) register(rt *router) {
 	const tag = "repos"
-	add := withCreated(newOperation(http.MethodPost, "/repos", "add-repo", tag, "Add a git repository to the relay, and fetch it"))
+	add := withCreated(postOp("/repos", "add-repo", tag, "Add a git repository to the relay, and fetch it"))
 	add.Description = "The request returns when the repository has been fetched. A path on the host can be added only over the unix socket."
 	registerRoute(rt, add, h.add)
-	registerRoute(rt, newOperation(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/repos/{name}", "get-repo", tag, "Get a repository"), h.get)
-	registerRoute(rt, newOperation(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
-	registerRoute(rt, newOperation(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), h.fetch)
-	registerRoute(rt, newOperation(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
+	registerListRoute(rt, getOp("/repos", "list-repos", tag, "List repositories, by name"), withoutInput(h.core.ListRepos))
+	registerRoute(rt, getOp("/repos/{name}", "get-repo", tag, "Get a repository"), byRef[RepoParam](h.core.GetRepo))
+	registerActionRoute(rt, deleteOp("/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"),
+		removeByRef[RepoParam](h.core.RemoveRepo))
+	registerRoute(rt, postOp("/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), byRef[RepoParam](h.core.FetchRepo))
+	registerListRoute(rt, getOp("/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"),
+		byRef[RepoParam](h.core.ListBranches))
+	registerRoute(rt, postOp("/sandboxes/{ref}/repos", "grant-repo", tag,
 		"Grant a running sandbox without a run access to a repository, and clone it there"), h.grant)
-	deliver := withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
+	deliver := withCreated(postOp("/sandboxes/{ref}/deliveries", "deliver-repo", tag,
 		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
 	deliver.Description = "Of the body only name, dir, pull, ready and title are used. The delivery is sent in the background: see get-delivery."
 	registerRoute(rt, deliver, h.deliver)
@@ -55,7 +56,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 	KeyParam
 	Body NewRepo
 },
-) (*repoBody, error) {
+) (*caisson.Repo, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -65,45 +66,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 		return nil, errHostPath()
 	}
 	r.Account, r.Local, r.Head, r.CreatedAt, r.FetchedAt = "", false, "", time.Time{}, time.Time{}
-	return answerRepo(once(ctx, h.once, in.Key, "add-repo", r, func() (*caisson.Repo, error) {
-		return h.core.AddRepo(ctx, r)
-	}))
-}
-
-// answerRepo returns the response for the result of a core, or its error.
-func answerRepo(r *caisson.Repo, err error) (*repoBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &repoBody{r}, nil
-}
-
-func (h repoRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Repo]], error) {
-	list, err := h.core.ListRepos(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
-}
-
-func (h repoRoutes) get(ctx context.Context, in *RepoParam) (*repoBody, error) {
-	return answerRepo(h.core.GetRepo(ctx, in.Name))
-}
-
-func (h repoRoutes) fetch(ctx context.Context, in *RepoParam) (*repoBody, error) {
-	return answerRepo(h.core.FetchRepo(ctx, in.Name))
-}
-
-func (h repoRoutes) remove(ctx context.Context, in *RepoParam) (*noContent, error) {
-	return nil, h.core.RemoveRepo(ctx, in.Name)
-}
-
-func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol.Page[caisson.Branch]], error) {
-	list, err := h.core.ListBranches(ctx, in.Name)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
+	return once(ctx, h.once, in.Key, "add-repo", r, func() (*caisson.Repo, error) { return h.core.AddRepo(ctx, r) })
 }
 
 // sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.
@@ -113,26 +76,22 @@ type sandboxRepoInput struct {
 	Body protocol.SandboxRepo
 }
 
-func (h repoRoutes) grant(ctx context.Context, in *sandboxRepoInput) (*body[*caisson.RepoGrant], error) {
+func (h repoRoutes) grant(ctx context.Context, in *sandboxRepoInput) (*caisson.RepoGrant, error) {
 	if err := checkPath("dir", in.Body.Dir); err != nil {
 		return nil, err
 	}
-	g, err := once(ctx, h.once, in.Key, "grant-repo "+in.Ref, in.Body, func() (*caisson.RepoGrant, error) {
+	return once(ctx, h.once, in.Key, "grant-repo "+in.Ref, in.Body, func() (*caisson.RepoGrant, error) {
 		return h.core.GrantRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &body[*caisson.RepoGrant]{g}, nil
 }
 
-func (h repoRoutes) deliver(ctx context.Context, in *sandboxRepoInput) (*deliveryBody, error) {
+func (h repoRoutes) deliver(ctx context.Context, in *sandboxRepoInput) (*caisson.Delivery, error) {
 	if in.Body.Dir != "" {
 		if err := checkPath("dir", in.Body.Dir); err != nil {
 			return nil, err
 		}
 	}
-	return answerDelivery(once(ctx, h.once, in.Key, "deliver-repo "+in.Ref, in.Body, func() (*caisson.Delivery, error) {
+	return once(ctx, h.once, in.Key, "deliver-repo "+in.Ref, in.Body, func() (*caisson.Delivery, error) {
 		return h.core.DeliverRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
-	}))
+	})
 }

@@ -25,14 +25,14 @@ type router struct {
 	mux  *http.ServeMux
 	api  huma.API
 	log  *slog.Logger
-	done <-chan struct{} // closed when the API is closed; streams then end
+	open context.Context // ends when the API is closed; streams then end
 	// document returns the OpenAPI document. It is generated on the first call, because few daemons ever serve it. Set by
 	// finish.
 	document func() ([]byte, error)
 }
 
-func newRouter(log *slog.Logger, done <-chan struct{}) *router {
-	rt := &router{mux: http.NewServeMux(), log: log, done: done}
+func newRouter(open context.Context, log *slog.Logger) *router {
+	rt := &router{mux: http.NewServeMux(), log: log, open: open}
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	registerDomainSchemas(registry)
 	json := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
@@ -82,7 +82,7 @@ func (rt *router) finish() {
 	rt.mux.HandleFunc("GET "+protocol.Prefix+"/openapi.json", func(w http.ResponseWriter, r *http.Request) {
 		doc, err := rt.document()
 		if err != nil {
-			rt.writeError(w, rt.problem(r.Context(), err))
+			writeError(w, rt.problem(r.Context(), err))
 			return
 		}
 		w.Header().Set("Content-Type", "application/openapi+json")
@@ -96,6 +96,22 @@ func newOperation(method, path, id, tag, summary string) huma.Operation {
 		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},
 		MaxBodyBytes: bodyLimit, BodyReadTimeout: bodyTimeout,
 	}
+}
+
+func getOp(path, id, tag, summary string) huma.Operation {
+	return newOperation(http.MethodGet, path, id, tag, summary)
+}
+
+func postOp(path, id, tag, summary string) huma.Operation {
+	return newOperation(http.MethodPost, path, id, tag, summary)
+}
+
+func putOp(path, id, tag, summary string) huma.Operation {
+	return newOperation(http.MethodPut, path, id, tag, summary)
+}
+
+func deleteOp(path, id, tag, summary string) huma.Operation {
+	return newOperation(http.MethodDelete, path, id, tag, summary)
 }
 
 // withCreated returns o with status 201.
@@ -152,8 +168,8 @@ func withJSONResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// registerRoute registers fn as the handler of o. An error of fn is answered with a problem.
-func registerRoute[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
+// register registers fn as the handler of o. An error of fn is answered with a problem.
+func register[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	if o.Responses == nil {
 		o.Responses = map[string]*huma.Response{}
 	}
@@ -171,22 +187,37 @@ func registerRoute[I, O any](rt *router, o huma.Operation, fn func(context.Conte
 	})
 }
 
+// registerRoute registers a route whose response is the result of fn as JSON, or a problem for its error.
+func registerRoute[I, T any](rt *router, o huma.Operation, fn func(context.Context, *I) (T, error)) {
+	register(rt, o, func(ctx context.Context, in *I) (*body[T], error) {
+		v, err := fn(ctx, in)
+		return &body[T]{v}, err
+	})
+}
+
+// registerListRoute is like registerRoute for a listing that has no pages: the response contains all that fn returns.
+func registerListRoute[I, T any](rt *router, o huma.Operation, fn func(context.Context, *I) ([]T, error)) {
+	registerRoute(rt, o, func(ctx context.Context, in *I) (protocol.Page[T], error) {
+		list, err := fn(ctx, in)
+		return pageOf(list, false, asIs, nil), err
+	})
+}
+
+// registerActionRoute is like registerRoute for a request whose response has no body.
+func registerActionRoute[I any](rt *router, o huma.Operation, fn func(context.Context, *I) error) {
+	register(rt, o, func(ctx context.Context, in *I) (*noContent, error) { return nil, fn(ctx, in) })
+}
+
 // registerStreamRoute registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a
 // later error closes the connection, so that the client does not take a partial response for complete. The request's context is
 // also cancelled when the API is closed.
 func registerStreamRoute[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
-	registerRoute(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
+	register(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
 			ctx, cancel := context.WithCancel(r.Context())
 			defer cancel()
-			go func() {
-				select {
-				case <-rt.done:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
+			defer context.AfterFunc(rt.open, cancel)()
 			err := fn(w, r.WithContext(ctx), in)
 			if err == nil {
 				return
@@ -210,12 +241,7 @@ func (p problemError) GetStatus() int            { return p.Status }
 func (p problemError) ContentType(string) string { return protocol.ProblemType }
 
 // writeJSON writes v as JSON, for routes that write their response themselves.
-func (rt *router) writeJSON(w http.ResponseWriter, v any) error {
-	return rt.writeJSONStatus(w, http.StatusOK, v)
-}
-
-// writeJSONStatus is like writeJSON, with a status other than 200.
-func (rt *router) writeJSONStatus(w http.ResponseWriter, status int, v any) error {
+func writeJSON(w http.ResponseWriter, status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
@@ -227,16 +253,14 @@ func (rt *router) writeJSONStatus(w http.ResponseWriter, status int, v any) erro
 }
 
 // writeError writes p as the response.
-func (rt *router) writeError(w http.ResponseWriter, p *protocol.Problem) {
+func writeError(w http.ResponseWriter, p *protocol.Problem) { writeProblem(w, p.Status, p) }
+
+// writeProblem writes a problem, of any type that has only strings and numbers, as the response.
+func writeProblem(w http.ResponseWriter, status int, p any) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // cannot happen: p has only strings and numbers
 	}
-	rt.writeProblem(w, p.Status, b)
-}
-
-// writeProblem writes a problem, already encoded as JSON, as the response.
-func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", protocol.ProblemType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // the client can read the whole response while it is still sending
 	w.WriteHeader(status)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -17,51 +18,41 @@ type runRoutes struct {
 	handles *handleTable
 }
 
-// runBody is a response with a run.
-type runBody = body[*caisson.Run]
-
 // RunRef is the id of a run in a path.
 type RunRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the run"`
 }
 
-// id returns the parsed id. Returns NotFound if it is not a valid id.
-func (p RunRef) id() (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.RunPrefix, p.ID)
-	if err != nil {
-		return "", caisson.Errorf(caisson.NotFound, "there is no run %.40q", p.ID)
-	}
-	return id, nil
-}
+// id implements idParam.
+func (p RunRef) id() (caisson.ID, error) { return parseIDParam(caisson.RunPrefix, "run", p.ID) }
 
 func (h runRoutes) register(rt *router) {
 	const tag = "runs"
-	start := withCreated(newOperation(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
+	start := withCreated(postOp("/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
 	start.MaxBodyBytes = protocol.MaxRunRequest
 	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and its id in " +
 		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
 	registerRoute(rt, start, h.start)
 	h.registerUpload(rt)
-	registerRoute(rt, newOperation(http.MethodGet, "/runs", "list-runs", tag, "List runs, newest first"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/runs/{id}", "get-run", tag, "Get a run"), h.get)
-	registerRoute(rt, newOperation(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
-	registerRoute(rt, newOperation(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), h.cancel)
-	registerRoute(rt, newOperation(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), h.retry)
-	registerStreamRoute(rt, withEventStream(newOperation(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
+	registerRoute(rt, getOp("/runs", "list-runs", tag, "List runs, newest first"), h.list)
+	registerRoute(rt, getOp("/runs/{id}", "get-run", tag, "Get a run"), byID[RunRef](h.core.GetRun))
+	registerActionRoute(rt, deleteOp("/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"),
+		removeByID[RunRef](h.core.RemoveRun))
+	registerRoute(rt, postOp("/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), byID[RunRef](h.core.CancelRun))
+	registerRoute(rt, postOp("/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), byID[RunRef](h.core.RetryRun))
+	registerStreamRoute(rt, withEventStream(getOp("/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
 		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that is interrupted "+
 			"before can be continued with Last-Event-ID"), h.watch)
-	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),
-		http.StatusOK, protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON"), h.log)
+	registerDownloadRoute(rt, getOp("/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),
+		protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON", h.log)
 }
 
-// startInput is a request to start a run.
-type startInput struct {
+func (h runRoutes) start(ctx context.Context, in *struct {
 	KeyParam
 	HandleParam
 	Body caisson.RunRequest
-}
-
-func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) {
+},
+) (*caisson.Run, error) {
 	req := in.Body
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -83,7 +74,7 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 	case req.Source != "" && len(in.Handles) == 0:
 		return nil, caisson.Invalidf("source", "needs the descriptor of the directory; pass it, or upload the workspace")
 	}
-	run, err := once(ctx, h.once, in.Key, "start-run", req, func() (*caisson.Run, error) {
+	return once(ctx, h.once, in.Key, "start-run", req, func() (*caisson.Run, error) {
 		dirs, err := h.handles.take(caller.Account, in.Handles)
 		if err != nil {
 			return nil, err
@@ -93,19 +84,9 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 		}
 		return h.core.StartRun(ctx, req)
 	})
-	return answerRun(run, err)
 }
 
-// answerRun returns the response for the result of a core, or its error.
-func answerRun(run *caisson.Run, err error) (*runBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &runBody{run}, nil
-}
-
-// runsInput is a request to list runs.
-type runsInput struct {
+func (h runRoutes) list(ctx context.Context, in *struct {
 	State   []caisson.RunState `query:"state,explode" doc:"Only those in one of these states"`
 	Agent   string             `query:"agent" maxLength:"63" doc:"Only of this agent"`
 	Session string             `query:"session" doc:"Only of the session with this id"`
@@ -113,33 +94,19 @@ type runsInput struct {
 	Under   string             `query:"under" doc:"Only the run with this id and its sub-runs, at any depth"`
 	After   string             `query:"after" doc:"Value of next in the previous page"`
 	Limit   int                `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
-}
-
-func (h runRoutes) list(ctx context.Context, in *runsInput) (*body[protocol.Page[*caisson.Run]], error) {
+},
+) (protocol.Page[*caisson.Run], error) {
 	f := caisson.RunFilter{States: in.State, Agent: in.Agent, Limit: in.Limit}
-	for _, p := range []struct {
-		field, prefix, value string
-		to                   *caisson.ID
-	}{
-		{"session", caisson.SessionPrefix, in.Session, &f.Session},
-		{"parent", caisson.RunPrefix, in.Parent, &f.Parent},
-		{"under", caisson.RunPrefix, in.Under, &f.Under},
-		{"after", caisson.RunPrefix, in.After, &f.Before},
-	} {
-		if p.value == "" {
-			continue
-		}
-		id, err := caisson.ParseID(p.prefix, p.value)
-		if err != nil {
-			return nil, caisson.Invalidf(p.field, "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", p.value, p.prefix)
-		}
-		*p.to = id
+	if err := parseIDs(
+		idQuery{"session", caisson.SessionPrefix, in.Session, &f.Session},
+		idQuery{"parent", caisson.RunPrefix, in.Parent, &f.Parent},
+		idQuery{"under", caisson.RunPrefix, in.Under, &f.Under},
+		idQuery{"after", caisson.RunPrefix, in.After, &f.Before},
+	); err != nil {
+		return protocol.Page[*caisson.Run]{}, err
 	}
 	page, more, err := h.core.ListRuns(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), nil
+	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), err
 }
 
 // runExcerpt returns r as listings contain it, with long texts cut and the largest fields omitted: a page of a thousand complete
@@ -169,35 +136,6 @@ func excerpt(s string) string {
 	return strings.ToValidUTF8(s[:end], "\uFFFD") + "…"
 }
 
-// callRun calls do with the id in the path, and returns the response for its result.
-func callRun(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
-	id, err := in.id()
-	if err != nil {
-		return nil, err
-	}
-	return answerRun(do(ctx, id))
-}
-
-func (h runRoutes) get(ctx context.Context, in *RunRef) (*runBody, error) {
-	return callRun(ctx, in, h.core.GetRun)
-}
-
-func (h runRoutes) cancel(ctx context.Context, in *RunRef) (*runBody, error) {
-	return callRun(ctx, in, h.core.CancelRun)
-}
-
-func (h runRoutes) retry(ctx context.Context, in *RunRef) (*runBody, error) {
-	return callRun(ctx, in, h.core.RetryRun)
-}
-
-func (h runRoutes) remove(ctx context.Context, in *RunRef) (*noContent, error) {
-	id, err := in.id()
-	if err != nil {
-		return nil, err
-	}
-	return nil, h.core.RemoveRun(ctx, id)
-}
-
 func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	RunRef
 	After  int64 `query:"after" minimum:"0" doc:"Only events with a greater seq"`
@@ -214,36 +152,37 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return sendRun(r.Context(), newSSEWriter(w), events)
+	return sendRun(r.Context(), newSSEWriter(w), eventEncoder{}, nil, events)
 }
 
-// sendRun sends the events of a run until the channel is closed. If ctx ends first, it returns an error, so that the connection
-// is closed and the client does not take the stream for complete.
-func sendRun(ctx context.Context, s *sseWriter, events <-chan caisson.RunEvent) error {
+// sendRun sends the events of a run, first those in early, until the channel is closed. If ctx ends first, it returns an error, so that
+// registerStreamRoute closes the connection and the client does not take the stream for complete.
+func sendRun(ctx context.Context, s *sseWriter, say chatEncoder, early []caisson.RunEvent, events <-chan caisson.RunEvent) error {
 	if err := s.start(); err != nil {
 		return err
 	}
 	defer s.keepAlive()()
+	for _, e := range early {
+		if err := say.encode(s, e); err != nil {
+			return err
+		}
+	}
 	for e := range events {
-		if err := s.send(e.Seq, e.Type, e); err != nil {
+		if err := say.encode(s, e); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-func (h runRoutes) log(w http.ResponseWriter, r *http.Request, in *struct {
+func (h runRoutes) log(ctx context.Context, in *struct {
 	RunRef
 	Stream string `query:"stream" enum:"stdout,stderr,gateway,egress" default:"stdout" doc:"gateway: calls of models; egress: what the run's wire decided"`
 },
-) error {
+) (io.ReadCloser, error) {
 	id, err := in.id()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	log, err := h.core.RunLog(r.Context(), id, in.Stream)
-	if err != nil {
-		return err
-	}
-	return streamBody(w, log, protocol.BinaryType)
+	return h.core.RunLog(ctx, id, in.Stream)
 }

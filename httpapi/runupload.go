@@ -18,7 +18,7 @@ const formType = "multipart/form-data"
 
 // registerUpload registers the route that starts a run with an uploaded workspace.
 func (h runRoutes) registerUpload(rt *router) {
-	o := newOperation(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
+	o := postOp("/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
 		"symlinks with names relative to the workspace, as tar -C DIR -c . makes it. The answer comes when the archive has arrived. A request " +
 		"that is repeated with the same Idempotency-Key is compared without its archive."
@@ -75,7 +75,7 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
-		return rt.writeJSONStatus(w, http.StatusCreated, run)
+		return writeJSON(w, http.StatusCreated, run)
 	}
 }
 

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -19,32 +18,36 @@ type sandboxRoutes struct {
 	handles *handleTable
 }
 
-// sandboxBody is a response with a sandbox.
-type sandboxBody = body[*caisson.Sandbox]
-
 func (h sandboxRoutes) register(rt *router) {
 	const tag = "sandboxes"
-	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
-	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), h.start)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), h.stop)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Freeze the processes of a sandbox, in memory"), h.suspend)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Continue a suspended sandbox"), h.wake)
-	registerRoute(rt, newOperation(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
+	registerRoute(rt, withCreated(postOp("/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
+	registerRoute(rt, getOp("/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"),
+		listPages[FilterParams](caisson.SandboxPrefix, h.core.List, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }))
+	registerRoute(rt, getOp("/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), sandboxByRef(h.core.Get))
+	registerActionRoute(rt, deleteOp("/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"),
+		removeByRef[RefParam](h.core.Remove))
+	registerRoute(rt, postOp("/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), sandboxByRef(h.core.Start))
+	registerRoute(rt, postOp("/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), withAnswer(h.stop, sandboxAnswer))
+	registerRoute(rt, postOp("/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), sandboxByRef(h.core.Pause))
+	registerRoute(rt, postOp("/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), sandboxByRef(h.core.Resume))
+	registerRoute(rt, postOp("/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Freeze the processes of a sandbox, in memory"),
+		sandboxByRef(h.core.Suspend))
+	registerRoute(rt, postOp("/sandboxes/{ref}/wake", "wake-sandbox", tag, "Continue a suspended sandbox"), sandboxByRef(h.core.Wake))
+	registerRoute(rt, postOp("/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"),
+		withAnswer(h.extend, sandboxAnswer))
 }
 
-// createInput is a request to create a sandbox.
-type createInput struct {
+// sandboxByRef is [byRef] with [sandboxAnswer].
+func sandboxByRef(do func(context.Context, string) (*caisson.Sandbox, error)) func(context.Context, *RefParam) (*caisson.Sandbox, error) {
+	return withAnswer(byRef[RefParam](do), sandboxAnswer)
+}
+
+func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	KeyParam
 	HandleParam
 	Body caisson.CreateRequest
-}
-
-func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBody, error) {
+},
+) (*caisson.Sandbox, error) {
 	req := in.Body
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -72,7 +75,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 	default:
 		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
 	}
-	sb, err := once(ctx, h.once, in.Key, "create", req, func() (*caisson.Sandbox, error) {
+	return once(ctx, h.once, in.Key, "create", req, func() (*caisson.Sandbox, error) {
 		dirs, err := h.handles.take(caller.Account, in.Handles)
 		if err != nil {
 			return nil, err
@@ -88,77 +91,24 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 		}
 		return sandboxAnswer(sb), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &sandboxBody{sb}, nil
-}
-
-func (h sandboxRoutes) list(ctx context.Context, in *FilterParams) (*body[protocol.Page[*caisson.Sandbox]], error) {
-	f, err := in.filter(caisson.SandboxPrefix)
-	if err != nil {
-		return nil, err
-	}
-	f.States = in.State
-	page, more, err := h.core.List(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(page, more, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }), nil
-}
-
-// answerSandbox returns the response for the result of a core, or its error.
-func answerSandbox(sb *caisson.Sandbox, err error) (*sandboxBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &sandboxBody{sandboxAnswer(sb)}, nil
-}
-
-func (h sandboxRoutes) get(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Get(ctx, in.Ref))
-}
-
-func (h sandboxRoutes) remove(ctx context.Context, in *RefParam) (*noContent, error) {
-	return nil, h.core.Remove(ctx, in.Ref)
-}
-
-func (h sandboxRoutes) start(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Start(ctx, in.Ref))
 }
 
 func (h sandboxRoutes) stop(ctx context.Context, in *struct {
 	RefParam
 	Body *protocol.StopRequest
 },
-) (*sandboxBody, error) {
+) (*caisson.Sandbox, error) {
 	grace := defaultGrace
 	if in.Body != nil && in.Body.Grace != nil {
 		grace = time.Duration(*in.Body.Grace)
 	}
-	return answerSandbox(h.core.Stop(ctx, in.Ref, grace))
-}
-
-func (h sandboxRoutes) pause(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Pause(ctx, in.Ref))
-}
-
-func (h sandboxRoutes) resume(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Resume(ctx, in.Ref))
-}
-
-func (h sandboxRoutes) suspend(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Suspend(ctx, in.Ref))
-}
-
-func (h sandboxRoutes) wake(ctx context.Context, in *RefParam) (*sandboxBody, error) {
-	return answerSandbox(h.core.Wake(ctx, in.Ref))
+	return h.core.Stop(ctx, in.Ref, grace)
 }
 
 func (h sandboxRoutes) extend(ctx context.Context, in *struct {
 	RefParam
 	Body caisson.ExtendRequest
 },
-) (*sandboxBody, error) {
-	return answerSandbox(h.core.Extend(ctx, in.Ref, in.Body))
+) (*caisson.Sandbox, error) {
+	return h.core.Extend(ctx, in.Ref, in.Body)
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // terminalRoutes serves the terminals in sandboxes.
@@ -23,10 +22,11 @@ type TerminalRef struct {
 
 func (h terminalRoutes) register(rt *router) {
 	const tag = "terminals"
-	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/sandboxes/{ref}/terminals", "create-terminal", tag, "Start a program at a terminal that clients can leave and come back to")), h.create)
-	registerRoute(rt, newOperation(http.MethodGet, "/sandboxes/{ref}/terminals", "list-terminals", tag, "List the terminals of a sandbox, oldest first"), h.list)
-	registerRoute(rt, newOperation(http.MethodDelete, "/sandboxes/{ref}/terminals/{terminal}", "remove-terminal", tag, "Kill the program of a terminal, and remove it"), h.remove)
-	o := newOperation(http.MethodGet, "/sandboxes/{ref}/terminals/{terminal}/stream", "attach-terminal", tag, "Attach to a terminal (WebSocket)")
+	registerRoute(rt, withCreated(postOp("/sandboxes/{ref}/terminals", "create-terminal", tag, "Start a program at a terminal that clients can leave and come back to")), h.create)
+	registerListRoute(rt, getOp("/sandboxes/{ref}/terminals", "list-terminals", tag, "List the terminals of a sandbox, oldest first"),
+		byRef[RefParam](h.core.ListTerminals))
+	registerActionRoute(rt, deleteOp("/sandboxes/{ref}/terminals/{terminal}", "remove-terminal", tag, "Kill the program of a terminal, and remove it"), h.remove)
+	o := getOp("/sandboxes/{ref}/terminals/{terminal}/stream", "attach-terminal", tag, "Attach to a terminal (WebSocket)")
 	o.Description = "The first message is text: an AttachRequest. All further ones are as in exec-process. The output begins with what " +
 		"is kept of the earlier output, at most 256 KiB; a slow client misses output. Channel 2 has messages about the session, one " +
 		"line each. If the connection is lost, the program runs on."
@@ -37,24 +37,12 @@ func (h terminalRoutes) create(ctx context.Context, in *struct {
 	RefParam
 	Body caisson.TerminalRequest
 },
-) (*body[*caisson.Terminal], error) {
-	t, err := h.core.CreateTerminal(ctx, in.Ref, in.Body)
-	if err != nil {
-		return nil, err
-	}
-	return &body[*caisson.Terminal]{t}, nil
+) (*caisson.Terminal, error) {
+	return h.core.CreateTerminal(ctx, in.Ref, in.Body)
 }
 
-func (h terminalRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.Terminal]], error) {
-	list, err := h.core.ListTerminals(ctx, in.Ref)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
-}
-
-func (h terminalRoutes) remove(ctx context.Context, in *TerminalRef) (*noContent, error) {
-	return nil, h.core.RemoveTerminal(ctx, in.Ref, in.Terminal)
+func (h terminalRoutes) remove(ctx context.Context, in *TerminalRef) error {
+	return h.core.RemoveTerminal(ctx, in.Ref, in.Terminal)
 }
 
 // attach upgrades the connection to a WebSocket and serves the session.

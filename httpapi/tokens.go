@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -17,49 +16,32 @@ type tokenRoutes struct {
 
 func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
-	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), h.create)
-	registerRoute(rt, newOperation(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
-	registerRoute(rt, newOperation(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
+	registerRoute(rt, withCreated(postOp("/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), localOnly(h.create))
+	registerListRoute(rt, getOp("/tokens", "list-tokens", tag, "List tokens, newest first"), withoutInput(h.core.ListTokens))
+	registerActionRoute(rt, deleteOp("/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
 }
 
-func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]) (*body[protocol.NewToken], error) {
-	if err := requireLocal(ctx); err != nil {
-		return nil, err
-	}
+func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]) (protocol.NewToken, error) {
 	req := in.Body
 	if req.SSHKey != "" {
 		token, err := h.core.CreateSSHKey(ctx, req.Account, req.Name, req.SSHKey, time.Duration(req.TTL))
-		if err != nil {
-			return nil, err
-		}
-		return &body[protocol.NewToken]{protocol.NewToken{Token: token}}, nil
+		return protocol.NewToken{Token: token}, err
 	}
 	token, secret, err := h.core.CreateToken(ctx, req.Account, req.Name, time.Duration(req.TTL))
-	if err != nil {
-		return nil, err
-	}
-	return &body[protocol.NewToken]{protocol.NewToken{Token: token, Secret: secret.Reveal()}}, nil
-}
-
-func (h tokenRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Token]], error) {
-	list, err := h.core.ListTokens(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return wholeList(list), nil
+	return protocol.NewToken{Token: token, Secret: secret.Reveal()}, err
 }
 
 func (h tokenRoutes) remove(ctx context.Context, in *struct {
 	ID string `path:"id"`
 },
-) (*noContent, error) {
+) error {
 	id, err := caisson.ParseID(caisson.TokenPrefix, in.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := h.core.RemoveToken(ctx, id); err != nil {
-		return nil, err
+		return err
 	}
 	h.calls.revoke(id)
-	return nil, nil
+	return nil
 }

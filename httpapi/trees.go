@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"context"
+	"io"
 	"net/http"
 
 	"github.com/caisson-dev/caisson"
@@ -12,23 +14,19 @@ type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
 	const tag = "files"
-	registerStreamRoute(rt, withResponse(newOperation(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
-		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
-	registerStreamRoute(rt, withResponse(withUpload(newOperation(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
+	registerDownloadRoute(rt, getOp("/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
+		protocol.TarType, "An archive with names relative to the parent of path", h.read)
+	registerStreamRoute(rt, withResponse(withUpload(putOp("/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
 		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
-	registerStreamRoute(rt, withEventStream(newOperation(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Stream changes below a path"),
+	registerStreamRoute(rt, withEventStream(getOp("/sandboxes/{ref}/files/watch", "watch-files", tag, "Stream changes below a path"),
 		"Events named file, with a FileEvent each"), h.watch)
 }
 
-func (h treeRoutes) read(w http.ResponseWriter, r *http.Request, in *PathParam) error {
+func (h treeRoutes) read(ctx context.Context, in *PathParam) (io.ReadCloser, error) {
 	if err := checkPath("path", in.Path); err != nil {
-		return err
+		return nil, err
 	}
-	tree, err := h.core.ReadTree(r.Context(), in.Ref, in.Path)
-	if err != nil {
-		return err
-	}
-	return streamBody(w, tree, protocol.TarType)
+	return h.core.ReadTree(ctx, in.Ref, in.Path)
 }
 
 func (h treeRoutes) write(w http.ResponseWriter, r *http.Request, in *PathParam) error {

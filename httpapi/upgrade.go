@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/duplex"
 )
 
 // An upgraded is a connection that carries another protocol than HTTP after a request.
@@ -36,6 +38,25 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 		return nil, err
 	}
 	return &upgraded{conn, rw.Reader}, nil
+}
+
+// serveUpgraded upgrades the connection, and passes bytes on between the client and the server that open connects to, until one of
+// them closes its end. An error of open is answered with a problem.
+func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(context.Context) (caisson.Conn, error)) error {
+	if err := checkUpgrade(r, to); err != nil {
+		return err
+	}
+	server, err := open(r.Context())
+	if err != nil {
+		return err
+	}
+	client, err := upgrade(w, to)
+	if err != nil {
+		server.Close()
+		return nil // the client has disconnected
+	}
+	duplex.Copy(r.Context(), client, server)
+	return nil
 }
 
 // Read implements [net.Conn].

@@ -18,15 +18,15 @@ type usageRoutes struct{ core caisson.Ledger }
 
 func (h usageRoutes) register(rt *router) {
 	const tag = "usage"
-	registerStreamRoute(rt, withTableResponse[caisson.UsageRow](rt, newOperation(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
-	registerStreamRoute(rt, withTableResponse[caisson.Call](rt, newOperation(http.MethodGet, "/usage/calls", "list-calls", tag,
-		"List model calls in the order of the ledger")), h.calls(rt))
-	registerStreamRoute(rt, withTableResponse[caisson.Receipt](rt, newOperation(http.MethodGet, "/usage/receipts", "list-receipts", tag,
-		"List the charges for calls; source and reference are unique")), h.receipts(rt))
-	registerRoute(rt, newOperation(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
-	registerRoute(rt, newOperation(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
-	registerRoute(rt, newOperation(http.MethodPut, "/budgets", "set-budget", tag, "Create a budget, or change its limits and period"), h.setBudget)
-	registerRoute(rt, newOperation(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
+	registerStreamRoute(rt, withTableResponse[caisson.UsageRow](rt, getOp("/usage", "usage", tag, "Sum up the calls of models")), h.usage)
+	registerStreamRoute(rt, withTableResponse[caisson.Call](rt, getOp("/usage/calls", "list-calls", tag,
+		"List model calls in the order of the ledger")), h.calls)
+	registerStreamRoute(rt, withTableResponse[caisson.Receipt](rt, getOp("/usage/receipts", "list-receipts", tag,
+		"List the charges for calls; source and reference are unique")), h.receipts)
+	registerListRoute(rt, postOp("/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
+	registerListRoute(rt, getOp("/budgets", "list-budgets", tag, "List budgets by key"), withoutInput(h.core.ListBudgets))
+	registerRoute(rt, putOp("/budgets", "set-budget", tag, "Create a budget, or change its limits and period"), h.setBudget)
+	registerActionRoute(rt, deleteOp("/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
 // UsageParams select calls of models, and the format of the response.
@@ -49,12 +49,6 @@ func (p UsageParams) query() caisson.UsageQuery {
 	}
 }
 
-// usageInput is a request for sums of calls of models.
-type usageInput struct {
-	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
-	UsageParams
-}
-
 // callsInput is a request to list calls of models, or the charges for them.
 type callsInput struct {
 	UsageParams
@@ -70,12 +64,9 @@ func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 }
 
 // writeTable writes a page in the given format, for which csv is the encoder of CSV. In CSV the value of next is in a header.
-func writeTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
-	if p.Items == nil {
-		p.Items = []T{}
-	}
+func writeTable[T any](w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if format != "csv" {
-		return rt.writeJSON(w, p)
+		return writeJSON(w, http.StatusOK, p)
 	}
 	w.Header().Set("Content-Type", protocol.CSVType)
 	if p.Next != "" {
@@ -84,83 +75,61 @@ func writeTable[T any](rt *router, w http.ResponseWriter, format string, p proto
 	return csv(w, p.Items)
 }
 
-// usage returns the handler for sums of calls.
-func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, *usageInput) error {
-	return func(w http.ResponseWriter, r *http.Request, in *usageInput) error {
-		q := in.query()
-		q.By = in.By
-		rows, err := h.core.Usage(r.Context(), q)
-		if err != nil {
-			return err
-		}
-		return writeTable(rt, w, in.Format, protocol.Page[caisson.UsageRow]{Items: rows}, usagecsv.Rows)
-	}
-}
-
-// calls returns the handler for the list of calls.
-func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
-	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
-		var after caisson.ID
-		if in.After != "" {
-			id, err := caisson.ParseID(caisson.CallPrefix, in.After)
-			if err != nil {
-				return caisson.Invalidf("after", "%.40q is not the end of a page", in.After)
-			}
-			after = id
-		}
-		list, more, err := h.core.Calls(r.Context(), in.query(), after, in.Limit)
-		if err != nil {
-			return err
-		}
-		p := protocol.Page[caisson.Call]{Items: list}
-		if more && len(list) > 0 {
-			p.Next = list[len(list)-1].ID
-		}
-		return writeTable(rt, w, in.Format, p, usagecsv.Calls)
-	}
-}
-
-// receipts returns the handler for the list of charges.
-func (h usageRoutes) receipts(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
-	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
-		list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)
-		if err != nil {
-			return err
-		}
-		p := protocol.Page[caisson.Receipt]{Items: list}
-		if more && len(list) > 0 {
-			p.Next = caisson.ID(list[len(list)-1].Reference)
-		}
-		return writeTable(rt, w, in.Format, p, usagecsv.Receipts)
-	}
-}
-
-func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileRequest]) (*body[protocol.Page[caisson.Discrepancy]], error) {
-	list, err := h.core.Reconcile(ctx, in.Body.Provider, in.Body.Since)
+// usage answers with sums of calls of models.
+func (h usageRoutes) usage(w http.ResponseWriter, r *http.Request, in *struct {
+	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
+	UsageParams
+},
+) error {
+	q := in.query()
+	q.By = in.By
+	rows, err := h.core.Usage(r.Context(), q)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return wholeList(list), nil
+	return writeTable(w, in.Format, pageOf(rows, false, asIs, nil), usagecsv.Rows)
 }
 
-func (h usageRoutes) listBudgets(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Budget]], error) {
-	list, err := h.core.ListBudgets(ctx)
+// calls answers with a list of calls.
+func (h usageRoutes) calls(w http.ResponseWriter, r *http.Request, in *callsInput) error {
+	var after caisson.ID
+	if in.After != "" {
+		id, err := caisson.ParseID(caisson.CallPrefix, in.After)
+		if err != nil {
+			return caisson.Invalidf("after", "%.40q is not the end of a page", in.After)
+		}
+		after = id
+	}
+	list, more, err := h.core.Calls(r.Context(), in.query(), after, in.Limit)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return wholeList(list), nil
+	return writeTable(w, in.Format, pageOf(list, more, asIs, func(c caisson.Call) caisson.ID { return c.ID }), usagecsv.Calls)
 }
 
-func (h usageRoutes) setBudget(ctx context.Context, in *body[protocol.BudgetRequest]) (*body[*caisson.Budget], error) {
+// receipts answers with a list of charges.
+func (h usageRoutes) receipts(w http.ResponseWriter, r *http.Request, in *callsInput) error {
+	list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)
+	if err != nil {
+		return err
+	}
+	p := pageOf(list, more, asIs, func(c caisson.Receipt) caisson.ID { return caisson.ID(c.Reference) })
+	return writeTable(w, in.Format, p, usagecsv.Receipts)
+}
+
+func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileRequest]) ([]caisson.Discrepancy, error) {
+	return h.core.Reconcile(ctx, in.Body.Provider, in.Body.Since)
+}
+
+func (h usageRoutes) setBudget(ctx context.Context, in *body[protocol.BudgetRequest]) (*caisson.Budget, error) {
 	req := in.Body
-	b, err := h.core.SetBudget(ctx, caisson.Budget{Key: req.Key, Account: req.Account, Limits: req.Limits, Period: req.Period})
-	return &body[*caisson.Budget]{b}, err
+	return h.core.SetBudget(ctx, caisson.Budget{Key: req.Key, Account: req.Account, Limits: req.Limits, Period: req.Period})
 }
 
 func (h usageRoutes) removeBudget(ctx context.Context, in *struct {
 	Kind string `path:"kind" enum:"account,session,run,sandbox"`
 	Name string `path:"name" maxLength:"128"`
 },
-) (*noContent, error) {
-	return nil, h.core.RemoveBudget(ctx, in.Kind+"/"+in.Name)
+) error {
+	return h.core.RemoveBudget(ctx, in.Kind+"/"+in.Name)
 }

@@ -2,10 +2,8 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 // volumeRoutes serves volumes.
@@ -14,64 +12,37 @@ type volumeRoutes struct {
 	once idempotency
 }
 
-// volumeBody is a response with a volume.
-type volumeBody = body[*caisson.Volume]
-
 // VolumeRef is the reference of a volume in a path.
 type VolumeRef struct {
 	Ref string `path:"ref" maxLength:"128" doc:"Id or name of the volume"`
 }
 
+// ref implements refParam.
+func (p VolumeRef) ref() string { return p.Ref }
+
 func (h volumeRoutes) register(rt *router) {
 	const tag = "volumes"
-	registerRoute(rt, withCreated(newOperation(http.MethodPost, "/volumes", "create-volume", tag, "Create an empty volume")), h.create)
-	registerRoute(rt, newOperation(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
-	registerRoute(rt, newOperation(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
+	registerRoute(rt, withCreated(postOp("/volumes", "create-volume", tag, "Create an empty volume")), h.create)
+	registerRoute(rt, getOp("/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"),
+		listPages[PageParams](caisson.VolumePrefix, h.core.ListVolumes, asIs, func(v *caisson.Volume) caisson.ID { return v.ID }))
+	registerRoute(rt, getOp("/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"),
+		byRef[VolumeRef](h.core.GetVolume))
+	registerActionRoute(rt, deleteOp("/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"),
+		removeByRef[VolumeRef](h.core.RemoveVolume))
 }
 
 func (h volumeRoutes) create(ctx context.Context, in *struct {
 	KeyParam
 	Body caisson.VolumeRequest
 },
-) (*volumeBody, error) {
+) (*caisson.Volume, error) {
 	if err := checkLabels(in.Body.Labels); err != nil {
 		return nil, err
 	}
 	if err := caisson.CheckVolumeName("name", in.Body.Name); err != nil {
 		return nil, err
 	}
-	return answerVolume(once(ctx, h.once, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) {
-		return h.core.CreateVolume(ctx, in.Body)
-	}))
-}
-
-// answerVolume returns the response for the result of a core, or its error.
-func answerVolume(v *caisson.Volume, err error) (*volumeBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &volumeBody{v}, nil
-}
-
-func (h volumeRoutes) list(ctx context.Context, in *PageParams) (*body[protocol.Page[*caisson.Volume]], error) {
-	f, err := in.filter(caisson.VolumePrefix)
-	if err != nil {
-		return nil, err
-	}
-	page, more, err := h.core.ListVolumes(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(page, more, asIs, func(v *caisson.Volume) caisson.ID { return v.ID }), nil
-}
-
-func (h volumeRoutes) get(ctx context.Context, in *VolumeRef) (*volumeBody, error) {
-	return answerVolume(h.core.GetVolume(ctx, in.Ref))
-}
-
-func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*noContent, error) {
-	return nil, h.core.RemoveVolume(ctx, in.Ref)
+	return once(ctx, h.once, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) { return h.core.CreateVolume(ctx, in.Body) })
 }
 
 // checkVolumeSource returns Invalid if ref cannot refer to a volume, or if descriptors of directories were passed, which a

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -19,51 +18,46 @@ type workspaceRoutes struct {
 	handles *handleTable
 }
 
-type (
-	workspaceBody = body[*caisson.Workspace]
-	receiptBody   = body[*caisson.SyncReceipt]
-)
-
 // WorkspaceRef is the reference of a workspace in a path.
 type WorkspaceRef struct {
 	Ref string `path:"ref" maxLength:"64" doc:"Id of the workspace, or of the sandbox or run that has it"`
 }
+
+// ref implements refParam.
+func (p WorkspaceRef) ref() string { return p.Ref }
 
 // ReceiptRef is the id of a receipt in a path.
 type ReceiptRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the receipt"`
 }
 
-// id returns the parsed id. Returns NotFound if it is not a valid id.
+// id implements idParam.
 func (p ReceiptRef) id() (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.ReceiptPrefix, p.ID)
-	if err != nil {
-		return "", caisson.Errorf(caisson.NotFound, "there is no receipt %.40q", p.ID)
-	}
-	return id, nil
+	return parseIDParam(caisson.ReceiptPrefix, "receipt", p.ID)
 }
 
 func (h workspaceRoutes) register(rt *router) {
 	const tag = "workspaces"
-	registerRoute(rt, newOperation(http.MethodGet, "/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
-	registerRoute(rt, newOperation(http.MethodGet, "/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), h.get)
-	registerRoute(rt, newOperation(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
-		"Delete a workspace whose sandbox is gone, with all changes in it"), h.remove)
-	registerRoute(rt, newOperation(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
-	sync := withCreated(newOperation(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
+	registerRoute(rt, getOp("/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
+	registerRoute(rt, getOp("/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), byRef[WorkspaceRef](h.core.GetWorkspace))
+	registerActionRoute(rt, deleteOp("/workspaces/{ref}", "remove-workspace", tag,
+		"Delete a workspace whose sandbox is gone, with all changes in it"), removeByRef[WorkspaceRef](h.core.RemoveWorkspace))
+	registerRoute(rt, postOp("/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
+	sync := withCreated(postOp("/workspaces/{ref}/sync", "sync-workspace", tag,
 		"Apply changes of a workspace to the host's directory: all of those in the request, or none (unix socket only)"))
 	sync.MaxBodyBytes = syncLimit
 	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and its id in " + protocol.HandlesHeader +
 		". The changes are applied as they were recorded in the review whose id is in the body."
-	registerRoute(rt, sync, h.sync)
-	registerRoute(rt, newOperation(http.MethodPost, "/workspaces/{ref}/reset", "reset-workspace", tag,
-		"Drop all changes of a workspace whose sandbox is not running"), h.reset)
-	registerRoute(rt, newOperation(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List receipts of syncs to the host's directories, newest first"), h.receipts)
-	registerRoute(rt, newOperation(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get the receipt of a sync"), h.receipt)
-	undo := newOperation(http.MethodPost, "/receipts/{id}/undo", "undo-sync", tag,
+	registerRoute(rt, sync, withAnswer(h.sync, receiptAnswer))
+	registerRoute(rt, postOp("/workspaces/{ref}/reset", "reset-workspace", tag,
+		"Drop all changes of a workspace whose sandbox is not running"), byRef[WorkspaceRef](h.core.Reset))
+	registerRoute(rt, getOp("/receipts", "list-sync-receipts", tag, "List receipts of syncs to the host's directories, newest first"), h.receipts)
+	registerRoute(rt, getOp("/receipts/{id}", "get-sync-receipt", tag, "Get the receipt of a sync"),
+		withAnswer(byID[ReceiptRef](h.core.GetReceipt), receiptAnswer))
+	undo := postOp("/receipts/{id}/undo", "undo-sync", tag,
 		"Undo a sync, if the host's files have not changed since (unix socket only)")
 	undo.Description = "Needs the descriptor of the workspace's directory, as a sync does."
-	registerRoute(rt, undo, h.undo)
+	registerRoute(rt, undo, withAnswer(h.undo, receiptAnswer))
 }
 
 // WorkspaceParams select a page of workspaces or receipts.
@@ -78,72 +72,34 @@ type WorkspaceParams struct {
 // id of the workspace to which receipts must belong; "" selects those of all workspaces.
 func (p WorkspaceParams) filter(prefix, workspace string) (caisson.WorkspaceFilter, error) {
 	f := caisson.WorkspaceFilter{Limit: p.Limit}
-	for _, q := range []struct {
-		field, prefix, value string
-		to                   *caisson.ID
-	}{
-		{"run", caisson.RunPrefix, p.Run, &f.Run},
-		{"sandbox", caisson.SandboxPrefix, p.Sandbox, &f.Sandbox},
-		{"workspace", caisson.WorkspacePrefix, workspace, &f.Workspace},
-		{"after", prefix, p.After, &f.Before},
-	} {
-		if q.value == "" {
-			continue
-		}
-		id, err := caisson.ParseID(q.prefix, q.value)
-		if err != nil {
-			return f, caisson.Invalidf(q.field, "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", q.value, q.prefix)
-		}
-		*q.to = id
-	}
-	return f, nil
+	err := parseIDs(
+		idQuery{"run", caisson.RunPrefix, p.Run, &f.Run},
+		idQuery{"sandbox", caisson.SandboxPrefix, p.Sandbox, &f.Sandbox},
+		idQuery{"workspace", caisson.WorkspacePrefix, workspace, &f.Workspace},
+		idQuery{"after", prefix, p.After, &f.Before},
+	)
+	return f, err
 }
 
 func (h workspaceRoutes) list(ctx context.Context, in *struct {
 	State []caisson.WorkspaceState `query:"state,explode" enum:"live,resting,settled" doc:"Only those in one of these states"`
 	WorkspaceParams
 },
-) (*body[protocol.Page[*caisson.Workspace]], error) {
+) (protocol.Page[*caisson.Workspace], error) {
 	f, err := in.filter(caisson.WorkspacePrefix, "")
 	if err != nil {
-		return nil, err
+		return protocol.Page[*caisson.Workspace]{}, err
 	}
 	f.States = in.State
 	page, more, err := h.core.ListWorkspaces(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), nil
-}
-
-// asIs returns v, for objects of which callers may see all fields.
-func asIs[T any](v *T) *T { return v }
-
-// answerWorkspace returns the response for the result of a core, or its error.
-func answerWorkspace(w *caisson.Workspace, err error) (*workspaceBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &workspaceBody{w}, nil
-}
-
-func (h workspaceRoutes) get(ctx context.Context, in *WorkspaceRef) (*workspaceBody, error) {
-	return answerWorkspace(h.core.GetWorkspace(ctx, in.Ref))
-}
-
-func (h workspaceRoutes) remove(ctx context.Context, in *WorkspaceRef) (*noContent, error) {
-	return nil, h.core.RemoveWorkspace(ctx, in.Ref)
-}
-
-func (h workspaceRoutes) reset(ctx context.Context, in *WorkspaceRef) (*workspaceBody, error) {
-	return answerWorkspace(h.core.Reset(ctx, in.Ref))
+	return pageOf(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), err
 }
 
 func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	WorkspaceRef
 	Body *caisson.DiffRequest
 },
-) (*body[*caisson.Diff], error) {
+) (*caisson.Diff, error) {
 	var req caisson.DiffRequest
 	if in.Body != nil {
 		req = *in.Body
@@ -156,7 +112,7 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 		none := *d
 		none.Changes, d = []caisson.Change{}, &none
 	}
-	return &body[*caisson.Diff]{d}, nil
+	return d, nil
 }
 
 // takeDirectory takes the single descriptor of a request from the table. The descriptor is the proof that the caller can open the
@@ -196,28 +152,28 @@ func (h workspaceRoutes) sync(ctx context.Context, in *struct {
 	HandleParam
 	Body caisson.SyncRequest
 },
-) (*receiptBody, error) {
+) (*caisson.SyncReceipt, error) {
 	done, err := h.checkDirectoryHandle(ctx, in.Handles)
 	if err != nil {
 		return nil, err
 	}
 	defer done() // a repeated request does not need it
 	req := in.Body
-	return answerReceipt(once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
+	return once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
 		dir, err := h.takeDirectory(ctx, in.Handles)
 		if err != nil {
 			return nil, err
 		}
 		req.Directory = dir
 		return h.core.Sync(ctx, in.Ref, req)
-	}))
+	})
 }
 
 func (h workspaceRoutes) undo(ctx context.Context, in *struct {
 	ReceiptRef
 	HandleParam
 },
-) (*receiptBody, error) {
+) (*caisson.SyncReceipt, error) {
 	done, err := h.checkDirectoryHandle(ctx, in.Handles)
 	if err != nil {
 		return nil, err
@@ -231,7 +187,7 @@ func (h workspaceRoutes) undo(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return answerReceipt(h.core.Undo(ctx, id, dir))
+	return h.core.Undo(ctx, id, dir)
 }
 
 // receiptAnswer returns r with empty lists as [] in JSON, not null.
@@ -246,34 +202,15 @@ func receiptAnswer(r *caisson.SyncReceipt) *caisson.SyncReceipt {
 	return &out
 }
 
-// answerReceipt returns the response for the result of a core, or its error.
-func answerReceipt(r *caisson.SyncReceipt, err error) (*receiptBody, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &receiptBody{receiptAnswer(r)}, nil
-}
-
 func (h workspaceRoutes) receipts(ctx context.Context, in *struct {
 	Workspace string `query:"workspace" doc:"Only of the workspace with this id"`
 	WorkspaceParams
 },
-) (*body[protocol.Page[*caisson.SyncReceipt]], error) {
+) (protocol.Page[*caisson.SyncReceipt], error) {
 	f, err := in.filter(caisson.ReceiptPrefix, in.Workspace)
 	if err != nil {
-		return nil, err
+		return protocol.Page[*caisson.SyncReceipt]{}, err
 	}
 	page, more, err := h.core.ListReceipts(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return pageOf(page, more, receiptAnswer, func(r *caisson.SyncReceipt) caisson.ID { return r.ID }), nil
-}
-
-func (h workspaceRoutes) receipt(ctx context.Context, in *ReceiptRef) (*receiptBody, error) {
-	id, err := in.id()
-	if err != nil {
-		return nil, err
-	}
-	return answerReceipt(h.core.GetReceipt(ctx, id))
+	return pageOf(page, more, receiptAnswer, func(r *caisson.SyncReceipt) caisson.ID { return r.ID }), err
 }

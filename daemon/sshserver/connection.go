@@ -55,8 +55,8 @@ type connection struct {
 
 // A stream is a process that was started for the job.
 type stream struct {
-	end  chan struct{} // closed when the job no longer needs the stream
-	once sync.Once     // closes end
+	ctx context.Context    // ends when the job no longer needs the stream, and with the connection
+	end context.CancelFunc // ends ctx
 	// large means that its pipes may be large; guarded by connection.mu.
 	large bool
 
@@ -91,7 +91,7 @@ func (c *connection) serve(ctx context.Context) {
 func (c *connection) end() {
 	c.mu.Lock()
 	for _, s := range c.streams {
-		s.once.Do(func() { close(s.end) })
+		s.end()
 	}
 	c.mu.Unlock()
 	c.work.Wait()
@@ -117,14 +117,14 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		req := caisson.ExecRequest{
 			Command: command, Env: q.Start.Env, TTY: q.Start.TTY, Rows: q.Start.Size.Rows, Cols: q.Start.Size.Cols, Stdin: true,
 		}
-		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, true) })
+		return c.open(ctx, q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, true) })
 	case q.Dial != nil:
 		if to, ok := loopback(q.Dial); ok {
-			return c.open(q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
+			return c.open(ctx, q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
 		}
 		// The helper connects with the rights of the sandbox, as every program in it.
 		req := caisson.ExecRequest{Command: []string{guestProgram, "connect", "tcp", q.Dial.Address}, Stdin: true}
-		return c.open(q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, false) })
+		return c.open(ctx, q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, false) })
 	}
 	c.mu.Lock()
 	s := c.streams[q.ID]
@@ -134,7 +134,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	}
 	switch {
 	case q.End:
-		s.once.Do(func() { close(s.end) })
+		s.end()
 	case q.Resize != nil:
 		if p := s.process(); p != nil {
 			_ = p.Resize(q.Resize.Rows, q.Resize.Cols) // it may have exited just now
@@ -203,8 +203,7 @@ func (c *connection) sign(q *sshproxy.Request) error {
 }
 
 // open runs a stream for the job, in the background.
-func (c *connection) open(id uint32, run func(*stream) error) error {
-	s := &stream{end: make(chan struct{})}
+func (c *connection) open(ctx context.Context, id uint32, run func(*stream) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if id <= c.last { // ids are never used again
@@ -218,9 +217,12 @@ func (c *connection) open(id uint32, run func(*stream) error) error {
 	if err := c.count.start(account); err != nil {
 		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
 	}
+	s := &stream{}
+	s.ctx, s.end = context.WithCancel(ctx)
 	c.streams[id] = s
 	c.work.Go(func() {
 		defer func() {
+			s.end()
 			c.mu.Lock()
 			delete(c.streams, id)
 			c.mu.Unlock()
@@ -243,12 +245,8 @@ func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to
 	defer release()
 	err = c.channel.Send(sshproxy.Reply{ID: id}, f)
 	f.Close()
-	if err != nil {
-		return nil
-	}
-	select {
-	case <-s.end:
-	case <-ctx.Done():
+	if err == nil {
+		<-s.ctx.Done()
 	}
 	return nil
 }
@@ -282,16 +280,7 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 		c.kill(ctx, p)
 		return nil
 	}
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-s.end:
-		case <-waiting.Done():
-		}
-		cancel()
-	}()
-	status, err := p.Wait(waiting)
+	status, err := p.Wait(s.ctx)
 	s.setProcess(nil)
 	if err != nil {
 		c.kill(ctx, p)
@@ -301,10 +290,7 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 		if err := c.channel.Send(sshproxy.Reply{ID: id, Exit: &status}); err != nil {
 			return nil
 		}
-		select { // until the job has read the output, a terminal must stay open
-		case <-s.end:
-		case <-ctx.Done():
-		}
+		<-s.ctx.Done() // until the job has read the output, a terminal must stay open
 	}
 	return nil
 }

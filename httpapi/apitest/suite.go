@@ -106,6 +106,14 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
+// succeeds fails the test if err is not nil.
+func succeeds(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Fails checks that err is an error of this kind about this field, "" if it is about none.
 func Fails(t testing.TB, err error, kind caisson.Kind, field string) {
 	t.Helper()
@@ -167,9 +175,7 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 	if got := must(c.Sandboxes.Extend(ctx, "a", caisson.ExtendRequest{TTL: &ttl}))(t); got.PauseAt == nil || got.RemoveAt != nil {
 		t.Errorf("extend: %v %v", got.PauseAt, got.RemoveAt)
 	}
-	if err := c.Sandboxes.Remove(ctx, "a"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Sandboxes.Remove(ctx, "a"))
 	Fails(t, c.Sandboxes.Remove(ctx, "a"), caisson.NotFound, "")
 	_, err = c.Sandboxes.Get(ctx, string(sb.ID))
 	Fails(t, err, caisson.NotFound, "")
@@ -231,9 +237,7 @@ func testSnapshots(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", forks)
 	}
 	must(c.Files.StatFile(ctx, "f-1", "/f"))(t)
-	if err := c.Snapshots.RemoveSnapshot(ctx, "snap"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Snapshots.RemoveSnapshot(ctx, "snap"))
 	_, err := c.Snapshots.GetSnapshot(ctx, "snap")
 	Fails(t, err, caisson.NotFound, "")
 }
@@ -261,9 +265,7 @@ func testTemplates(t *testing.T, ctx context.Context, c Cores) {
 	if list := must(c.Templates.ListTemplates(ctx))(t); len(list) != 3 {
 		t.Errorf("%+v", list)
 	}
-	if err := c.Templates.RemoveTemplate(ctx, "bad"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Templates.RemoveTemplate(ctx, "bad"))
 	_, err = c.Templates.GetTemplate(ctx, "bad")
 	Fails(t, err, caisson.NotFound, "")
 }
@@ -283,9 +285,7 @@ func testImages(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", list)
 	}
 	Fails(t, c.Images.RemoveImage(ctx, "other"), caisson.NotFound, "")
-	if err := c.Images.RemoveImage(ctx, ref); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Images.RemoveImage(ctx, ref))
 	must(c.Images.Pull(ctx, caisson.PullRequest{Reference: ref}, nil))(t)
 	if freed := must(c.Images.PruneImages(ctx))(t); freed == 0 {
 		t.Errorf("freed %d", freed)
@@ -319,9 +319,7 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 	}
 	watching, stop := context.WithCancel(ctx)
 	changes := must(c.Files.WatchFiles(watching, sb, "/", true))(t)
-	if err := c.Files.MakeDir(ctx, sb, "/x/y", true); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Files.MakeDir(ctx, sb, "/x/y", true))
 	if e := <-changes; e.Op == "" || !strings.HasPrefix(e.Path, "/x") {
 		t.Errorf("%+v", e)
 	}
@@ -329,13 +327,9 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 	for range changes { // closed when the context ends
 	}
 	Fails(t, c.Files.MakeDir(ctx, sb, "/x/y", false), caisson.Conflict, "")
-	if err := c.Files.MoveFile(ctx, sb, name, "/x/y/z"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Files.MoveFile(ctx, sb, name, "/x/y/z"))
 	Fails(t, c.Files.RemoveFile(ctx, sb, "/x", false), caisson.Conflict, "")
-	if err := c.Files.RemoveFile(ctx, sb, "/x", true); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Files.RemoveFile(ctx, sb, "/x", true))
 	_, err := c.Files.StatFile(ctx, sb, "/x/y/z")
 	Fails(t, err, caisson.NotFound, "")
 	_, err = c.Files.ReadFile(ctx, sb, "/dir", 0, 0)
@@ -372,12 +366,8 @@ func testTrees(t *testing.T, ctx context.Context, c Cores) {
 	if !slices.Equal(names, []string{"a/", "a/1", "a/b/", "a/b/2"}) {
 		t.Error(names)
 	}
-	if err := c.Files.MakeDir(ctx, sb, "/to", false); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Files.WriteTree(ctx, sb, "/to", bytes.NewReader(archive)); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, c.Files.MakeDir(ctx, sb, "/to", false))
+	succeeds(t, c.Files.WriteTree(ctx, sb, "/to", bytes.NewReader(archive)))
 	must(c.Files.StatFile(ctx, sb, "/to/a/b/2"))(t)
 	Fails(t, c.Files.WriteTree(ctx, sb, "/nowhere", bytes.NewReader(archive)), caisson.NotFound, "")
 	if err := c.Files.WriteTree(ctx, sb, "/to", strings.NewReader(strings.Repeat("no tar", 1000))); caisson.KindOf(err) != caisson.Invalid {
@@ -421,9 +411,7 @@ func testTokens(t *testing.T, ctx context.Context, c Cores) {
 	if list := must(c.Tokens.ListTokens(ctx))(t); len(list) != 1 || list[0].ID != token.ID {
 		t.Errorf("%+v", list)
 	}
-	if err := c.Tokens.RemoveToken(ctx, token.ID); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Tokens.RemoveToken(ctx, token.ID))
 	Fails(t, c.Tokens.RemoveToken(ctx, token.ID), caisson.NotFound, "")
 }
 

@@ -69,9 +69,7 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Agents.PutAgent(ctx, mine))(t)
 	_, err = c.Agents.BuildAgent(ctx, "bad", nil)
 	Fails(t, err, caisson.Invalid, "")
-	if err := c.Agents.RemoveAgent(ctx, "bad"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Agents.RemoveAgent(ctx, "bad"))
 	Fails(t, c.Agents.RemoveAgent(ctx, "bad"), caisson.NotFound, "")
 	Fails(t, c.Agents.RemoveAgent(ctx, "caisson"), caisson.Denied, "")
 	for _, err := range []error{

@@ -23,9 +23,7 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", list)
 	}
 	Fails(t, c.Processes.Kill(ctx, sb, 4711, 15), caisson.NotFound, "")
-	if err := c.Processes.Kill(ctx, sb, p.PID(), 15); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Processes.Kill(ctx, sb, p.PID(), 15))
 	if status := must(p.Wait(ctx))(t); status.Signal != 15 || status.Code != 143 {
 		t.Errorf("%+v", status)
 	}
@@ -100,9 +98,7 @@ func testExec(t *testing.T, ctx context.Context, c Cores) {
 
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"size"}, TTY: true, Stdin: true}))(t)
 	defer p.Close()
-	if err := p.Resize(50, 132); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, p.Resize(50, 132))
 	if stdout, _, _ := collectOutput(t, ctx, p); strings.TrimSpace(stdout) != "50 132" {
 		t.Errorf("%q", stdout)
 	}
@@ -143,9 +139,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 		wrote := make(chan error, 1)
 		go func() { _, err := io.Copy(p.Stdin(), strings.NewReader(want)); wrote <- err }()
 		io.ReadFull(p.Stdout(), make([]byte, 1000))
-		if err := p.Signal(ctx, 9); err != nil {
-			t.Fatal(err)
-		}
+		succeeds(t, p.Signal(ctx, 9))
 		if _, _, status := collectOutput(t, ctx, p); status.Signal != 9 {
 			t.Error(status)
 		}
@@ -184,9 +178,7 @@ func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
 	})
 	t.Run("close kills", func(t *testing.T) {
 		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		succeeds(t, p.Close())
 		p.Close() // idempotent
 		poll.Until(t, Timeout, func() bool {
 			list := must(c.Processes.ListProcesses(ctx, sb))(t)

@@ -36,9 +36,7 @@ func testGatewayRuns(t *testing.T, ctx context.Context, c Cores) {
 	if len(list) != 2 || list[0].Run != "b" || !cmp.Equal(&want, list[1], same) {
 		t.Errorf("%+v", list)
 	}
-	if err := c.GatewayRuns.RemoveGatewayRun(ctx, "b"); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.GatewayRuns.RemoveGatewayRun(ctx, "b"))
 	Fails(t, c.GatewayRuns.RemoveGatewayRun(ctx, "b"), caisson.NotFound, "")
 	_, err := c.GatewayRuns.PutGatewayRun(ctx, caisson.GatewayRun{Run: "c"})
 	Fails(t, err, caisson.Invalid, "models.models")

@@ -58,8 +58,8 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 	gitserver.Git(t, local, "init", "-q", "--bare", "-b", "main")
 	gitserver.Seed(t, local, nil)
 	if _, err = c.Repos.AddRepo(ctx, caisson.Repo{Name: "local", URL: local}); caller.Local {
-		must(0, err)(t)
-		must(0, c.Repos.RemoveRepo(ctx, "local"))(t)
+		succeeds(t, err)
+		succeeds(t, c.Repos.RemoveRepo(ctx, "local"))
 	} else {
 		Fails(t, err, caisson.Denied, "")
 	}
@@ -76,7 +76,7 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 	if list := must(c.Repos.ListBranches(ctx, "a"))(t); len(list) != 2 || list[1].Name != "main" || len(list[1].Commit) != 40 {
 		t.Errorf("%+v", list)
 	}
-	must(0, c.Repos.RemoveRepo(ctx, "a"))(t)
+	succeeds(t, c.Repos.RemoveRepo(ctx, "a"))
 	Fails(t, c.Repos.RemoveRepo(ctx, "a"), caisson.NotFound, "")
 	for _, name := range []string{"a", "nowhere", "ü/ %2e?#&="} {
 		_, err := c.Repos.GetRepo(ctx, name)

@@ -91,9 +91,7 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 	}
 	_, err := c.Runs.RetryRun(ctx, run.ID)
 	Fails(t, err, caisson.Conflict, "")
-	if err := c.Runs.RemoveRun(ctx, run.ID); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Runs.RemoveRun(ctx, run.ID))
 	for name, err := range map[string]error{
 		"get": errorOf(c.Runs.GetRun(ctx, run.ID)), "watch": errorOf(c.Runs.WatchRun(ctx, run.ID, 0)), "cancel": errorOf(c.Runs.CancelRun(ctx, run.ID)),
 		"retry": errorOf(c.Runs.RetryRun(ctx, run.ID)), "remove": c.Runs.RemoveRun(ctx, run.ID), "log": errorOf(c.Runs.RunLog(ctx, run.ID, "stderr")),
@@ -240,9 +238,7 @@ func testRunWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		if strings.HasSuffix(name, "/") {
 			h.Typeflag, h.Size = tar.TypeDir, 0
 		}
-		if err := tw.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		succeeds(t, tw.WriteHeader(h))
 		if h.Size > 0 {
 			io.WriteString(tw, name)
 		}
@@ -268,9 +264,7 @@ func testRunWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		return
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/main.go", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, os.WriteFile(dir+"/main.go", nil, 0o600))
 	run = must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Source: dir, Directory: must(os.Open(dir))(t)}))(t)
 	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "main.go" || got.Request.Source != dir {
 		t.Errorf("%+v", got)
@@ -330,8 +324,6 @@ func testSessions(t *testing.T, ctx context.Context, c Cores) {
 	}
 	Fails(t, c.Runs.RemoveSession(ctx, waiting.Session), caisson.Conflict, "")
 	must(c.Runs.CancelRun(ctx, waiting.ID))(t)
-	if err := c.Runs.RemoveSession(ctx, waiting.Session); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Runs.RemoveSession(ctx, waiting.Session))
 	Fails(t, c.Runs.RemoveSession(ctx, waiting.Session), caisson.NotFound, "")
 }

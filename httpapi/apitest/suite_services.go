@@ -48,13 +48,13 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	if s.Exit == nil || s.Exit.Code != 3 || s.Failures == 0 || s.RetryAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	must(0, c.Services.RestartService(ctx, ref, "bad"))(t)
+	succeeds(t, c.Services.RestartService(ctx, ref, "bad"))
 
 	log := must(c.Services.ServiceLogs(ctx, ref, "web", false))(t)
 	if b := must(io.ReadAll(log))(t); string(b) != "ready\n" {
 		t.Errorf("the log is %q", b)
 	}
-	must(0, log.Close())(t)
+	succeeds(t, log.Close())
 
 	for _, tt := range []struct {
 		service caisson.Service
@@ -112,7 +112,7 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Sandboxes.Start(ctx, ref))(t)
 	awaitService(t, ctx, c, ref, "web", inState(caisson.ServiceReady))
 	awaitService(t, ctx, c, ref, "other", inState(caisson.ServiceReady))
-	must(0, c.Services.RemoveService(ctx, ref, "web"))(t)
+	succeeds(t, c.Services.RemoveService(ctx, ref, "web"))
 	if list = must(c.Services.ListServices(ctx, ref))(t); len(list) != 1 {
 		t.Errorf("%+v", list)
 	}

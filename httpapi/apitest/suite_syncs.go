@@ -37,9 +37,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	ref := string(sb.ID)
 	edited := strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more"
 	writeFiles(t, ctx, c, sb, map[string]string{"edit": edited, "gone": "", "new": "new\n", "key": secretFile, ".git/config": "x\n"})
-	if err := c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"))
 	review, is := makeReview(t, ctx, c, ref)
 	sync := func(req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 		req.Directory = openDir(t, dir)
@@ -129,7 +127,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	}
 	_, err = c.Workspaces.Undo(ctx, second.ID, openDir(t, dir))
 	Fails(t, err, caisson.Conflict, "")
-	must(0, os.WriteFile(filepath.Join(dir, "key"), []byte("moved on\n"), 0o644))(t)
+	succeeds(t, os.WriteFile(filepath.Join(dir, "key"), []byte("moved on\n"), 0o644))
 	_, err = c.Workspaces.Undo(ctx, first.ID, openDir(t, dir))
 	Fails(t, err, caisson.Conflict, "")
 	checkHostFile(t, dir, "key", "moved on\n")
@@ -158,7 +156,7 @@ func testConflicts(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // records the content of the files for merges
 	edit := func(name, content string) {
 		t.Helper()
-		must(0, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))(t)
+		succeeds(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
 	edit("merges", lines(20)+"host\n")
 	edit("clashes", "host\n")

@@ -37,9 +37,7 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	}
 	io.WriteString(p.Stdin(), "one\n")
 	sees(p, "one\r\none\r\n")
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, p.Close())
 
 	// It runs on, with its output. A second writer takes over, and the first is told so.
 	p = attach(caisson.AttachRequest{})
@@ -60,9 +58,7 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	io.WriteString(p.Stdin(), "ignored\n")
 	io.WriteString(second.Stdin(), "two\n")
 	sees(viewer, "two\r\ntwo\r\n")
-	if err := second.Resize(22, 72); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, second.Resize(22, 72))
 	poll.Until(t, Timeout, func() bool { return len(list()) == 1 && list()[0].Viewers == 3 && list()[0].Rows == 22 })
 	if got := list()[0]; got.ID != made.ID || got.Rows != 22 || got.Cols != 72 || got.Exit != nil || got.Command[0] != "cat" {
 		t.Errorf("%+v", got)
@@ -78,9 +74,7 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	other := must(c.Terminals.CreateTerminal(ctx, sb, caisson.TerminalRequest{Command: []string{"sleep"}}))(t)
 	killed := must(c.Terminals.AttachTerminal(ctx, sb, other.ID, caisson.AttachRequest{}))(t)
 	defer killed.Close()
-	if err := c.Terminals.RemoveTerminal(ctx, sb, other.ID); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Terminals.RemoveTerminal(ctx, sb, other.ID))
 	if _, _, status := collectOutput(t, ctx, killed); status.Signal == 0 {
 		t.Errorf("%+v", status)
 	}

@@ -37,7 +37,7 @@ func testVolumes(t *testing.T, ctx context.Context, c Cores) {
 			t.Errorf("%+v", got)
 		}
 	}
-	must(0, c.Volumes.RemoveVolume(ctx, v.Name))(t)
+	succeeds(t, c.Volumes.RemoveVolume(ctx, v.Name))
 	for _, ref := range []string{v.Name, string(v.ID), "nowhere", "ü/ %2e?#&="} {
 		_, err := c.Volumes.GetVolume(ctx, ref)
 		Fails(t, err, caisson.NotFound, "")
@@ -106,7 +106,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	if after := len(listSandboxes(t, ctx, c)); after != before {
 		t.Errorf("%d sandboxes, then %d", before, after)
 	}
-	must(0, c.Sandboxes.Remove(ctx, string(sb.ID)))(t)
+	succeeds(t, c.Sandboxes.Remove(ctx, string(sb.ID)))
 	if v := must(c.Volumes.GetVolume(ctx, "data"))(t); v.Sandbox != "" || v.Files != 2 || v.Bytes < 4 {
 		t.Errorf("left as %+v", v)
 	}
@@ -115,7 +115,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", next.Spec.Volume)
 	}
 	must(c.Files.StatFile(ctx, string(next.ID), "/workspace/dir/file"))(t)
-	must(0, c.Sandboxes.Remove(ctx, string(next.ID)))(t)
+	succeeds(t, c.Sandboxes.Remove(ctx, string(next.ID)))
 	run = must(c.Runs.StartRun(ctx, req))(t)
 	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "dir/ dir/file" || got.Workspace != "" || got.Request.Source != "data" {
 		t.Errorf("%+v", got)
@@ -124,7 +124,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 		list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"})
 		return err == nil && list[0].Sandbox == ""
 	})
-	must(0, c.Volumes.RemoveVolume(ctx, "data"))(t)
+	succeeds(t, c.Volumes.RemoveVolume(ctx, "data"))
 	testVolumeRequests(t, ctx, c)
 	testVolumeEvents(t, ctx, c, v.ID)
 }

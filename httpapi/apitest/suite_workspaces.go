@@ -29,12 +29,8 @@ func hostDir(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, content := range files {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		succeeds(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		succeeds(t, os.WriteFile(p, []byte(content), 0o644))
 	}
 	return dir
 }
@@ -42,11 +38,7 @@ func hostDir(t *testing.T, files map[string]string) string {
 // openDir opens a directory for a request, as a client does.
 func openDir(t *testing.T, dir string) caisson.Handle {
 	t.Helper()
-	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return must(os.Open(dir))(t)
 }
 
 // createWithWorkspace creates a running sandbox with a workspace of dir. The functions change modify the request first.
@@ -64,9 +56,7 @@ func writeFiles(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox,
 	t.Helper()
 	for name, content := range files {
 		if content == "" {
-			if err := c.Files.RemoveFile(ctx, string(sb.ID), "/workspace/"+name, true); err != nil {
-				t.Fatal(err)
-			}
+			succeeds(t, c.Files.RemoveFile(ctx, string(sb.ID), "/workspace/"+name, true))
 			continue
 		}
 		must(c.Files.WriteFile(ctx, string(sb.ID), "/workspace/"+name, 0, strings.NewReader(content)))(t)
@@ -107,9 +97,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	second := createWithWorkspace(t, ctx, c, dir)
 	third := createWithWorkspace(t, ctx, c, dir)
 	writeFiles(t, ctx, c, second, map[string]string{"new": "new\n"}) // a workspace without changes is removed with its sandbox
-	if err := c.Sandboxes.Remove(ctx, string(second.ID)); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, c.Sandboxes.Remove(ctx, string(second.ID)))
 	for _, tt := range []struct {
 		f    caisson.WorkspaceFilter
 		want []caisson.ID
@@ -132,9 +120,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	if page, more, err := c.Workspaces.ListWorkspaces(ctx, caisson.WorkspaceFilter{Limit: 2}); len(page) != 2 || !more || err != nil {
 		t.Error(page, more, err)
 	}
-	if err := c.Workspaces.RemoveWorkspace(ctx, string(second.ID)); err != nil {
-		t.Error(err)
-	}
+	succeeds(t, c.Workspaces.RemoveWorkspace(ctx, string(second.ID)))
 	Fails(t, c.Workspaces.RemoveWorkspace(ctx, string(second.ID)), caisson.NotFound, "")
 
 	direct := createWithWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) {
@@ -156,9 +142,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		"edit": strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more", "gone": "", "new/file": "new\n", "key": "id: AKIAQ3EGRTZPMK5VWXYA\n",
 		".git/hooks/x": "#!\n", "bin": "\x00\x01", "deep/er/a": "2\n", "esc\x1b[2J": "name\n",
 	})
-	if err := c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"))
 	d = must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true}))(t)
 	got := map[string]string{}
 	patches := map[string]string{}
@@ -195,9 +179,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 	}
 	_, err := c.Workspaces.Reset(ctx, ref)
 	Fails(t, err, caisson.Conflict, "") // its sandbox is running
-	if err := c.Sandboxes.Remove(ctx, ref); err != nil {
-		t.Fatal(err)
-	}
+	succeeds(t, c.Sandboxes.Remove(ctx, ref))
 	if w := must(c.Workspaces.GetWorkspace(ctx, ref))(t); w.State != caisson.WorkspaceDetached || w.EndedAt.IsZero() {
 		t.Errorf("when its sandbox is gone: %+v", w)
 	}
@@ -205,7 +187,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("reset: %+v", w)
 	}
 	checkHostFile(t, dir, "edit", lines(20))
-	must(0, os.RemoveAll(dir))(t)
+	succeeds(t, os.RemoveAll(dir))
 	_, err = c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{})
 	Fails(t, err, caisson.Conflict, "")
 	_, err = c.Workspaces.Diff(ctx, "nobody", caisson.DiffRequest{})

@@ -77,27 +77,27 @@ func Config(s Setup) ([]caisson.SeedFile, error) {
 // check returns an Invalid error if s cannot be configured.
 func (s *Setup) check() error {
 	if len(s.Models) == 0 {
-		return invalidf("models", "OpenClaw needs at least one model; grant one to the agent")
+		return caisson.Invalidf("models", "OpenClaw needs at least one model; grant one to the agent")
 	}
 	if len(s.Models) > maxModels {
-		return invalidf("models", "%d models are more than %d; name those that the agent needs in its models", len(s.Models), maxModels)
+		return caisson.Invalidf("models", "%d models are more than %d; name those that the agent needs in its models", len(s.Models), maxModels)
 	}
 	if len(s.Agent.Personas) > maxPersonas {
-		return invalidf("personas", "%d personas are more than %d", len(s.Agent.Personas), maxPersonas)
+		return caisson.Invalidf("personas", "%d personas are more than %d", len(s.Agent.Personas), maxPersonas)
 	}
 	if !path.IsAbs(s.Workdir) || strings.ContainsAny(s.Workdir, "\x00\n") {
-		return invalidf("workdir", "%q is not an absolute path", truncate(s.Workdir))
+		return caisson.Invalidf("workdir", "%q is not an absolute path", truncate(s.Workdir))
 	}
 	seen := map[string]bool{mainAgent: true}
 	for i, p := range s.Agent.Personas {
 		field := fmt.Sprintf("personas[%d]", i)
 		switch fault := personaFault(p.ID); {
 		case fault != "":
-			return invalidf(field+".id", "%q cannot be a persona's name: %s", truncate(p.ID), fault)
+			return caisson.Invalidf(field+".id", "%q cannot be a persona's name: %s", truncate(p.ID), fault)
 		case seen[p.ID]:
-			return invalidf(field+".id", "%s is there twice; main is there always", p.ID)
+			return caisson.Invalidf(field+".id", "%s is there twice; main is there always", p.ID)
 		case len(p.Instructions) > maxInstructions || !utf8.ValidString(p.Instructions):
-			return invalidf(field+".instructions", "it must be text of at most %d bytes", maxInstructions)
+			return caisson.Invalidf(field+".instructions", "it must be text of at most %d bytes", maxInstructions)
 		}
 		seen[p.ID] = true
 	}
@@ -212,11 +212,6 @@ func Substitute(m caisson.Model) (alias string, window int64) {
 		i = max(i-1, 0)
 	}
 	return substitute(substituteWindows[i]), window
-}
-
-// invalidf returns an Invalid error for a field.
-func invalidf(field, format string, args ...any) error {
-	return caisson.Invalidf(field, "%s", fmt.Sprintf(format, args...))
 }
 
 // truncate shortens text that is quoted in errors.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/caisson-dev/caisson"
 )
 
 // defaultTools are the tools that a model gets if the agent specifies none. They exclude the process tool: without it a command runs
@@ -75,7 +77,7 @@ func resolveTools(allow, deny []string) (offered, denied []string, err error) {
 		for i, s := range list {
 			s = toolName(s)
 			if fault := toolFault(s); fault != "" {
-				return nil, invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", truncate(s), fault)
+				return nil, caisson.Invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", truncate(s), fault)
 			}
 			if !slices.Contains(out, s) {
 				out = append(out, s)
@@ -91,7 +93,7 @@ func resolveTools(allow, deny []string) (offered, denied []string, err error) {
 	}
 	for i, s := range offered {
 		if isDenied(s) {
-			return nil, nil, invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s is not available in a sandbox: it controls OpenClaw itself, reaches other machines or waits for a person; remove it", s)
+			return nil, nil, caisson.Invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s is not available in a sandbox: it controls OpenClaw itself, reaches other machines or waits for a person; remove it", s)
 		}
 	}
 	if len(offered) == 0 {
