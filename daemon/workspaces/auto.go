@@ -15,7 +15,7 @@ const autoActor = "auto"
 // Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
 // data, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	c.goBackground(func(context.Context) { c.saveAllWriters(ctx) })
+	c.background.Start(func(context.Context) { c.saveAllWriters(ctx) })
 	apply, clean := time.NewTicker(c.ApplyInterval), time.NewTicker(cleanInterval)
 	defer apply.Stop()
 	defer clean.Stop()
@@ -23,7 +23,7 @@ func (c *Core) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.ctx.Done():
+		case <-c.background.Context().Done():
 			return nil
 		case <-apply.C:
 			c.applyAll(ctx)
@@ -76,7 +76,7 @@ func (c *Core) applyAll(ctx context.Context) {
 		}
 		if len(c.Settings.Commands) == 0 {
 			apply(ctx)
-		} else if !c.goBackground(apply) {
+		} else if !c.background.Start(apply) {
 			release()
 		}
 	}, caisson.WorkspaceLive)

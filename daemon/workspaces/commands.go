@@ -72,12 +72,15 @@ func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) 
 }
 
 // refusals stores which changes commands have refused.
-type refusals struct{ *Core }
+type refusals struct {
+	directory
+	commands []Command
+}
 
 // planKey returns a hash of the plan and of the commands that check it.
 func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
-	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Settings.Commands)); err != nil {
+	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.commands)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -110,7 +113,7 @@ func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 // addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
 // later, the command may pass.
 func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
-	no, err := c.refusals.lastRefusal(w)
+	no, err := c.lastRefusal(w)
 	for i := range changes {
 		ch := &changes[i]
 		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
@@ -123,7 +126,7 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 // backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
 // the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
-	no, err := c.refusals.lastRefusal(w)
+	no, err := c.lastRefusal(w)
 	if err != nil || no.At.IsZero() {
 		return false, err
 	}
@@ -145,7 +148,7 @@ func (s *syncRun) runCommand(ctx context.Context, r *review, plan *gate.Plan, cm
 	}
 	return s.withTrialSlot(ctx, func() error {
 		return s.inSandbox(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
-	}, func() error { return s.c.trialCleanup.endTrial(t) })
+	}, func() error { return s.c.trials.end(t) })
 }
 
 // withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial

@@ -69,7 +69,7 @@ func (c layerFiles) clearApplied(w *caisson.Workspace) error {
 	if err := guesttree.Empty(context.Background(), base); err != nil {
 		return err
 	}
-	c.goBackground(func(ctx context.Context) { c.layerFiles.lockAndSaveBase(ctx, w) })
+	c.background.Start(func(ctx context.Context) { c.layerFiles.lockAndSaveBase(ctx, w) })
 	return nil
 }
 

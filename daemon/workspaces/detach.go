@@ -73,7 +73,7 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 		defer cancel()
 		l.c.finish(ctx, w)
 	default:
-		l.c.goBackground(func(ctx context.Context) { l.c.finish(ctx, w) })
+		l.c.background.Start(func(ctx context.Context) { l.c.finish(ctx, w) })
 	}
 	return nil
 }

@@ -28,9 +28,12 @@ const (
 	writersFile  = "writers.json"
 )
 
+// A directory is the path of the directory of all workspaces.
+type directory string
+
 // dir returns the directory of a workspace, or a path in it.
-func (c *Core) dir(id caisson.ID, name ...string) string {
-	return filepath.Join(append([]string{c.Dir, topDir, string(id)}, name...)...)
+func (d directory) dir(id caisson.ID, name ...string) string {
+	return filepath.Join(append([]string{string(d), string(id)}, name...)...)
 }
 
 // layerFiles creates the files of workspaces on disk.

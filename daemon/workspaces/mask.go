@@ -106,14 +106,12 @@ const (
 // deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must
 // hold the lock of w.
 func (c layerFiles) deferBase(w *caisson.Workspace) {
-	c.mu.Lock()
-	c.pendingBases[w.ID] = w
-	c.mu.Unlock()
+	c.pendingBases.Store(w.ID, w)
 	delay := baseDelay
 	if w.Files <= maxUndelayedBase {
 		delay = 0
 	}
-	c.goBackground(func(ctx context.Context) {
+	c.background.Start(func(ctx context.Context) {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
@@ -127,12 +125,8 @@ func (c layerFiles) deferBase(w *caisson.Workspace) {
 
 // saveDeferredBase runs saveBase now, if deferBase has deferred it. The caller must hold the lock of the workspace.
 func (c layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
-	c.mu.Lock()
-	w := c.pendingBases[id]
-	delete(c.pendingBases, id)
-	c.mu.Unlock()
-	if w != nil {
-		c.layerFiles.saveBaseLogged(ctx, w)
+	if w, ok := c.pendingBases.LoadAndDelete(id); ok {
+		c.layerFiles.saveBaseLogged(ctx, w.(*caisson.Workspace))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -14,7 +13,7 @@ import (
 // directory are removed. It must be called when the sandboxes in the store and on the host are consistent, before
 // anything else uses the core. Errors with single workspaces are logged only.
 func (c *Core) Reconcile(ctx context.Context) error {
-	if err := c.trialCleanup.removeTrials(ctx); err != nil {
+	if err := c.removeTrials(ctx); err != nil {
 		return err
 	}
 	known := map[string]bool{}
@@ -61,11 +60,11 @@ func (c *Core) Reconcile(ctx context.Context) error {
 
 // reconcileDirs removes directories that belong to no workspace.
 func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
-	entries, err := os.ReadDir(filepath.Join(c.Dir, topDir))
+	entries, err := os.ReadDir(string(c.directory))
 	for _, e := range entries {
 		if !known[e.Name()] {
 			c.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
-			err = errors.Join(err, removeTree(filepath.Join(c.Dir, topDir, e.Name())))
+			err = errors.Join(err, removeTree(c.dir(caisson.ID(e.Name()))))
 		}
 	}
 	c.clean(ctx, now())

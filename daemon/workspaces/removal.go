@@ -46,7 +46,7 @@ func (r *removalCount) tooMany(n int64) bool {
 // the directory, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string
-	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each
+	workspaces directory  // where earlier versions stored the counts of each
 	mu         sync.Mutex // held while a file is replaced
 }
 
@@ -103,7 +103,7 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 // mergeOld adds the counts of an earlier version to those of the directory.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	var old removalCount
-	file := filepath.Join(c.workspaces, string(w.ID), removalFile)
+	file := c.workspaces.dir(w.ID, removalFile)
 	switch _, err := os.Lstat(file); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil

@@ -20,7 +20,7 @@ type secretSearch struct{ *Core }
 
 // schedule searches the files of a new workspace in the background.
 func (c secretSearch) schedule(w *caisson.Workspace) {
-	c.goBackground(func(ctx context.Context) {
+	c.background.Start(func(ctx context.Context) {
 		select {
 		case <-time.After(c.SearchAfter):
 		case <-ctx.Done():

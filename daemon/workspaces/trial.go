@@ -36,14 +36,15 @@ type trial struct {
 
 // trials contains the trials in progress.
 type trials struct {
+	directory
 	slots chan struct{} // a token for each trial that has a sandbox
 
 	mu   sync.Mutex
 	byID map[caisson.ID]*trial // guarded by mu
 }
 
-func newTrials() *trials {
-	return &trials{slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
+func newTrials(dir directory) *trials {
+	return &trials{directory: dir, slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
 }
 
 func (t *trials) find(id caisson.ID) *trial {
@@ -62,6 +63,14 @@ func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	}
 	found.taken = true
 	return found.w, nil
+}
+
+// end removes a trial that no sandbox uses any longer.
+func (t *trials) end(ended *trial) error {
+	t.mu.Lock()
+	delete(t.byID, ended.w.ID)
+	t.mu.Unlock()
+	return removeTree(t.dir(ended.w.ID))
 }
 
 // createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
@@ -84,7 +93,7 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
-			err = errors.Join(durable.DiskFull(err), s.c.trialCleanup.endTrial(t))
+			err = errors.Join(durable.DiskFull(err), s.c.trials.end(t))
 		}
 	}()
 	if err := s.c.layerFiles.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
@@ -115,17 +124,6 @@ func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate
 	return apply.RunLayer(ctx, s.c.Jobs, manifest, frozen, upper, plan)
 }
 
-// trialCleanup removes trials and their sandboxes.
-type trialCleanup struct{ *Core }
-
-// endTrial removes a trial that no sandbox uses any longer.
-func (c trialCleanup) endTrial(t *trial) error {
-	c.trials.mu.Lock()
-	delete(c.trials.byID, t.w.ID)
-	c.trials.mu.Unlock()
-	return removeTree(c.dir(t.w.ID))
-}
-
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
@@ -140,7 +138,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 	}
 	sb, err := s.c.sandboxes.Lifecycle.Create(ctx, req)
 	if err != nil {
-		return errors.Join(err, s.c.trialCleanup.endTrial(t))
+		return errors.Join(err, s.c.trials.end(t))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
@@ -149,7 +147,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
 			return
 		}
-		err = errors.Join(err, s.c.trialCleanup.endTrial(t))
+		err = errors.Join(err, s.c.trials.end(t))
 	}()
 	return do(ctx, sb)
 }
@@ -170,7 +168,7 @@ func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateReque
 }
 
 // removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
-func (c trialCleanup) removeTrials(ctx context.Context) error {
+func (c *Core) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
 	for more := true; more; {
 		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.AllAccounts(), f)

@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/check"
@@ -117,6 +118,7 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
+	directory
 	sandboxes    Sandboxes // set by SetSandboxes
 	data         *os.File  // the data directory
 	reviews      reviews
@@ -124,20 +126,14 @@ type Core struct {
 	layerFiles   layerFiles
 	secretSearch secretSearch
 	refusals     refusals
-	trialCleanup trialCleanup
 	removals     *removalCounts
 	locks        keylock.Locks // held while a workspace is read or changed, by id
 	writersLocks keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
 	layerLocks   keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
 	jobSlots     chan struct{} // a token for each job slot in use
 	trials       *trials
-
-	mu           sync.Mutex
-	closed       bool                              // guarded by mu
-	pendingBases map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
-	wg           sync.WaitGroup                    // goroutines of this core; none is added once closed
-	ctx          context.Context                   // of the goroutines; cancelled by Close
-	stop         context.CancelCauseFunc
+	pendingBases sync.Map // workspaces whose base is not saved yet, by id
+	background   *background.Group
 }
 
 // New returns a Core, or an Invalid error if cfg is invalid. Call Reconcile before use.
@@ -161,10 +157,12 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, data: data, jobSlots: make(chan struct{}, 4), trials: newTrials(), pendingBases: map[caisson.ID]*caisson.Workspace{}}
-	c.reviews, c.syncs, c.layerFiles, c.refusals, c.trialCleanup, c.secretSearch = reviews{c}, syncs{c}, layerFiles{c}, refusals{c}, trialCleanup{c}, secretSearch{c}
-	c.removals = &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: filepath.Join(cfg.Dir, topDir)}
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	dir := directory(filepath.Join(cfg.Dir, topDir))
+	c := &Core{
+		Config: cfg, directory: dir, data: data, removals: &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: dir},
+		refusals: refusals{dir, cfg.Settings.Commands}, jobSlots: make(chan struct{}, 4), trials: newTrials(dir), background: background.New(),
+	}
+	c.reviews, c.syncs, c.layerFiles, c.secretSearch = reviews{c}, syncs{c}, layerFiles{c}, secretSearch{c}
 	return c, nil
 }
 
@@ -172,26 +170,10 @@ func New(cfg Config) (*Core, error) {
 // else.
 func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
 
-var errClosing = errors.New("the daemon is shutting down")
-
 // Close stops the background work. Workspaces are not changed.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.wg.Wait()
+	c.background.Close()
 	return c.data.Close()
-}
-
-// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) goBackground(f func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.wg.Go(func() { f(c.ctx) })
-	}
-	return !c.closed
 }
 
 // lock acquires the lock of a workspace and a job slot.
@@ -204,7 +186,7 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 		unlock()
 		return nil, err
 	}
-	c.layerFiles.saveDeferredBase(c.ctx, id)
+	c.layerFiles.saveDeferredBase(c.background.Context(), id)
 	return func() { <-c.jobSlots; unlock() }, nil
 }
 

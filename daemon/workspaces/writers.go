@@ -97,7 +97,7 @@ func (c *Core) saveAllWriters(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.ctx.Done():
+		case <-c.background.Context().Done():
 			return
 		case <-tick.C:
 		}
