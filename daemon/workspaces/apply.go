@@ -41,7 +41,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 		}
 	}
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
-	outcome, err := s.write(ctx, r, receipt, plan)
+	outcome, err := s.write(ctx, receipt, plan)
 	if outcome.State != apply.Applied {
 		if s.auto && !outcomeUnknown(outcome, err) {
 			err = errors.Join(err, s.c.removals.uncountAuto(s.w, plan.Steps))
@@ -77,12 +77,7 @@ func (s *syncRun) clearDeclined(steps []gate.Step) error {
 }
 
 // write applies the plan in a worker job. The receipt is written to disk before.
-func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
-	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0)
-	if err != nil {
-		return out, err
-	}
-	defer frozen.Close()
+func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
 	if err := durable.WriteJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
 		return out, err
@@ -106,7 +101,7 @@ func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	if err != nil {
 		return apply.Outcome{State: apply.RolledBack}, err
 	}
-	return apply.RunApply(ctx, s.c.Jobs, s.host, saved, frozen, plan)
+	return apply.RunApply(ctx, s.c.Jobs, s.host, saved, s.frozen, plan)
 }
 
 // outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.

@@ -36,7 +36,7 @@ type refusal struct {
 
 // runCommands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
-func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) ([]string, error) {
+func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(s.c.Settings.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
@@ -59,7 +59,7 @@ func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) 
 	}
 	var ran []string
 	for _, cmd := range s.c.Settings.Commands {
-		err := s.runCommand(ctx, r, plan, cmd)
+		err := s.runCommand(ctx, plan, cmd)
 		if err != nil && ctx.Err() != nil {
 			return nil, err // the sync was cancelled, which is not a result of the check
 		}
@@ -141,8 +141,8 @@ func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 }
 
 // runCommand runs one command. Returns Denied with the reason if it fails.
-func (s *syncRun) runCommand(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
-	t, err := s.createTrial(ctx, r, plan)
+func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) error {
+	t, err := s.createTrial(ctx, plan)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,16 +60,12 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 
 // read returns the counts of the directory of w.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
-	file := c.file(w)
-	if err := readJSON(file, &had); err != nil {
+	var stored *removalCount // nil if there are no counts
+	if err := readJSON(c.file(w), &stored); err != nil || stored == nil {
 		return had, err
 	}
-	_, err = os.Lstat(file)
-	had.known = err == nil
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return had, err
+	stored.known = true
+	return *stored, nil
 }
 
 // update changes the counts of w's directory, unless change returns false.
@@ -102,15 +97,9 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 
 // mergeOld adds the counts of an earlier version to those of the directory.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
-	var old removalCount
+	var old *removalCount // nil if there are none
 	file := c.workspaces.dir(w.ID, removalFile)
-	switch _, err := os.Lstat(file); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	}
-	if err := readJSON(file, &old); err != nil {
+	if err := readJSON(file, &old); err != nil || old == nil {
 		return err
 	}
 	err := c.update(w, func(had *removalCount) bool {

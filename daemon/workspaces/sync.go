@@ -105,6 +105,7 @@ type syncRun struct {
 	c            *Core
 	w            *caisson.Workspace
 	host         *os.File // the host directory
+	frozen       *os.File // the copy of the layer that the review is of
 	by           string   // actor in the receipt and in events
 	auto         bool     // the changes are chosen automatically
 	passedChecks []string // checks of the commands that have passed
@@ -123,6 +124,10 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
 		}
 	}()
+	if s.frozen, err = openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0); err != nil {
+		return nil, err
+	}
+	defer s.frozen.Close()
 	if err := s.reportHeld(ctx, r); err != nil {
 		return nil, err
 	}
@@ -140,7 +145,7 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	if err != nil {
 		return nil, err
 	}
-	if s.passedChecks, err = s.runCommands(ctx, r, chosen); err != nil {
+	if s.passedChecks, err = s.runCommands(ctx, chosen); err != nil {
 		return nil, err
 	}
 	receipt, err := s.apply(ctx, r, chosen)

@@ -74,7 +74,7 @@ func (t *trials) end(ended *trial) error {
 }
 
 // createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
-func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
+func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, err error) {
 	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 	if err := s.c.layerFiles.scan(ctx, &w, show, st.Mode); err != nil {
 		return nil, err
 	}
-	if err := s.fillTrial(ctx, r, t, plan); err != nil {
+	if err := s.fillTrial(ctx, t, plan); err != nil {
 		return nil, err
 	}
 	s.c.trials.mu.Lock()
@@ -112,16 +112,15 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 }
 
 // fillTrial writes the changes of plan to the upper layer of a trial.
-func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
+func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) error {
 	var opened files
 	defer opened.close()
 	manifest := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
-	frozen := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
 	upper := opened.add(openDir(s.c.dir(t.w.ID, upperDir), 0))
 	if opened.err != nil {
 		return opened.err
 	}
-	return apply.RunLayer(ctx, s.c.Jobs, manifest, frozen, upper, plan)
+	return apply.RunLayer(ctx, s.c.Jobs, manifest, s.frozen, upper, plan)
 }
 
 // removeTimeout is the timeout for removing the sandbox of a command.
