@@ -36,7 +36,7 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 		if err != nil {
 			return err
 		}
-		files = append(append([]caisson.SeedFile{}, files...), more...)
+		files = slices.Concat(files, more)
 	}
 	if err := seed(ctx, s.files, box, files); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -142,10 +143,8 @@ func (c *sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Messa
 		}
 		msgs = append(msgs, caisson.Message{Role: "user", Content: o.Request.Prompt})
 	}
-	for i, j := 0, len(msgs)-1; i < j; i, j = i+1, j-1 {
-		msgs[i], msgs[j] = msgs[j], msgs[i]
-	}
-	return append(append([]caisson.Message{}, r.Request.History...), msgs...), nil
+	slices.Reverse(msgs)
+	return slices.Concat(r.Request.History, msgs), nil
 }
 
 // each calls do for every session in a scope, until do returns an error.

@@ -122,8 +122,8 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 		return cmp.Or(err, left.err)
 	}
 	list := mask.Lister()
-	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
-		return err
+	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, io.MultiWriter(&left, f)); err != nil {
+		return durable.DiskFull(err)
 	}
 	r.Hidden, r.HiddenCount = list.Hidden, list.Count
 	return nil
@@ -137,8 +137,8 @@ func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bou
 		return err
 	}
 	defer done()
-	in := &boundedReader{r: r.Request.Workspace, bound: left}
-	hidden, count, err := d.masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
+	in, most := io.TeeReader(r.Request.Workspace, &left), archiveGrowth*left.left
+	hidden, count, err := d.masker.MaskArchive(ctx, r.Request.Show, in, f, most)
 	if err != nil {
 		return err
 	}
@@ -261,8 +261,8 @@ func (d *directories) checkOutsideData(dir caisson.Handle) error {
 	return nil
 }
 
-// bound returns an error once more than left bytes were counted, the disk is full (other processes write to it, too,
-// and an archive may grow), or ctx has ended.
+// A bound is a writer that only counts. It returns an error once more than left bytes were written, the disk is full (other
+// processes write to it, too, and an archive may grow), or ctx has ended.
 type bound struct {
 	left int64 // bytes that may still be counted
 	ctx  context.Context
@@ -270,43 +270,17 @@ type bound struct {
 	err  error                 // returned when left is used up
 }
 
-func (b *bound) count(n int) error {
+func (b *bound) Write(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
-		return err
-	}
-	if b.left -= int64(n); b.left < 0 {
-		return b.err
-	}
-	_, err := b.free()
-	return err
-}
-
-// A boundedWriter counts the bytes written to w, and returns the error of its bound.
-type boundedWriter struct {
-	w io.Writer
-	bound
-}
-
-func (b *boundedWriter) Write(p []byte) (int, error) {
-	if err := b.count(len(p)); err != nil {
 		return 0, err
 	}
-	n, err := b.w.Write(p)
-	return n, durable.DiskFull(err)
-}
-
-// A boundedReader counts the bytes read from r, and returns the error of its bound.
-type boundedReader struct {
-	r io.Reader
-	bound
-}
-
-func (b *boundedReader) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if over := b.count(n); over != nil {
-		return 0, over
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, b.err
 	}
-	return n, err
+	if _, err := b.free(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // reconcile removes the directories of runs that are not in the store, and the archives of runs that have
