@@ -15,22 +15,7 @@ type deliveries struct{ caisson.DeliveryStore }
 // each yields the deliveries in scope that f selects, the newest first. After an error it yields no more.
 func (s deliveries) each(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) iter.Seq2[*caisson.Delivery, error] {
 	f.Limit = 1000
-	return func(yield func(*caisson.Delivery, error) bool) {
-		for more := true; more; {
-			var page []*caisson.Delivery
-			var err error
-			if page, more, err = s.List(ctx, in, f); err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, d := range page {
-				f.Before = d.ID
-				if !yield(d, nil) {
-					return
-				}
-			}
-		}
-	}
+	return caisson.All(ctx, s.List, in, f, func(f *caisson.DeliveryFilter, d *caisson.Delivery) { f.Before = d.ID })
 }
 
 // last returns the newest delivery of a repository for which match returns true; nil if there is none.

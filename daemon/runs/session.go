@@ -150,21 +150,15 @@ func (c *sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Messa
 // each calls do for every session in a scope, until do returns an error.
 func (c *sessions) each(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
 	f := caisson.Filter{Limit: 1000}
-	for {
-		list, more, err := c.table.List(ctx, in, f)
+	for s, err := range caisson.All(ctx, c.table.List, in, f, func(f *caisson.Filter, s *caisson.Session) { f.After = s.ID }) {
+		if err == nil {
+			err = do(s)
+		}
 		if err != nil {
 			return err
 		}
-		for _, s := range list {
-			f.After = s.ID
-			if err := do(s); err != nil {
-				return err
-			}
-		}
-		if !more {
-			return nil
-		}
 	}
+	return nil
 }
 
 // remove removes a session that no run uses, and its sandbox.

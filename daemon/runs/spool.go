@@ -223,21 +223,14 @@ const archiveTTL = 24 * time.Hour
 // trimArchives removes the archives of failed runs that are older than archiveTTL.
 func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
-	for {
-		list, more, err := d.runs.List(ctx, caisson.AllAccounts(), f)
-		if err != nil {
-			return err
+	var failed error
+	for r, err := range eachRun(ctx, d.runs, f) {
+		if err == nil && r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
+			err = d.removeArchives(r.ID)
 		}
-		for _, r := range list {
-			f.Before = r.ID
-			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
-				err = errors.Join(err, d.removeArchives(r.ID))
-			}
-		}
-		if err != nil || !more {
-			return err
-		}
+		failed = errors.Join(failed, err)
 	}
+	return failed
 }
 
 // workspaceName is the name of the workspace in archives.

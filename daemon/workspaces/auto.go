@@ -37,15 +37,12 @@ func (c *Core) Run(ctx context.Context) error {
 func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
 	var all []*caisson.Workspace // listed first, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
-	for more := true; more; {
-		page, rest, err := c.Store.Workspaces().List(ctx, caisson.AllAccounts(), filter)
+	next := func(f *caisson.WorkspaceFilter, w *caisson.Workspace) { f.Before = w.ID }
+	for w, err := range caisson.All(ctx, c.Store.Workspaces().List, caisson.AllAccounts(), filter, next) {
 		if err != nil {
 			return err
 		}
-		if more = rest; len(page) > 0 {
-			filter.Before = page[len(page)-1].ID
-		}
-		all = append(all, page...)
+		all = append(all, w)
 	}
 	for _, w := range all {
 		if ctx.Err() != nil {

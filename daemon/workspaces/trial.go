@@ -169,18 +169,14 @@ func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateReque
 // removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
 func (c *Core) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
-	for more := true; more; {
-		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.AllAccounts(), f)
+	next := func(f *caisson.Filter, sb *caisson.Sandbox) { f.After = sb.ID }
+	for sb, err := range caisson.All(ctx, c.Store.Sandboxes().List, caisson.AllAccounts(), f, next) {
 		if err != nil {
 			return err
 		}
-		more = rest && len(page) > 0
-		for _, sb := range page {
-			f.After = sb.ID
-			owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
-			if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
-				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
-			}
+		owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
+		if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}
 	return nil
