@@ -141,10 +141,7 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	if err := s.snapshots.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}
-	if err := s.templates.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		return err
-	}
-	return nil
+	return caisson.IgnoreNotFound(s.templates.RemoveTemplate(ctx, templatePrefix+id))
 }
 
 // BuildAgent implements [caisson.Agents].

@@ -156,7 +156,7 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 				continue
 			}
 			left++
-			if err := g.processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			if err := caisson.IgnoreNotFound(g.processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL))); err != nil {
 				return false, err
 			}
 		}

@@ -207,11 +207,7 @@ func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error 
 func (i *interactive) remove(ctx context.Context, box, terminal caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	err := i.terminals.RemoveTerminal(ctx, string(box), terminal)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(i.terminals.RemoveTerminal(ctx, string(box), terminal))
 }
 
 // view views the terminal until its program ends or the connection is lost.

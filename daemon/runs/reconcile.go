@@ -151,11 +151,7 @@ func (v *recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 
 // remove removes a sandbox that may no longer exist.
 func (v *recovery) remove(ctx context.Context, box caisson.ID) error {
-	err := v.lifecycle.Remove(ctx, string(box))
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(v.lifecycle.Remove(ctx, string(box)))
 }
 
 // removeSandboxesOf removes the sandboxes that were being created for a run.

@@ -57,7 +57,7 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 		return false, err
 	}
 	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
-	if err := m.lifecycle.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(m.lifecycle.Remove(clean, string(s.Sandbox))); err != nil {
 		return false, err
 	}
 	_, err = m.sessions.Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {

@@ -55,11 +55,7 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 
 // withdraw takes the agent's service from a sandbox that does not run, so that it does not start with it.
 func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
-	err := s.service.RemoveService(ctx, string(box), caisson.AgentService)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil // it has none
-	}
-	return err
+	return caisson.IgnoreNotFound(s.service.RemoveService(ctx, string(box), caisson.AgentService))
 }
 
 // serviceInterval is the time between two checks whether a service that a run waits for has failed.

@@ -105,10 +105,7 @@ func (c *sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.San
 		}
 		return nil
 	})
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil // the session was removed in the meantime
-	}
-	return err
+	return caisson.IgnoreNotFound(err) // the session may have been removed in the meantime
 }
 
 // Limits of the messages before a prompt, in bytes and in number.
@@ -178,7 +175,7 @@ func (c *sessions) remove(ctx context.Context, in caisson.Scope, id caisson.ID) 
 	}
 	ctx = context.WithoutCancel(ctx) // a partly removed session would be unusable
 	if s.Sandbox != "" {
-		if err := c.lifecycle.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(c.lifecycle.Remove(ctx, string(s.Sandbox))); err != nil {
 			_, uerr := c.table.Update(ctx, in, string(id), func(s *caisson.Session) error {
 				s.Run = ""
 				return nil
@@ -238,7 +235,7 @@ func (c *sessions) expire(ctx context.Context, before time.Time) error {
 			return ctx.Err()
 		}
 		actx := caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "remove an old session"))
-		if err := c.remove(actx, caisson.In(s.Account), s.ID); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(c.remove(actx, caisson.In(s.Account), s.ID)); err != nil {
 			c.log.WarnContext(ctx, "an old session could not be removed", "session", s.ID, "err", err)
 		}
 		return ctx.Err()

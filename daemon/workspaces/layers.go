@@ -78,7 +78,9 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 			return nil, durable.DiskFull(err)
 		}
 	}
-	back.Push(func() error { return l.forget(context.WithoutCancel(ctx), w.ID) })
+	back.Push(func() error { // it may not be in the store
+		return caisson.IgnoreNotFound(l.c.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
+	})
 	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
 		return nil, err
 	}
@@ -91,15 +93,6 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
 	return w, nil
-}
-
-// forget deletes a workspace that may not be in the store.
-func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
-	err := l.c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id)
-	if err != nil && caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
 }
 
 // normalize fills in the defaults of req, and returns an Invalid error if req is invalid.

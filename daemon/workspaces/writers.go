@@ -55,10 +55,7 @@ func (c *Core) queryWriters(ctx context.Context, w *caisson.Workspace) (*caisson
 	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
 	now, err := c.sandboxes.Lifecycle.Writers(ctx, w.Sandbox)
-	if err != nil && caisson.KindOf(err) == caisson.NotFound {
-		return nil, nil // the sandbox does not exist yet, or no longer
-	}
-	return now, err
+	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
 // saveWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
