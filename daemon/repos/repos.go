@@ -169,7 +169,7 @@ func New(cfg Config) (*Core, error) {
 		keeper: keeper, inSandbox: inSandbox, events: cfg.Events,
 	}
 	queue := &queue{
-		deliveries: deliveries, notifier: &notifier{settled: cfg.Settled, waiting: map[caisson.ID][]chan struct{}{}}, background: background,
+		deliveries: deliveries, settled: cfg.Settled, background: background,
 		sender: &sender{repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes},
 		events: cfg.Events, settings: settings, log: cfg.Log,
 		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},

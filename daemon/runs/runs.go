@@ -210,7 +210,7 @@ func New(cfg Config) *Core {
 	limits, boxes, recipes := cfg.Limits.WithDefaults(), cfg.Sandboxes, cfg.Agents.Recipes
 	runs, sessionTable, sandboxTable := cfg.Store.Runs(), cfg.Store.Sessions(), cfg.Store.Sandboxes()
 	background, live, queue := background.New(), newLive(), newQueue(limits.Concurrent, limits.PerAccount)
-	streams := newStreams(runs, background.Context().Done())
+	streams := &streams{store: runs, done: background.Context().Done()}
 	subRuns := &subRuns{runs: runs, live: live}
 	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
 	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
