@@ -202,7 +202,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 // Run sends deliveries and removes unused stores and views until ctx ends. Call it after Reconcile.
 func (c *Core) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.keeper.run(ctx) })
+	wg.Go(func() { background.Every(ctx, c.keeper.interval, c.keeper.housekeep) })
 	c.queue.run(ctx)
 	wg.Wait()
 	return nil

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // autoActor is the actor of automatic syncs in receipts.
@@ -15,22 +17,15 @@ const autoActor = "auto"
 // Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
 // data, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	c.background.Start(func(context.Context) { c.saveAllWriters(ctx) })
-	apply, clean := time.NewTicker(c.ApplyInterval), time.NewTicker(cleanInterval)
-	defer apply.Stop()
-	defer clean.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.background.Context().Done():
-			return nil
-		case <-apply.C:
-			c.applyAll(ctx)
-		case <-clean.C:
-			c.clean(ctx, now())
-		}
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.background.Context(), cancel)()
+	var wg sync.WaitGroup
+	wg.Go(func() { background.Every(ctx, c.ApplyInterval, c.saveAllWriters) })
+	wg.Go(func() { background.Every(ctx, cleanInterval, func(ctx context.Context) { c.clean(ctx, now()) }) })
+	background.Every(ctx, c.ApplyInterval, c.applyAll)
+	wg.Wait()
+	return nil
 }
 
 // each calls f with every workspace in one of these states.

@@ -85,27 +85,16 @@ func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
 	return durable.WriteJSON(file, all)
 }
 
-// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends, because the records are lost when
-// the kernel of a sandbox ends, which a program in the sandbox can cause.
+// saveAllWriters calls saveWriters for all workspaces in use. It is called periodically, because the records are lost when the
+// kernel of a sandbox ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
-	tick := time.NewTicker(c.ApplyInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.background.Context().Done():
-			return
-		case <-tick.C:
+	err := c.each(ctx, func(w *caisson.Workspace) {
+		if err := c.saveWriters(ctx, w.ID); err != nil {
+			c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 		}
-		err := c.each(ctx, func(w *caisson.Workspace) {
-			if err := c.saveWriters(ctx, w.ID); err != nil {
-				c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
-			}
-		}, caisson.WorkspaceLive)
-		if err != nil && ctx.Err() == nil {
-			c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
-		}
+	}, caisson.WorkspaceLive)
+	if err != nil && ctx.Err() == nil {
+		c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
 	}
 }
 
