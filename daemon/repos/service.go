@@ -64,7 +64,7 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	} else if len(list) >= maxRepos {
 		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d repositories, the most that it may have; remove some", len(list))
 	}
-	if _, err := s.dirs.owner(ctx, r.Account); err != nil {
+	if _, err := s.dirs.accounts.Ensure(ctx, r.Account); err != nil {
 		return nil, err
 	}
 	if err := s.repos.Insert(ctx, &r); err != nil {

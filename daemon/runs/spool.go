@@ -210,9 +210,7 @@ func (d *directories) free() (int64, error) {
 // removeArchives removes the archives that are unpacked into the workspace of each attempt.
 func (d *directories) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
-		if rerr := d.root.Remove(path.Join(runDir(id), name)); rerr != nil && !isNotExist(rerr) {
-			err = errors.Join(err, rerr)
-		}
+		err = errors.Join(err, d.root.RemoveAll(path.Join(runDir(id), name)))
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 
@@ -58,7 +57,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(s.c.dir(s.w.ID, refusedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(s.c.dir(s.w.ID, refusedFile)); err != nil {
 		return nil, err
 	}
 	return receipt, s.clearDeclined(plan.Steps)

@@ -1,6 +1,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,9 +110,7 @@ func normalize(req *caisson.WorkspaceRequest) error {
 	case req.Mode == "":
 		req.Mode = caisson.SyncSecure
 	}
-	if req.Target == "" {
-		req.Target = defaultTarget
-	}
+	req.Target = cmp.Or(req.Target, defaultTarget)
 	switch req.Kind {
 	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
 	default:

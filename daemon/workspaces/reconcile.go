@@ -27,13 +27,8 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		if err := c.removals.mergeOld(w); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
 		}
-		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
-			if err == nil {
-				err = c.syncs.recoverAt(ctx, w)
-			}
-			if err != nil && ctx.Err() == nil {
-				c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
-			}
+		if err := c.syncs.recoverAt(ctx, w); err != nil && ctx.Err() == nil {
+			c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
 		}
 		if w.State == caisson.WorkspaceLive {
 			if _, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -275,10 +276,7 @@ func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) 
 // forget removes a review.
 func (c reviews) forget(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
-	err := os.Remove(dir + ".json") // first: the rest is ignored without it
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	err := os.RemoveAll(dir + ".json") // first: the rest is ignored without it
 	return errors.Join(err, removeTree(dir))
 }
 
@@ -310,12 +308,8 @@ func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
 			made[id] = info.ModTime()
 		}
 	}
-	ids := make([]caisson.ID, 0, len(made))
-	for id := range made {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) })
-	for i, id := range ids {
+	newestFirst := func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) }
+	for i, id := range slices.SortedFunc(maps.Keys(made), newestFirst) {
 		if i >= maxReviews || at.Sub(made[id]) > keepReviews {
 			err = errors.Join(err, c.reviews.forget(w, id))
 		}

@@ -151,13 +151,8 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 	if w.State == caisson.WorkspaceLive {
 		return caisson.Errorf(caisson.Conflict, "sandbox %s has the workspace; remove the sandbox first", w.Sandbox)
 	}
-	if pending, err := c.syncs.pending(id); err != nil || len(pending) > 0 {
-		if err == nil {
-			err = c.syncs.recoverAt(ctx, w)
-		}
-		if err != nil {
-			return err
-		}
+	if err := c.syncs.recoverAt(ctx, w); err != nil {
+		return err
 	}
 	if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
 		return err

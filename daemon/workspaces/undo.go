@@ -144,8 +144,11 @@ func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	return list, err
 }
 
-// recoverAt is like recover, but opens the host directory by its path.
+// recoverAt is like recover, but opens the host directory by its path, if anything is to be recovered.
 func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
+	if list, err := c.syncs.pending(w.ID); err != nil || len(list) == 0 {
+		return err
+	}
 	host, err := c.openHost(w, 0)
 	if err != nil {
 		return err
