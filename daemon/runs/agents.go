@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -69,12 +70,8 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 
 // templateStatus fills in the state of the template and the warm snapshot of an agent, which full is with its recipe.
 func (s *Agents) templateStatus(ctx context.Context, account string, a, full *caisson.Agent) error {
-	name := full.Template
 	want := templateOf(full)
-	if name == "" {
-		name = want.Name
-	}
-	t, err := s.templates.GetTemplate(ctx, name)
+	t, err := s.templates.GetTemplate(ctx, cmp.Or(full.Template, want.Name))
 	if caisson.KindOf(err) == caisson.NotFound {
 		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
 		return nil

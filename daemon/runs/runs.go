@@ -261,7 +261,7 @@ func New(cfg Config) *Core {
 		},
 		interactive: &interactive{
 			runs: runs, builder: builder, turns: turns, lifecycle: boxes.Lifecycle, terminals: boxes.Terminals, files: boxes.Files,
-			pids: guestExec.pids, grace: limits.Grace,
+			guestExec: guestExec, grace: limits.Grace,
 		},
 		events: cfg.Events, version: cfg.Version, log: cfg.Log,
 	}

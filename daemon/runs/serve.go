@@ -41,10 +41,7 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 	if err := seed(ctx, s.files, box, files); err != nil {
 		return err
 	}
-	dir := a.ServiceDir
-	if dir == "" {
-		dir = a.Workdir
-	}
+	dir := cmp.Or(a.ServiceDir, a.Workdir)
 	for _, d := range []string{dir, a.Workdir} {
 		if err := s.files.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			return err
