@@ -53,7 +53,7 @@ func setDropped(d *caisson.Delivery, sending bool) {
 
 // GetDelivery implements [caisson.Repos].
 func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Deliver
 
 // ListDeliveries implements [caisson.Repos].
 func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -71,7 +71,7 @@ func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) 
 
 // RetryDelivery implements [caisson.Repos].
 func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ var errSending = errors.New("it is being sent")
 
 // DropDelivery implements [caisson.Repos].
 func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

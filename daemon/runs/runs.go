@@ -323,10 +323,4 @@ func (c *Core) Close() error {
 // Live reports whether any run is queued or running.
 func (c *Core) Live() bool { return c.live.any() }
 
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
 func now() time.Time { return time.Now().UTC() }

@@ -16,12 +16,6 @@ var _ caisson.Workspaces = (*Service)(nil)
 // errUnchanged cancels an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// scope returns the scope that the caller in ctx may access.
-func scope(ctx context.Context) (caisson.Scope, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), err
-}
-
 // GetWorkspace implements [caisson.Workspaces].
 func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, err := g.get(ctx, ref)
@@ -33,7 +27,7 @@ func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Worksp
 
 // get returns a workspace of the caller's account from the store.
 func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +36,7 @@ func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, erro
 
 // ListWorkspaces implements [caisson.Workspaces].
 func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -163,7 +157,7 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 
 // ListReceipts implements [caisson.Workspaces].
 func (g *Service) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.SyncReceipt, bool, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -172,7 +166,7 @@ func (g *Service) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) (
 
 // GetReceipt implements [caisson.Workspaces].
 func (g *Service) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
