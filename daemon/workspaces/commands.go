@@ -38,7 +38,7 @@ type refusal struct {
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
 func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
-	if len(s.c.Settings.Commands) == 0 || len(plan.Steps) == 0 {
+	if len(s.c.cfg.Settings.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
 	}
 	if err := plan.Validate(); err != nil {
@@ -58,7 +58,7 @@ func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, 
 		}
 	}
 	var ran []string
-	for _, cmd := range s.c.Settings.Commands {
+	for _, cmd := range s.c.cfg.Settings.Commands {
 		err := s.runCommand(ctx, plan, cmd)
 		if err != nil && ctx.Err() != nil {
 			return nil, err // the sync was cancelled, which is not a result of the check
@@ -100,7 +100,7 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 			no.Changes[x.Change.Path] = x.Change.Hash
 		}
 	}
-	s.c.event(ctx, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
+	publish(ctx, s.c.cfg.Events, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
 	err := caisson.Wrap(cause, caisson.Denied, "nothing was applied: %s", message)
 	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
@@ -154,8 +154,8 @@ func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) 
 // withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
 // slot is free, it calls not instead.
 func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error {
-	<-s.c.jobSlots
-	defer func() { s.c.jobSlots <- struct{}{} }()
+	<-s.c.layerFiles.jobSlots
+	defer func() { s.c.layerFiles.jobSlots <- struct{}{} }()
 	select {
 	case s.c.trials.slots <- struct{}{}:
 	case <-ctx.Done():

@@ -46,7 +46,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	if err != nil {
 		return nil, err
 	}
-	account, err := l.c.Store.Accounts().Ensure(ctx, sb.Account)
+	account, err := l.c.cfg.Store.Accounts().Ensure(ctx, sb.Account)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	if sb.Assigned != nil {
 		w.Run, w.Agent = sb.Assigned.Run, sb.Assigned.Agent
 	}
-	release, err := l.c.lock(ctx, w.ID)
+	release, err := l.c.layerFiles.lock(ctx, w.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +80,9 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 		}
 	}
 	back.Push(func() error { // it may not be in the store
-		return caisson.IgnoreNotFound(l.c.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
+		return caisson.IgnoreNotFound(l.c.cfg.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
 	})
-	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
+	if err := l.c.cfg.Store.Workspaces().Insert(ctx, w); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -90,7 +90,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 		l.c.layerFiles.deferBase(w)
 		l.c.secretSearch.schedule(w)
 	}
-	l.c.event(ctx, w, "workspace.created", map[string]string{
+	publish(ctx, l.c.cfg.Events, w, "workspace.created", map[string]string{
 		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
 	return w, nil
@@ -179,7 +179,7 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	if t := l.c.trials.find(id); t != nil {
 		return l.c.layerFiles.mount(t.w)
 	}
-	w, err := l.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := l.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return m, err
 	}
@@ -202,7 +202,7 @@ func (l *Layers) OpenUpper(id caisson.ID) (*os.File, error) {
 }
 
 // mount opens the mount of a sandbox's workspace.
-func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
+func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
 		if err != nil {
@@ -211,7 +211,7 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 		}
 	}()
 	m = caisson.RuntimeMount{
-		Source: opened.add(c.layerFiles.openSource(w, unix.O_PATH)), Target: w.Target,
+		Source: opened.add(c.openSource(w, unix.O_PATH)), Target: w.Target,
 		Writable: w.Kind == caisson.WorkspaceDirect,
 	}
 	if opened.err != nil || m.Writable {
@@ -222,7 +222,7 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
 	}
-	if o.Hide, err = hidesIn(w, c.Settings.HiddenPatterns(), o.Show); err != nil {
+	if o.Hide, err = hidesIn(w, c.hidden, o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(baseline.DefaultShown(), o.Show...)
@@ -234,16 +234,16 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 }
 
 // openSource opens the lower directory of the workspace of w: the host directory, or a copy. flags are additional flags.
-func (c layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
+func (c *layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), flags)
 	}
-	return c.openHost(w, flags)
+	return openHost(w, flags)
 }
 
 // openHost opens the host directory of a workspace. Returns Conflict if it is not the same directory, or has another
 // owner. flags are additional flags.
-func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
+func openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	f, err := hostdir.Dir{Path: w.HostPath, Device: w.Device, Inode: w.Inode}.Open(flags)
 	switch {
 	case errors.Is(err, hostdir.ErrRemoved):

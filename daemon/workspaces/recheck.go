@@ -17,7 +17,7 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	}
 	for i, hunks := range p.parts {
 		x := &p.review.Changes[i]
-		step, err := compare.RunPart(ctx, s.c.Jobs, s.host, s.frozen, x.Steps[0], hunks)
+		step, err := compare.RunPart(ctx, s.c.cfg.Jobs, s.host, s.frozen, x.Steps[0], hunks)
 		if err != nil {
 			return err
 		}

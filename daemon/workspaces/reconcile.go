@@ -25,13 +25,13 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			return
 		}
 		if err := c.removals.mergeOld(w); err != nil && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
+			c.cfg.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
 		}
 		if err := c.syncs.recoverAt(ctx, w); err != nil && ctx.Err() == nil {
-			c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
+			c.cfg.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
 		}
 		if w.State == caisson.WorkspaceLive {
-			if _, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
+			if _, err := c.cfg.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
 				resting = append(resting, w)
 			}
 		}
@@ -40,14 +40,14 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		return err
 	}
 	for _, w := range gone {
-		c.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
-		if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), w.ID); err != nil {
+		c.cfg.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
+		if err := c.cfg.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), w.ID); err != nil {
 			return err
 		}
 	}
 	for _, w := range resting {
 		if err := c.Layers().Detach(ctx, w.ID); err != nil {
-			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be detached", "workspace", w.ID, "err", err)
+			c.cfg.Log.ErrorContext(ctx, "a workspace without a sandbox could not be detached", "workspace", w.ID, "err", err)
 		}
 	}
 	return c.reconcileDirs(ctx, known)
@@ -58,7 +58,7 @@ func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
 	entries, err := os.ReadDir(string(c.directory))
 	for _, e := range entries {
 		if !known[e.Name()] {
-			c.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
+			c.cfg.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
 			err = errors.Join(err, removeTree(c.dir(caisson.ID(e.Name()))))
 		}
 	}

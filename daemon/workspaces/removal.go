@@ -158,7 +158,7 @@ func lostFiles(steps []gate.Step) (n int64) {
 // holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
 // than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
 // this in small steps too, removals count until a person removes something.
-func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
+func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
 		return err
@@ -201,8 +201,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	if err != nil || !fresh {
 		return err
 	}
-	s.c.Log.WarnContext(ctx, "removals are not applied automatically", "workspace", s.w.ID, "reason", r.Held)
-	s.c.event(ctx, s.w, "sync.held", map[string]string{"by": s.by, "reason": r.Held})
+	s.c.cfg.Log.WarnContext(ctx, "removals are not applied automatically", "workspace", s.w.ID, "reason", r.Held)
+	publish(ctx, s.c.cfg.Events, s.w, "sync.held", map[string]string{"by": s.by, "reason": r.Held})
 	return nil
 }
 

@@ -31,7 +31,7 @@ func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, erro
 	if err != nil {
 		return nil, err
 	}
-	return g.c.Store.Workspaces().Get(ctx, in, ref)
+	return g.c.cfg.Store.Workspaces().Get(ctx, in, ref)
 }
 
 // ListWorkspaces implements [caisson.Workspaces].
@@ -40,7 +40,7 @@ func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter)
 	if err != nil {
 		return nil, false, err
 	}
-	return g.c.Store.Workspaces().List(ctx, in, f)
+	return g.c.cfg.Store.Workspaces().List(ctx, in, f)
 }
 
 // hold finds a workspace of the caller's account, and locks it. Returns Conflict if it has no layers.
@@ -48,7 +48,7 @@ func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, r
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
 	}
-	if release, err = g.c.lock(ctx, w.ID); err != nil {
+	if release, err = g.c.layerFiles.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
 	// It may have changed, or may have been removed, while waiting for the lock.
@@ -88,7 +88,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 	if err := g.c.reviews.forgetAll(w.ID); err != nil {
 		return nil, err
 	}
-	w, err = g.c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+	w, err = g.c.cfg.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		w.Changes = 0
 		if w.State == caisson.WorkspaceDetached {
 			w.State = caisson.WorkspaceSettled
@@ -96,7 +96,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 		return nil
 	})
 	if err == nil {
-		g.c.event(ctx, w, "workspace.reset", nil)
+		publish(ctx, g.c.cfg.Events, w, "workspace.reset", nil)
 	}
 	return w, err
 }
@@ -108,7 +108,7 @@ func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what strin
 	if err != nil || w.State != caisson.WorkspaceLive {
 		return wake, err
 	}
-	running, err := c.UsesLayers(ctx, w.Sandbox)
+	running, err := c.cfg.UsesLayers(ctx, w.Sandbox)
 	switch {
 	case err != nil && caisson.KindOf(err) == caisson.NotFound:
 		return wake, nil
@@ -133,12 +133,12 @@ func (g *Service) RemoveWorkspace(ctx context.Context, ref string) error {
 // remove deletes a workspace whose sandbox was removed. An incomplete sync is completed or rolled back first, because
 // its original files exist nowhere else.
 func (c *Core) remove(ctx context.Context, id caisson.ID) error {
-	release, err := c.lock(ctx, id)
+	release, err := c.layerFiles.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer release()
-	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
@@ -148,10 +148,10 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 	if err := c.syncs.recoverAt(ctx, w); err != nil {
 		return err
 	}
-	if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
+	if err := c.cfg.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
 		return err
 	}
-	c.event(ctx, w, "workspace.removed", nil)
+	publish(ctx, c.cfg.Events, w, "workspace.removed", nil)
 	return removeTree(c.dir(id))
 }
 
@@ -161,7 +161,7 @@ func (g *Service) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) (
 	if err != nil {
 		return nil, false, err
 	}
-	return g.c.Store.Workspaces().ListReceipts(ctx, in, f)
+	return g.c.cfg.Store.Workspaces().ListReceipts(ctx, in, f)
 }
 
 // GetReceipt implements [caisson.Workspaces].
@@ -170,5 +170,5 @@ func (g *Service) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncR
 	if err != nil {
 		return nil, err
 	}
-	return g.c.Store.Workspaces().GetReceipt(ctx, in, id)
+	return g.c.cfg.Store.Workspaces().GetReceipt(ctx, in, id)
 }

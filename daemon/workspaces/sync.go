@@ -39,7 +39,7 @@ func (g *Service) Sync(ctx context.Context, ref string, req caisson.SyncRequest)
 		}
 		defer wake()
 	}
-	host, err := g.c.syncs.openGiven(ctx, w, req.Directory)
+	host, err := openGiven(ctx, w, req.Directory)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func validateSync(req *caisson.SyncRequest) error {
 }
 
 // openGiven returns the directory that came with a request, or an error if it is not that of w.
-func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
+func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
 	case err != nil:

@@ -75,7 +75,7 @@ func (t *trials) end(ended *trial) error {
 
 // createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
 func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, err error) {
-	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
+	account, err := s.c.cfg.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) erro
 	if opened.err != nil {
 		return opened.err
 	}
-	return apply.RunLayer(ctx, s.c.Jobs, manifest, s.frozen, upper, plan)
+	return apply.RunLayer(ctx, s.c.cfg.Jobs, manifest, s.frozen, upper, plan)
 }
 
 // removeTimeout is the timeout for removing the sandbox of a command.
@@ -143,7 +143,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if rerr := s.c.sandboxes.Lifecycle.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
-			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
+			s.c.cfg.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
 			return
 		}
 		err = errors.Join(err, s.c.trials.end(t))
@@ -170,13 +170,13 @@ func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateReque
 func (c *Core) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
 	next := func(f *caisson.Filter, sb *caisson.Sandbox) { f.After = sb.ID }
-	for sb, err := range caisson.All(ctx, c.Store.Sandboxes().List, caisson.AllAccounts(), f, next) {
+	for sb, err := range caisson.All(ctx, c.cfg.Store.Sandboxes().List, caisson.AllAccounts(), f, next) {
 		if err != nil {
 			return err
 		}
 		owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
 		if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
-			c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
+			c.cfg.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}
 	return nil
