@@ -140,29 +140,22 @@ func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	return now().Sub(no.At) < wait, nil
 }
 
-// runCommand runs one command. Returns Denied with the reason if it fails.
+// runCommand runs one command. Returns Denied with the reason if it fails. It takes long, so it holds a trial slot instead of the
+// caller's job slot.
 func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) error {
 	t, err := s.createTrial(ctx, plan)
 	if err != nil {
 		return err
 	}
-	return s.withTrialSlot(ctx, func() error {
-		return s.inSandbox(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
-	}, func() error { return s.c.trials.end(t) })
-}
-
-// withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
-// slot is free, it calls not instead.
-func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error {
 	<-s.c.layerFiles.jobSlots
 	defer func() { s.c.layerFiles.jobSlots <- struct{}{} }()
 	select {
 	case s.c.trials.slots <- struct{}{}:
+		defer func() { <-s.c.trials.slots }()
+		return s.inSandbox(ctx, t, cmd)
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), not())
+		return errors.Join(context.Cause(ctx), s.c.trials.end(t))
 	}
-	defer func() { <-s.c.trials.slots }()
-	return do()
 }
 
 // watch runs a command in its sandbox and waits for its end.
@@ -176,7 +169,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	if err != nil {
 		return err
 	}
-	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have exited
+	out := &outputTail{kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }} // it may have exited
 	whole := out.drain(p.Stdout(), p.Stderr())
 	status, err := p.Wait(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

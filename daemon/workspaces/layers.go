@@ -98,32 +98,11 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 
 // normalize fills in the defaults of req, and returns an Invalid error if req is invalid.
 func normalize(req *caisson.WorkspaceRequest) error {
-	switch {
-	case req.Mode == caisson.SyncUnsafe && req.Kind == "":
-		req.Kind = caisson.WorkspaceDirect
-	case req.Kind == "":
-		req.Kind = caisson.WorkspaceOverlay
-	}
-	switch {
-	case req.Kind == caisson.WorkspaceDirect && req.Mode == "":
-		req.Mode = caisson.SyncUnsafe
-	case req.Mode == "":
-		req.Mode = caisson.SyncSecure
+	if err := req.DefaultKind(); err != nil {
+		return err
 	}
 	req.Target = cmp.Or(req.Target, defaultTarget)
-	switch req.Kind {
-	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
-	default:
-		return caisson.Invalidf("workspace.kind", "%.20q is not one of overlay, copy, direct", req.Kind)
-	}
-	switch req.Mode {
-	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
-	default:
-		return caisson.Invalidf("workspace.mode", "%.20q is not one of secure, yolo, yolo-unsafe", req.Mode)
-	}
 	switch {
-	case (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe):
-		return caisson.Invalidf("workspace.mode", "yolo-unsafe requires kind direct, and direct requires yolo-unsafe")
 	case req.Source == "" || len(req.Source) > 4096 || !utf8.ValidString(req.Source):
 		return caisson.Invalidf("workspace.source", "must say in UTF-8 what the directory is called")
 	case !path.IsAbs(req.Target) || path.Clean(req.Target) != req.Target || req.Target == "/" || len(req.Target) > 4096 ||

@@ -126,9 +126,9 @@ func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) erro
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
-// inSandbox creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
-// is removed when its hard TTL expires, or by the next daemon.
-func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
+// inSandbox runs a command in a sandbox for a trial, and removes both before it returns; if that fails, the sandbox is removed when
+// its hard TTL expires, or by the next daemon.
+func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
 	req, err := s.sandboxRequest(t, cmd)
@@ -148,7 +148,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 		}
 		err = errors.Join(err, s.c.trials.end(t))
 	}()
-	return do(ctx, sb)
+	return s.watch(ctx, sb, t, cmd)
 }
 
 func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
