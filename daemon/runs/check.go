@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -180,13 +181,8 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 }
 
 // withoutWarm returns the models that runs can use: all but that of warm-ups.
-func withoutWarm(models []caisson.GatewayModel) (list []caisson.GatewayModel) {
-	for _, m := range models {
-		if m.Alias != WarmModel {
-			list = append(list, m)
-		}
-	}
-	return list
+func withoutWarm(models []caisson.GatewayModel) []caisson.GatewayModel {
+	return slices.DeleteFunc(slices.Clone(models), func(m caisson.GatewayModel) bool { return m.Alias == WarmModel })
 }
 
 // warnModels reports, before work that takes long, that no run of an agent could call a model that it needs.
@@ -211,8 +207,8 @@ type inspection struct {
 const maxTree = 64 << 20
 
 // Tree implements [Inspection].
-func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
-	r, err := i.files.ReadTree(ctx, string(i.box), path)
+func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
+	r, err := i.files.ReadTree(ctx, string(i.box), name)
 	if err != nil {
 		return nil, err
 	}
@@ -222,24 +218,19 @@ func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	if b.Len() > maxTree {
-		return nil, caisson.Errorf(caisson.Exhausted, "%s is larger than %d MiB", path, maxTree>>20)
+		return nil, caisson.Errorf(caisson.Exhausted, "%s is larger than %d MiB", name, maxTree>>20)
 	}
 	return b.Bytes(), nil
 }
 
 // Has implements [Inspection].
 func (i inspection) Has(ctx context.Context, program string) (bool, error) {
-	if strings.HasPrefix(program, "/") {
-		_, err := i.files.StatFile(ctx, string(i.box), program)
-		if caisson.KindOf(err) == caisson.NotFound {
-			return false, nil
-		}
-		return err == nil, err
+	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"}
+	if path.IsAbs(program) {
+		dirs = []string{"/"}
 	}
-	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"} {
-		switch _, err := i.files.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
-		case caisson.NotFound:
-		default:
+	for _, dir := range dirs {
+		if _, err := i.files.StatFile(ctx, string(i.box), path.Join(dir, program)); caisson.KindOf(err) != caisson.NotFound {
 			return err == nil, err
 		}
 	}

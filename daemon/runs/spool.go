@@ -288,18 +288,15 @@ func (d *directories) reconcile(ctx context.Context) error {
 	}
 	for _, name := range names {
 		id := caisson.ID(name)
-		switch r, err := d.runs.Get(ctx, caisson.AllAccounts(), id); {
+		r, err := d.runs.Get(ctx, caisson.AllAccounts(), id)
+		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
 			err = d.removeDir(id)
-			if err != nil {
-				return err
-			}
-		case err != nil:
+		case err == nil && r.State == caisson.RunSucceeded:
+			err = d.removeArchives(id)
+		}
+		if err != nil {
 			return err
-		case r.State == caisson.RunSucceeded:
-			if err := d.removeArchives(id); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
