@@ -38,6 +38,13 @@ type Garbage struct {
 	Name string `json:"name"`
 }
 
+// The values of Status of a [Check] and of an [AgentCheck].
+const (
+	CheckOK      = "ok"
+	CheckWarning = "warning" // works with the limitation that Detail describes
+	CheckFailed  = "failed"  // does not work, or not safely
+)
+
 // A Check is the result of one check of the host.
 type Check struct {
 	Name   string `json:"name"`

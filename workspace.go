@@ -110,6 +110,37 @@ type WorkspaceRequest struct {
 	Directory Handle `json:"-"`
 }
 
+// DefaultKind fills in the kind and mode of a host directory. Changes without review must have been requested
+// explicitly, by the kind or the mode. It returns an Invalid error for kinds and modes that are unknown or do not fit together.
+func (r *WorkspaceRequest) DefaultKind() error {
+	if r.Kind == "" {
+		r.Kind = WorkspaceOverlay
+		if r.Mode == SyncUnsafe {
+			r.Kind = WorkspaceDirect
+		}
+	}
+	if r.Mode == "" {
+		r.Mode = SyncSecure
+		if r.Kind == WorkspaceDirect {
+			r.Mode = SyncUnsafe
+		}
+	}
+	switch r.Kind {
+	case WorkspaceOverlay, WorkspaceCopy, WorkspaceDirect:
+	default:
+		return Invalidf("workspace.kind", "%.70q is not overlay, copy, direct or volume", r.Kind)
+	}
+	switch r.Mode {
+	case SyncSecure, SyncYolo, SyncUnsafe:
+	default:
+		return Invalidf("workspace.mode", "%.70q is not secure, yolo or yolo-unsafe", r.Mode)
+	}
+	if (r.Kind == WorkspaceDirect) != (r.Mode == SyncUnsafe) {
+		return Invalidf("workspace.mode", "%s is not valid for a workspace of kind %s: yolo-unsafe requires kind direct, and direct requires yolo-unsafe", r.Mode, r.Kind)
+	}
+	return nil
+}
+
 // The kinds of a change.
 const (
 	ChangeAdded    = "added"

@@ -4,22 +4,20 @@ package events
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/notify"
 )
 
 // Hub appends events to a store and notifies the calls of Watch that wait for new events. It depends on no core and is
 // constructed before all of them.
 type Hub struct {
-	store caisson.EventStore
-	log   *slog.Logger
-	done  context.Context // cancelled by Close
-	stop  context.CancelFunc
-
-	mu   sync.Mutex
-	wake chan struct{} // closed and replaced whenever events have been stored; guarded by mu
+	store  caisson.EventStore
+	log    *slog.Logger
+	done   context.Context // cancelled by Close
+	stop   context.CancelFunc
+	stored notify.Notifier[struct{}] // notified whenever events have been stored
 }
 
 var (
@@ -32,7 +30,7 @@ func New(store caisson.EventStore, log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{store: store, log: log, wake: make(chan struct{})}
+	h := &Hub{store: store, log: log}
 	h.done, h.stop = context.WithCancel(context.Background())
 	return h
 }
@@ -61,10 +59,7 @@ func (h *Hub) PublishAll(ctx context.Context, list []*caisson.Event) {
 		h.log.ErrorContext(ctx, "events could not be stored", "event", e.Type, "subject", e.Subject, "count", len(list), "err", err)
 		return
 	}
-	h.mu.Lock()
-	close(h.wake)
-	h.wake = make(chan struct{})
-	h.mu.Unlock()
+	h.stored.Notify(struct{}{})
 }
 
 // page is the maximum number of events that Watch reads from the store at once.
@@ -85,39 +80,11 @@ func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 			return nil, caisson.Errorf(caisson.NotFound, "there are no events about %.80q", subject)
 		}
 	}
-	out := make(chan caisson.Event)
-	go func() {
-		defer close(out)
-		for {
-			// The channel is read before the store: it is closed when events are stored that the read of the store misses.
-			h.mu.Lock()
-			wake := h.wake
-			h.mu.Unlock()
-			list, err := h.store.After(ctx, caisson.In(caller.Account), subject, after, page)
-			if err != nil {
-				return
-			}
-			for _, e := range list {
-				select {
-				case out <- e:
-					after = e.Seq
-				case <-ctx.Done():
-					return
-				case <-h.done.Done():
-					return
-				}
-			}
-			if len(list) > 0 {
-				continue
-			}
-			select {
-			case <-wake:
-			case <-ctx.Done():
-				return
-			case <-h.done.Done():
-				return
-			}
+	return notify.Follow(ctx, h.done.Done(), &h.stored, struct{}{}, func() ([]caisson.Event, error) {
+		list, err := h.store.After(ctx, caisson.In(caller.Account), subject, after, page)
+		if n := len(list); n > 0 {
+			after = list[n-1].Seq
 		}
-	}()
-	return out, nil
+		return list, err
+	}), nil
 }

@@ -15,22 +15,7 @@ type deliveries struct{ caisson.DeliveryStore }
 // each yields the deliveries in scope that f selects, the newest first. After an error it yields no more.
 func (s deliveries) each(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) iter.Seq2[*caisson.Delivery, error] {
 	f.Limit = 1000
-	return func(yield func(*caisson.Delivery, error) bool) {
-		for more := true; more; {
-			var page []*caisson.Delivery
-			var err error
-			if page, more, err = s.List(ctx, in, f); err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, d := range page {
-				f.Before = d.ID
-				if !yield(d, nil) {
-					return
-				}
-			}
-		}
-	}
+	return caisson.All(ctx, s.List, in, f, func(f *caisson.DeliveryFilter, d *caisson.Delivery) { f.Before = d.ID })
 }
 
 // last returns the newest delivery of a repository for which match returns true; nil if there is none.
@@ -68,7 +53,7 @@ func setDropped(d *caisson.Delivery, sending bool) {
 
 // GetDelivery implements [caisson.Repos].
 func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +62,7 @@ func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Deliver
 
 // ListDeliveries implements [caisson.Repos].
 func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -86,7 +71,7 @@ func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) 
 
 // RetryDelivery implements [caisson.Repos].
 func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +101,7 @@ var errSending = errors.New("it is being sent")
 
 // DropDelivery implements [caisson.Repos].
 func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

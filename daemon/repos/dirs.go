@@ -70,15 +70,10 @@ func (d *directories) create(account, repo string) error {
 	return nil
 }
 
-// owner returns an account, and makes it if it is new. Its directories belong to its first uid.
-func (d *directories) owner(ctx context.Context, account string) (*caisson.Account, error) {
-	return d.accounts.Ensure(ctx, account)
-}
-
-// fill makes a directory that belongs to the account, calls write to fill it, and renames it to name if that succeeds. The caller
-// must hold the repository's lock.
+// fill makes a directory that belongs to the account's first uid, calls write to fill it, and renames it to name if that succeeds.
+// The caller must hold the repository's lock.
 func (d *directories) fill(ctx context.Context, account, repo string, write func(*os.File) error, name ...string) (err error) {
-	owner, err := d.owner(ctx, account)
+	owner, err := d.accounts.Ensure(ctx, account)
 	if err != nil {
 		return err
 	}

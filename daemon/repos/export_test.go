@@ -2,16 +2,8 @@ package repos
 
 import "github.com/caisson-dev/caisson"
 
-// Watched returns how many calls wait for deliveries.
-func (c *Core) Watched() (n int) {
-	w := c.queue.notifier
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, of := range w.waiting {
-		n += len(of)
-	}
-	return n
-}
+// Watched returns how many deliveries calls wait for.
+func (c *Core) Watched() int { return c.queue.notifier.Len() }
 
 // Busy returns how many streams and attempts are under way.
 func (c *Core) Busy() int {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -120,11 +119,8 @@ func (s *grants) remove(g *grant) error {
 	store := s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	s.changes.Lock()
 	s.drop(g)
-	err := os.Remove(store + ".json")
+	err := os.RemoveAll(store + ".json")
 	s.changes.Unlock()
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
 	return errors.Join(err, os.RemoveAll(store))
 }
 

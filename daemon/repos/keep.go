@@ -26,20 +26,6 @@ type keeper struct {
 	log        *slog.Logger
 }
 
-// run calls housekeep at intervals until ctx ends.
-func (k *keeper) run(ctx context.Context) {
-	tick := time.NewTicker(k.interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			k.housekeep(ctx)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // reconcile removes directories that an earlier daemon has left incomplete, and loads the grants.
 func (k *keeper) reconcile(ctx context.Context) error {
 	list, err := k.dirs.all()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
+	"github.com/caisson-dev/caisson/internal/notify"
 	"github.com/caisson-dev/caisson/job/forge"
 )
 
@@ -24,7 +25,8 @@ const (
 type queue struct {
 	deliveries deliveries
 	sender     *sender
-	notifier   *notifier
+	notifier   notify.Notifier[caisson.ID]
+	settled    func(ctx context.Context, d *caisson.Delivery) // see Config.Settled
 	background *background.Group
 	events     caisson.Publisher
 	settings   Settings
@@ -283,15 +285,21 @@ func (q *queue) interrupt(ctx context.Context, id caisson.ID) error {
 	}
 }
 
-// notify wakes the calls of await for a delivery that has changed.
-func (q *queue) notify(ctx context.Context, d *caisson.Delivery) { q.notifier.notify(ctx, d) }
+// notify wakes the calls of await for a delivery that has changed, and calls settled.
+func (q *queue) notify(ctx context.Context, d *caisson.Delivery) {
+	q.notifier.Notify(d.ID)
+	if q.settled != nil {
+		q.settled(ctx, d)
+	}
+}
 
 // await implements [caisson.Relay.Await].
 func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*caisson.Delivery, error) {
 	timeout := time.After(most)
+	next, stop := q.notifier.Watch(id)
+	defer stop()
 	for {
-		changed, cancel := q.notifier.watch(id)
-		defer cancel() // one for each change, of which there are few
+		changed := next()
 		d, err := q.deliveries.Get(ctx, caisson.AllAccounts(), string(id))
 		if err != nil || d.State.Ended() {
 			return d, err
@@ -305,43 +313,5 @@ func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*
 		case <-q.background.Context().Done():
 			return d, nil
 		}
-	}
-}
-
-// A notifier wakes the calls that wait for a change of a delivery.
-type notifier struct {
-	settled func(ctx context.Context, d *caisson.Delivery) // called by notify with each delivery; may be nil
-
-	mu      sync.Mutex
-	waiting map[caisson.ID][]chan struct{} // channels by delivery, closed when the delivery changes; guarded by mu
-}
-
-// watch returns a channel that is closed when a delivery changes. The caller must call cancel when it no longer waits.
-func (n *notifier) watch(id caisson.ID) (changed chan struct{}, cancel func()) {
-	changed = make(chan struct{})
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.waiting[id] = append(n.waiting[id], changed)
-	return changed, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.waiting[id] = slices.DeleteFunc(n.waiting[id], func(w chan struct{}) bool { return w == changed })
-		if len(n.waiting[id]) == 0 {
-			delete(n.waiting, id)
-		}
-	}
-}
-
-// notify closes the channels that watch d.
-func (n *notifier) notify(ctx context.Context, d *caisson.Delivery) {
-	n.mu.Lock()
-	waiting := n.waiting[d.ID]
-	delete(n.waiting, d.ID)
-	n.mu.Unlock()
-	for _, w := range waiting {
-		close(w)
-	}
-	if n.settled != nil {
-		n.settled(ctx, d)
 	}
 }

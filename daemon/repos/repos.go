@@ -169,7 +169,7 @@ func New(cfg Config) (*Core, error) {
 		keeper: keeper, inSandbox: inSandbox, events: cfg.Events,
 	}
 	queue := &queue{
-		deliveries: deliveries, notifier: &notifier{settled: cfg.Settled, waiting: map[caisson.ID][]chan struct{}{}}, background: background,
+		deliveries: deliveries, settled: cfg.Settled, background: background,
 		sender: &sender{repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes},
 		events: cfg.Events, settings: settings, log: cfg.Log,
 		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
@@ -202,7 +202,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 // Run sends deliveries and removes unused stores and views until ctx ends. Call it after Reconcile.
 func (c *Core) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.keeper.run(ctx) })
+	wg.Go(func() { background.Every(ctx, c.keeper.interval, c.keeper.housekeep) })
 	c.queue.run(ctx)
 	wg.Wait()
 	return nil

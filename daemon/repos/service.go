@@ -33,17 +33,11 @@ type Service struct {
 
 var _ caisson.Repos = (*Service)(nil)
 
-// scope returns the caller in ctx and the scope of its account.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
 var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // AddRepo implements [caisson.Repos].
 func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, error) {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +58,7 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	} else if len(list) >= maxRepos {
 		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d repositories, the most that it may have; remove some", len(list))
 	}
-	if _, err := s.dirs.owner(ctx, r.Account); err != nil {
+	if _, err := s.dirs.accounts.Ensure(ctx, r.Account); err != nil {
 		return nil, err
 	}
 	if err := s.repos.Insert(ctx, &r); err != nil {
@@ -123,7 +117,7 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 
 // GetRepo implements [caisson.Repos].
 func (s *Service) GetRepo(ctx context.Context, name string) (*caisson.Repo, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +126,7 @@ func (s *Service) GetRepo(ctx context.Context, name string) (*caisson.Repo, erro
 
 // ListRepos implements [caisson.Repos].
 func (s *Service) ListRepos(ctx context.Context) ([]*caisson.Repo, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +156,7 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 
 // FetchRepo implements [caisson.Repos].
 func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error) {
-	_, caller, err := scope(ctx)
+	_, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +165,7 @@ func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, er
 
 // RemoveRepo implements [caisson.Repos].
 func (s *Service) RemoveRepo(ctx context.Context, name string) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -202,7 +196,7 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 
 // GrantRepo implements [caisson.Repos].
 func (s *Service) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +214,7 @@ func (s *Service) GrantRepo(ctx context.Context, sandbox string, req caisson.Rep
 
 // DeliverRepo implements [caisson.Repos].
 func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -69,12 +70,8 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 
 // templateStatus fills in the state of the template and the warm snapshot of an agent, which full is with its recipe.
 func (s *Agents) templateStatus(ctx context.Context, account string, a, full *caisson.Agent) error {
-	name := full.Template
 	want := templateOf(full)
-	if name == "" {
-		name = want.Name
-	}
-	t, err := s.templates.GetTemplate(ctx, name)
+	t, err := s.templates.GetTemplate(ctx, cmp.Or(full.Template, want.Name))
 	if caisson.KindOf(err) == caisson.NotFound {
 		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
 		return nil
@@ -130,7 +127,7 @@ func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent,
 
 // RemoveAgent implements [caisson.Agents]. It also removes the agent's warm snapshots and its template; its runs stay.
 func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
-	_, caller, err := scope(ctx)
+	_, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,10 +138,7 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	if err := s.snapshots.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}
-	if err := s.templates.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		return err
-	}
-	return nil
+	return caisson.IgnoreNotFound(s.templates.RemoveTemplate(ctx, templatePrefix+id))
 }
 
 // BuildAgent implements [caisson.Agents].

@@ -44,11 +44,11 @@ func TestCheckFile(t *testing.T) {
 		SubAgents: []string{"*", "worker", "nonesuch"}, Setup: []caisson.SetupStep{{}},
 	}
 	want := "names 0 models, 2 directories of skills, 2 tools, 3 sub-agents, 0 personas and 1 set-up step"
-	if got := countNamed(a); got.Detail != want || got.Status != checkOK {
+	if got := countNamed(a); got.Detail != want || got.Status != caisson.CheckOK {
 		t.Errorf("%+v, want %s", got, want)
 	}
 	list := checkSubAgents(a, []*caisson.Agent{{ID: "worker"}})
-	if len(list) != 1 || list[0].Subject != "sub-agent nonesuch" || list[0].Status != checkFailed {
+	if len(list) != 1 || list[0].Subject != "sub-agent nonesuch" || list[0].Status != caisson.CheckFailed {
 		t.Errorf("%+v", list)
 	}
 }

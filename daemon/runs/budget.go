@@ -20,8 +20,7 @@ func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	}
 	key := budgetKey(r.ID)
 	// Each attempt has the full limits.
-	err := b.ledger.DeleteBudget(ctx, caisson.In(r.Account), key)
-	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(b.ledger.DeleteBudget(ctx, caisson.In(r.Account), key)); err != nil {
 		return err
 	}
 	budget := &caisson.Budget{Key: key, Account: r.Account, Limits: limits, CreatedAt: now()}

@@ -71,10 +71,7 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 		return nil, err
 	}
 	defer func() {
-		rerr := c.lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID))
-		if caisson.KindOf(rerr) != caisson.NotFound {
-			err = errors.Join(err, rerr)
-		}
+		err = errors.Join(err, caisson.IgnoreNotFound(c.lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID))))
 	}()
 	models, err := c.services.usable(ctx, a)
 	if err != nil {

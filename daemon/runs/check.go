@@ -5,18 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/agent"
-)
-
-// Values of AgentCheck.Status.
-const (
-	checkOK      = "ok"
-	checkWarning = "warning"
-	checkFailed  = "failed"
 )
 
 // CheckAgent implements [caisson.Agents]. It builds nothing: what is in the root file system is checked if that is built.
@@ -43,13 +37,13 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	if a.Template != "" {
 		if _, err := s.templates.GetTemplate(ctx, a.Template); err != nil {
 			return append(list, caisson.AgentCheck{
-				Subject: "template", Status: checkFailed, Detail: caisson.MessageOf(err), Remedy: "correct template in the agent's file, or create it",
+				Subject: "template", Status: caisson.CheckFailed, Detail: caisson.MessageOf(err), Remedy: "correct template in the agent's file, or create it",
 			}), nil
 		}
 	}
 	if !stored.Status.Built {
 		return append(list, caisson.AgentCheck{
-			Subject: "template", Status: checkWarning, Detail: "is not built, so the programs and skills in it are not checked", Remedy: "caisson agent build " + id,
+			Subject: "template", Status: caisson.CheckWarning, Detail: "is not built, so the programs and skills in it are not checked", Remedy: "caisson agent build " + id,
 		}), nil
 	}
 	inside, err := s.checkTemplate(ctx, a)
@@ -61,10 +55,10 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 	template, err := s.builder.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
 		return append(list, caisson.AgentCheck{
-			Subject: "template", Status: checkFailed, Detail: caisson.MessageOf(err), Remedy: "fix its setup, then: caisson agent build " + a.ID,
+			Subject: "template", Status: caisson.CheckFailed, Detail: caisson.MessageOf(err), Remedy: "fix its setup, then: caisson agent build " + a.ID,
 		}), nil
 	}
-	list = append(list, caisson.AgentCheck{Subject: "template", Status: checkOK, Detail: template.name + " is ready"})
+	list = append(list, caisson.AgentCheck{Subject: "template", Status: caisson.CheckOK, Detail: template.name + " is ready"})
 	req := template.create(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
@@ -79,20 +73,20 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 	}()
 	in := inspection{s.files, box.ID}
 	if len(a.Command) > 0 {
-		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: checkOK, Detail: "is installed"}
+		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: caisson.CheckOK, Detail: "is installed"}
 		if ok, err := in.Has(ctx, a.Command[0]); err != nil {
 			return nil, err
 		} else if !ok {
-			c.Status, c.Detail, c.Remedy = checkFailed, "is not in the template", "install it in a set-up step, or choose another image"
+			c.Status, c.Detail, c.Remedy = caisson.CheckFailed, "is not in the template", "install it in a set-up step, or choose another image"
 		}
 		list = append(list, c)
 	}
 	if usesWarmSnapshot(a) {
-		c := caisson.AgentCheck{Subject: "warm snapshot", Status: checkOK, Detail: "runs fork it"}
+		c := caisson.AgentCheck{Subject: "warm snapshot", Status: caisson.CheckOK, Detail: "runs fork it"}
 		if snap, err := s.snapshots.current(ctx, a, template); err != nil {
 			return nil, err
 		} else if snap == nil {
-			c.Status, c.Detail, c.Remedy = checkWarning, "there is none; runs start cold", "caisson agent warm "+a.ID
+			c.Status, c.Detail, c.Remedy = caisson.CheckWarning, "there is none; runs start cold", "caisson agent warm "+a.ID
 		}
 		list = append(list, c)
 	}
@@ -118,7 +112,7 @@ func countNamed(a *caisson.Agent) caisson.AgentCheck {
 	if slices.Equal(a.Models, []string{agent.NoModels}) {
 		modelsNamed = 0
 	}
-	return caisson.AgentCheck{Subject: "file", Status: checkOK, Detail: "names " + strings.Join([]string{
+	return caisson.AgentCheck{Subject: "file", Status: caisson.CheckOK, Detail: "names " + strings.Join([]string{
 		count(modelsNamed, "model", "models"), count(len(a.Skills), "directory of skills", "directories of skills"),
 		count(len(a.Tools.Allow)+len(a.Tools.Deny), "tool", "tools"), count(len(a.SubAgents), "sub-agent", "sub-agents"),
 		count(len(a.Personas), "persona", "personas"),
@@ -130,7 +124,7 @@ func checkSubAgents(a *caisson.Agent, all []*caisson.Agent) (list []caisson.Agen
 	for _, id := range a.SubAgents {
 		if id != "*" && !slices.ContainsFunc(all, func(o *caisson.Agent) bool { return o.ID == id }) {
 			list = append(list, caisson.AgentCheck{
-				Subject: "sub-agent " + id, Status: checkFailed, Detail: "does not exist, so runs of it are refused",
+				Subject: "sub-agent " + id, Status: caisson.CheckFailed, Detail: "does not exist, so runs of it are refused",
 				Remedy: "correct subAgents in the agent's file, or add the agent; caisson agent ls lists the agents",
 			})
 		}
@@ -148,7 +142,7 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 	}
 	const remedy = "add it to models in the configuration; caisson model ls shows what there is"
 	if len(a.Models) == 0 && !usable {
-		c := caisson.AgentCheck{Subject: "models", Status: checkWarning, Detail: "there is no model that it can call", Remedy: remedy}
+		c := caisson.AgentCheck{Subject: "models", Status: caisson.CheckWarning, Detail: "there is no model that it can call", Remedy: remedy}
 		if err := agent.CheckModels(a, withoutWarm(models)); err != nil {
 			c.Detail = caisson.MessageOf(err)
 		}
@@ -160,33 +154,28 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 		switch {
 		case alias == agent.NoModels:
 		case !there:
-			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: checkWarning, Detail: "is not configured", Remedy: remedy})
+			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: caisson.CheckWarning, Detail: "is not configured", Remedy: remedy})
 		case !a.SupportsAPI(m.API()):
 			list = append(list, caisson.AgentCheck{
-				Subject: "model " + alias, Status: checkFailed, Detail: "uses an API that the agent does not support, so its runs are refused",
+				Subject: "model " + alias, Status: caisson.CheckFailed, Detail: "uses an API that the agent does not support, so its runs are refused",
 				Remedy: "remove it from models of the agent, or correct apis",
 			})
 		case m.Problem != "":
-			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: checkWarning, Detail: m.Problem, Remedy: remedy})
+			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: caisson.CheckWarning, Detail: m.Problem, Remedy: remedy})
 		default:
 			callable = append(callable, alias)
 		}
 	}
 	if len(callable) > 0 {
-		can := caisson.AgentCheck{Subject: "models", Status: checkOK, Detail: "can be called: " + strings.Join(callable, ", ")}
+		can := caisson.AgentCheck{Subject: "models", Status: caisson.CheckOK, Detail: "can be called: " + strings.Join(callable, ", ")}
 		list = append([]caisson.AgentCheck{can}, list...)
 	}
 	return list
 }
 
 // withoutWarm returns the models that runs can use: all but that of warm-ups.
-func withoutWarm(models []caisson.GatewayModel) (list []caisson.GatewayModel) {
-	for _, m := range models {
-		if m.Alias != WarmModel {
-			list = append(list, m)
-		}
-	}
-	return list
+func withoutWarm(models []caisson.GatewayModel) []caisson.GatewayModel {
+	return slices.DeleteFunc(slices.Clone(models), func(m caisson.GatewayModel) bool { return m.Alias == WarmModel })
 }
 
 // warnModels reports, before work that takes long, that no run of an agent could call a model that it needs.
@@ -211,8 +200,8 @@ type inspection struct {
 const maxTree = 64 << 20
 
 // Tree implements [Inspection].
-func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
-	r, err := i.files.ReadTree(ctx, string(i.box), path)
+func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
+	r, err := i.files.ReadTree(ctx, string(i.box), name)
 	if err != nil {
 		return nil, err
 	}
@@ -222,24 +211,19 @@ func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	if b.Len() > maxTree {
-		return nil, caisson.Errorf(caisson.Exhausted, "%s is larger than %d MiB", path, maxTree>>20)
+		return nil, caisson.Errorf(caisson.Exhausted, "%s is larger than %d MiB", name, maxTree>>20)
 	}
 	return b.Bytes(), nil
 }
 
 // Has implements [Inspection].
 func (i inspection) Has(ctx context.Context, program string) (bool, error) {
-	if strings.HasPrefix(program, "/") {
-		_, err := i.files.StatFile(ctx, string(i.box), program)
-		if caisson.KindOf(err) == caisson.NotFound {
-			return false, nil
-		}
-		return err == nil, err
+	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"}
+	if path.IsAbs(program) {
+		dirs = []string{"/"}
 	}
-	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"} {
-		switch _, err := i.files.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
-		case caisson.NotFound:
-		default:
+	for _, dir := range dirs {
+		if _, err := i.files.StatFile(ctx, string(i.box), path.Join(dir, program)); caisson.KindOf(err) != caisson.NotFound {
 			return err == nil, err
 		}
 	}

@@ -113,17 +113,20 @@ const (
 	maxShownOutput = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
 )
 
-// pids returns the processes in a sandbox.
-func (g *guestExec) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
-	list, err := g.processes.ListProcesses(ctx, string(box))
+// recordProcesses records which processes of a sandbox that is kept are not the agent's.
+func (g *guestExec) recordProcesses(ctx context.Context, x *attempt) error {
+	if x.box.removable {
+		return nil
+	}
+	list, err := g.processes.ListProcesses(ctx, string(x.box.sandbox.ID))
 	if err != nil {
-		return nil, err // not an empty set: all its processes would count as the agent's
+		return err // not an empty set: all its processes would count as the agent's
 	}
-	pids := make(map[int]bool, len(list))
+	x.box.pids = make(map[int]bool, len(list))
 	for _, p := range list {
-		pids[p.PID] = true
+		x.box.pids[p.PID] = true
 	}
-	return pids, nil
+	return nil
 }
 
 // execute runs a program in a sandbox, and returns an error if it fails.
@@ -164,7 +167,7 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 				continue
 			}
 			left++
-			if err := g.processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			if err := caisson.IgnoreNotFound(g.processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL))); err != nil {
 				return false, err
 			}
 		}

@@ -25,9 +25,7 @@ func (c *Core) Waiting(id string) int {
 
 // Watched returns how many runs are watched.
 func (c *Core) Watched() int {
-	c.streams.mu.Lock()
-	defer c.streams.mu.Unlock()
-	return len(c.streams.notifiers)
+	return c.streams.notifier.Len()
 }
 
 // Idle reports whether no work is in progress, including cleanups and warm snapshots.

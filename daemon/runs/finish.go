@@ -174,14 +174,11 @@ func endEvents(r *caisson.RunResult) []caisson.RunEvent {
 }
 
 func phaseText(list []caisson.Phase) string {
-	var b strings.Builder
+	texts := make([]string, len(list))
 	for i, p := range list {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		fmt.Fprintf(&b, "%s=%s", p.Name, time.Duration(p.Time).Round(time.Millisecond))
+		texts[i] = p.Name + "=" + time.Duration(p.Time).Round(time.Millisecond).String()
 	}
-	return b.String()
+	return strings.Join(texts, " ")
 }
 
 // awaitCalls waits for model calls that were in progress when the run ended, so that the end is reported with the full

@@ -41,8 +41,8 @@ type interactive struct {
 	lifecycle caisson.Sandboxes
 	terminals caisson.Terminals
 	files     caisson.Files
-	pids      func(ctx context.Context, box caisson.ID) (map[int]bool, error) // lists the processes of a sandbox
-	grace     time.Duration                                                   // time that an agent has to exit after a request to stop
+	guestExec *guestExec
+	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 
 // execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of its program.
@@ -53,7 +53,7 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	x.version(map[string]string{"driver": "interactive", "agent": x.agent.Version})
 	box, terminal := x.box.sandbox.ID, x.r.Terminal
 	if terminal == "" {
-		if err := i.recordProcesses(ctx, x); err != nil {
+		if err := i.guestExec.recordProcesses(ctx, x); err != nil {
 			return err
 		}
 		t, err := i.turns.task(ctx, x, deadline)
@@ -81,14 +81,6 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 		return &failure{code: caisson.RunAgentError, msg: "the agent's interactive command cannot be started; it " + exit.String(), fromAgent: true}
 	}
 	return nil
-}
-
-// recordProcesses records which processes of a sandbox that is kept are not the agent's.
-func (i *interactive) recordProcesses(ctx context.Context, x *attempt) (err error) {
-	if !x.box.removable {
-		x.box.pids, err = i.pids(ctx, x.box.sandbox.ID)
-	}
-	return err
 }
 
 // rejoin continues an attempt that survived the previous daemon, whatever has become of its agent's entry and its models: the agent
@@ -207,11 +199,7 @@ func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error 
 func (i *interactive) remove(ctx context.Context, box, terminal caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	err := i.terminals.RemoveTerminal(ctx, string(box), terminal)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(i.terminals.RemoveTerminal(ctx, string(box), terminal))
 }
 
 // view views the terminal until its program ends or the connection is lost.
@@ -237,11 +225,7 @@ func drain(ctx context.Context, p caisson.Process) error {
 // seed writes files in a sandbox.
 func seed(ctx context.Context, to caisson.Files, box caisson.ID, files []caisson.SeedFile) error {
 	for _, f := range files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		if _, err := to.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
+		if _, err := to.WriteFile(ctx, string(box), f.Path, cmp.Or(f.Mode, 0o644), strings.NewReader(f.Data)); err != nil {
 			return err
 		}
 	}

@@ -245,7 +245,7 @@ func (p *provisioner) copyIn(ctx context.Context, x *attempt) error {
 	if err := p.files.WriteTree(ctx, box, parent, f); err != nil {
 		return err
 	}
-	if err := p.files.RemoveFile(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(p.files.RemoveFile(ctx, box, dir, true)); err != nil {
 		return err
 	}
 	return p.files.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -37,32 +38,25 @@ func (v *recovery) reconcile(ctx context.Context) error {
 	}
 	var queued, surviving []*caisson.Run
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: 1000}
-	for {
-		list, more, err := v.runs.List(ctx, caisson.AllAccounts(), f)
+	for r, err := range eachRun(ctx, v.runs, f) {
 		if err != nil {
 			return err
 		}
-		for _, r := range list {
-			f.Before = r.ID
-			if survives(r) {
-				surviving = append(surviving, r)
-				continue
-			}
-			// A sub-run ends with its parent, which no longer waits for it.
-			if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
-				queued = append(queued, r)
-				continue
-			}
-			if err := v.fail(ctx, r); err != nil {
-				if ctx.Err() != nil {
-					return err
-				}
-				// The next daemon tries again; this one has to serve other requests.
-				v.log.ErrorContext(ctx, "a run that was under way could not be ended", "run", r.ID, "err", err)
-			}
+		if survives(r) {
+			surviving = append(surviving, r)
+			continue
 		}
-		if !more {
-			break
+		// A sub-run ends with its parent, which no longer waits for it.
+		if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
+			queued = append(queued, r)
+			continue
+		}
+		if err := v.fail(ctx, r); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			// The next daemon tries again; this one has to serve other requests.
+			v.log.ErrorContext(ctx, "a run that was under way could not be ended", "run", r.ID, "err", err)
 		}
 	}
 	for _, step := range []func(context.Context) error{v.reconcileSessions, v.reconcileSandboxes, v.reconcileBudgets, v.dirs.reconcile} {
@@ -81,6 +75,11 @@ func (v *recovery) reconcile(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// eachRun yields the runs of all accounts that f selects, the newest first.
+func eachRun(ctx context.Context, runs caisson.RunStore, f caisson.RunFilter) iter.Seq2[*caisson.Run, error] {
+	return caisson.All(ctx, runs.List, caisson.AllAccounts(), f, func(f *caisson.RunFilter, r *caisson.Run) { f.Before = r.ID })
 }
 
 // fail ends a run that was in progress when the daemon stopped.
@@ -152,11 +151,7 @@ func (v *recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 
 // remove removes a sandbox that may no longer exist.
 func (v *recovery) remove(ctx context.Context, box caisson.ID) error {
-	err := v.lifecycle.Remove(ctx, string(box))
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(v.lifecycle.Remove(ctx, string(box)))
 }
 
 // removeSandboxesOf removes the sandboxes that were being created for a run.
@@ -172,21 +167,15 @@ func (v *recovery) removeSandboxesOf(ctx context.Context, r *caisson.Run) error 
 // eachSandbox calls do for every sandbox in a scope that has the labels, until do returns an error.
 func (v *recovery) eachSandbox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
 	f := caisson.Filter{Limit: 1000, Labels: labels}
-	for {
-		list, more, err := v.sandboxes.List(ctx, in, f)
+	for sb, err := range caisson.All(ctx, v.sandboxes.List, in, f, func(f *caisson.Filter, sb *caisson.Sandbox) { f.After = sb.ID }) {
+		if err == nil {
+			err = do(sb)
+		}
 		if err != nil {
 			return err
 		}
-		for _, sb := range list {
-			f.After = sb.ID
-			if err := do(sb); err != nil {
-				return err
-			}
-		}
-		if !more {
-			return nil
-		}
 	}
+	return nil
 }
 
 // reconcileSessions releases the sessions whose runs have ended.

@@ -57,7 +57,7 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 		return false, err
 	}
 	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
-	if err := m.lifecycle.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(m.lifecycle.Remove(clean, string(s.Sandbox))); err != nil {
 		return false, err
 	}
 	_, err = m.sessions.Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {
@@ -69,16 +69,12 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 
 // checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
 // changed. Sandboxes that have failed or no longer exist are not checked.
-func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID) (err error) {
-	x.box.sandbox, err = m.lifecycle.Get(ctx, string(id))
-	defer func() { x.box.sandbox = nil }()
-	if caisson.KindOf(err) == caisson.NotFound && err != nil {
-		return nil
+func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID) error {
+	sb, err := m.lifecycle.Get(ctx, string(id))
+	if err != nil || sb.State == caisson.Failed || sb.State == caisson.Removing {
+		return caisson.IgnoreNotFound(err)
 	}
-	if err != nil || x.box.sandbox.State == caisson.Failed || x.box.sandbox.State == caisson.Removing {
-		return err
-	}
-	return m.sameWorkspace(ctx, x)
+	return m.sameWorkspace(ctx, x, sb)
 }
 
 // wakeAndAssign wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
@@ -164,9 +160,9 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 
 // sameWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox
 // has.
-func (m *resumer) sameWorkspace(ctx context.Context, x *attempt) error {
-	if x.box.sandbox.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
-		return sameVolume(x.box.sandbox, x.r)
+func (m *resumer) sameWorkspace(ctx context.Context, x *attempt, box *caisson.Sandbox) error {
+	if box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
+		return sameVolume(box, x.r)
 	}
 	asked, err := m.dirs.workspace(x)
 	if err != nil || asked == nil {
@@ -174,10 +170,10 @@ func (m *resumer) sameWorkspace(ctx context.Context, x *attempt) error {
 	}
 	defer asked.Directory.Close()
 	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to go on with what it has, or begin another session")
-	if x.box.sandbox.Spec.Workspace == "" {
+	if box.Spec.Workspace == "" {
 		return other
 	}
-	has, err := m.workspaces.GetWorkspace(ctx, string(x.box.sandbox.Spec.Workspace))
+	has, err := m.workspaces.GetWorkspace(ctx, string(box.Spec.Workspace))
 	if err != nil {
 		return err
 	}

@@ -210,7 +210,7 @@ func New(cfg Config) *Core {
 	limits, boxes, recipes := cfg.Limits.WithDefaults(), cfg.Sandboxes, cfg.Agents.Recipes
 	runs, sessionTable, sandboxTable := cfg.Store.Runs(), cfg.Store.Sessions(), cfg.Store.Sandboxes()
 	background, live, queue := background.New(), newLive(), newQueue(limits.Concurrent, limits.PerAccount)
-	streams := newStreams(runs, background.Context().Done())
+	streams := &streams{store: runs, done: background.Context().Done()}
 	subRuns := &subRuns{runs: runs, live: live}
 	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
 	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
@@ -263,7 +263,7 @@ func New(cfg Config) *Core {
 		},
 		interactive: &interactive{
 			runs: runs, builder: builder, turns: turns, lifecycle: boxes.Lifecycle, terminals: boxes.Terminals, files: boxes.Files,
-			pids: guestExec.pids, grace: limits.Grace,
+			guestExec: guestExec, grace: limits.Grace,
 		},
 		events: cfg.Events, version: cfg.Version, log: cfg.Log,
 	}
@@ -324,11 +324,5 @@ func (c *Core) Close() error {
 
 // Live reports whether any run is queued or running.
 func (c *Core) Live() bool { return c.live.any() }
-
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
 
 func now() time.Time { return time.Now().UTC() }

@@ -36,15 +36,12 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 		if err != nil {
 			return err
 		}
-		files = append(append([]caisson.SeedFile{}, files...), more...)
+		files = slices.Concat(files, more)
 	}
 	if err := seed(ctx, s.files, box, files); err != nil {
 		return err
 	}
-	dir := a.ServiceDir
-	if dir == "" {
-		dir = a.Workdir
-	}
+	dir := cmp.Or(a.ServiceDir, a.Workdir)
 	for _, d := range []string{dir, a.Workdir} {
 		if err := s.files.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			return err
@@ -55,11 +52,7 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 
 // withdraw takes the agent's service from a sandbox that does not run, so that it does not start with it.
 func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
-	err := s.service.RemoveService(ctx, string(box), caisson.AgentService)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil // it has none
-	}
-	return err
+	return caisson.IgnoreNotFound(s.service.RemoveService(ctx, string(box), caisson.AgentService))
 }
 
 // serviceInterval is the time between two checks whether a service that a run waits for has failed.

@@ -32,7 +32,7 @@ func (s *service) StartRun(ctx context.Context, req caisson.RunRequest) (*caisso
 	if req.Directory != nil {
 		defer req.Directory.Close()
 	}
-	_, caller, err := scope(ctx)
+	_, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (s *service) StartRun(ctx context.Context, req caisson.RunRequest) (*caisso
 
 // GetRun implements [caisson.Runs].
 func (s *service) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *service) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, erro
 
 // ListRuns implements [caisson.Runs].
 func (s *service) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -79,7 +79,7 @@ func (s *service) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, e
 
 // RetryRun implements [caisson.Runs].
 func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ const maxPrevious = 20
 
 // RemoveRun implements [caisson.Runs].
 func (s *service) RemoveRun(ctx context.Context, id caisson.ID) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *service) RemoveRun(ctx context.Context, id caisson.ID) error {
 
 // ListSessions implements [caisson.Runs].
 func (s *service) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (s *service) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]
 
 // RemoveSession implements [caisson.Runs].
 func (s *service) RemoveSession(ctx context.Context, id caisson.ID) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (s *service) RemoveSession(ctx context.Context, id caisson.ID) error {
 
 // WatchRun implements [caisson.Runs].
 func (s *service) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

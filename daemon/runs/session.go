@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -104,10 +105,7 @@ func (c *sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.San
 		}
 		return nil
 	})
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil // the session was removed in the meantime
-	}
-	return err
+	return caisson.IgnoreNotFound(err) // the session may have been removed in the meantime
 }
 
 // Limits of the messages before a prompt, in bytes and in number.
@@ -142,30 +140,22 @@ func (c *sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Messa
 		}
 		msgs = append(msgs, caisson.Message{Role: "user", Content: o.Request.Prompt})
 	}
-	for i, j := 0, len(msgs)-1; i < j; i, j = i+1, j-1 {
-		msgs[i], msgs[j] = msgs[j], msgs[i]
-	}
-	return append(append([]caisson.Message{}, r.Request.History...), msgs...), nil
+	slices.Reverse(msgs)
+	return slices.Concat(r.Request.History, msgs), nil
 }
 
 // each calls do for every session in a scope, until do returns an error.
 func (c *sessions) each(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
 	f := caisson.Filter{Limit: 1000}
-	for {
-		list, more, err := c.table.List(ctx, in, f)
+	for s, err := range caisson.All(ctx, c.table.List, in, f, func(f *caisson.Filter, s *caisson.Session) { f.After = s.ID }) {
+		if err == nil {
+			err = do(s)
+		}
 		if err != nil {
 			return err
 		}
-		for _, s := range list {
-			f.After = s.ID
-			if err := do(s); err != nil {
-				return err
-			}
-		}
-		if !more {
-			return nil
-		}
 	}
+	return nil
 }
 
 // remove removes a session that no run uses, and its sandbox.
@@ -185,7 +175,7 @@ func (c *sessions) remove(ctx context.Context, in caisson.Scope, id caisson.ID) 
 	}
 	ctx = context.WithoutCancel(ctx) // a partly removed session would be unusable
 	if s.Sandbox != "" {
-		if err := c.lifecycle.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(c.lifecycle.Remove(ctx, string(s.Sandbox))); err != nil {
 			_, uerr := c.table.Update(ctx, in, string(id), func(s *caisson.Session) error {
 				s.Run = ""
 				return nil
@@ -245,7 +235,7 @@ func (c *sessions) expire(ctx context.Context, before time.Time) error {
 			return ctx.Err()
 		}
 		actx := caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "remove an old session"))
-		if err := c.remove(actx, caisson.In(s.Account), s.ID); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(c.remove(actx, caisson.In(s.Account), s.ID)); err != nil {
 			c.log.WarnContext(ctx, "an old session could not be removed", "session", s.ID, "err", err)
 		}
 		return ctx.Err()

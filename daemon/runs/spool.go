@@ -122,8 +122,8 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 		return cmp.Or(err, left.err)
 	}
 	list := mask.Lister()
-	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
-		return err
+	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, io.MultiWriter(&left, f)); err != nil {
+		return durable.DiskFull(err)
 	}
 	r.Hidden, r.HiddenCount = list.Hidden, list.Count
 	return nil
@@ -137,8 +137,8 @@ func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bou
 		return err
 	}
 	defer done()
-	in := &boundedReader{r: r.Request.Workspace, bound: left}
-	hidden, count, err := d.masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
+	in, most := io.TeeReader(r.Request.Workspace, &left), archiveGrowth*left.left
+	hidden, count, err := d.masker.MaskArchive(ctx, r.Request.Show, in, f, most)
 	if err != nil {
 		return err
 	}
@@ -210,9 +210,7 @@ func (d *directories) free() (int64, error) {
 // removeArchives removes the archives that are unpacked into the workspace of each attempt.
 func (d *directories) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
-		if rerr := d.root.Remove(path.Join(runDir(id), name)); rerr != nil && !isNotExist(rerr) {
-			err = errors.Join(err, rerr)
-		}
+		err = errors.Join(err, d.root.RemoveAll(path.Join(runDir(id), name)))
 	}
 	return err
 }
@@ -223,21 +221,14 @@ const archiveTTL = 24 * time.Hour
 // trimArchives removes the archives of failed runs that are older than archiveTTL.
 func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
-	for {
-		list, more, err := d.runs.List(ctx, caisson.AllAccounts(), f)
-		if err != nil {
-			return err
+	var failed error
+	for r, err := range eachRun(ctx, d.runs, f) {
+		if err == nil && r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
+			err = d.removeArchives(r.ID)
 		}
-		for _, r := range list {
-			f.Before = r.ID
-			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
-				err = errors.Join(err, d.removeArchives(r.ID))
-			}
-		}
-		if err != nil || !more {
-			return err
-		}
+		failed = errors.Join(failed, err)
 	}
+	return failed
 }
 
 // workspaceName is the name of the workspace in archives.
@@ -261,8 +252,8 @@ func (d *directories) checkOutsideData(dir caisson.Handle) error {
 	return nil
 }
 
-// bound returns an error once more than left bytes were counted, the disk is full (other processes write to it, too,
-// and an archive may grow), or ctx has ended.
+// A bound is a writer that only counts. It returns an error once more than left bytes were written, the disk is full (other
+// processes write to it, too, and an archive may grow), or ctx has ended.
 type bound struct {
 	left int64 // bytes that may still be counted
 	ctx  context.Context
@@ -270,43 +261,17 @@ type bound struct {
 	err  error                 // returned when left is used up
 }
 
-func (b *bound) count(n int) error {
+func (b *bound) Write(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
-		return err
-	}
-	if b.left -= int64(n); b.left < 0 {
-		return b.err
-	}
-	_, err := b.free()
-	return err
-}
-
-// A boundedWriter counts the bytes written to w, and returns the error of its bound.
-type boundedWriter struct {
-	w io.Writer
-	bound
-}
-
-func (b *boundedWriter) Write(p []byte) (int, error) {
-	if err := b.count(len(p)); err != nil {
 		return 0, err
 	}
-	n, err := b.w.Write(p)
-	return n, durable.DiskFull(err)
-}
-
-// A boundedReader counts the bytes read from r, and returns the error of its bound.
-type boundedReader struct {
-	r io.Reader
-	bound
-}
-
-func (b *boundedReader) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if over := b.count(n); over != nil {
-		return 0, over
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, b.err
 	}
-	return n, err
+	if _, err := b.free(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // reconcile removes the directories of runs that are not in the store, and the archives of runs that have
@@ -323,18 +288,15 @@ func (d *directories) reconcile(ctx context.Context) error {
 	}
 	for _, name := range names {
 		id := caisson.ID(name)
-		switch r, err := d.runs.Get(ctx, caisson.AllAccounts(), id); {
+		r, err := d.runs.Get(ctx, caisson.AllAccounts(), id)
+		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
 			err = d.removeDir(id)
-			if err != nil {
-				return err
-			}
-		case err != nil:
+		case err == nil && r.State == caisson.RunSucceeded:
+			err = d.removeArchives(id)
+		}
+		if err != nil {
 			return err
-		case r.State == caisson.RunSucceeded:
-			if err := d.removeArchives(id); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -20,11 +20,11 @@ func TestBoundSeesTheDisk(t *testing.T) {
 		return 1, nil
 	}}
 	var out bytes.Buffer
-	if _, err := io.CopyBuffer(&boundedWriter{w: &out, bound: b}, io.LimitReader(zeros{}, 100), make([]byte, 10)); !errors.Is(err, full) || out.Len() != 30 {
+	if _, err := io.CopyBuffer(io.MultiWriter(&b, &out), io.LimitReader(zeros{}, 100), make([]byte, 10)); !errors.Is(err, full) || out.Len() != 30 {
 		t.Errorf("%d bytes, %v", out.Len(), err)
 	}
 	room = 3
-	if n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, &boundedReader{r: zeros{}, bound: b}, make([]byte, 10)); !errors.Is(err, full) || n != 30 {
+	if n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.TeeReader(zeros{}, &b), make([]byte, 10)); !errors.Is(err, full) || n != 30 {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 }

@@ -2,66 +2,19 @@ package runs
 
 import (
 	"context"
+	"io"
 	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/notify"
 )
 
 // streams sends the events of runs to watchers. An event is sent only after it is stored, so that a watcher can
 // reconnect and continue after it.
 type streams struct {
-	store caisson.RunStore
-	done  <-chan struct{} // closed to end all watchers
-
-	mu        sync.Mutex
-	notifiers map[caisson.ID]*notifier // of runs that are watched; guarded by mu
-}
-
-// A notifier notifies the watchers of a run.
-type notifier struct {
-	changed  chan struct{} // closed, and replaced, when there are new events
-	watchers int           // number of watchers; the notifier is removed with the last one
-}
-
-func newStreams(store caisson.RunStore, done <-chan struct{}) *streams {
-	return &streams{store: store, done: done, notifiers: map[caisson.ID]*notifier{}}
-}
-
-// register registers a watcher of a run until leave is called.
-func (s *streams) register(run caisson.ID) (leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.notifiers[run]
-	if b == nil {
-		b = &notifier{changed: make(chan struct{})}
-		s.notifiers[run] = b
-	}
-	b.watchers++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if b.watchers--; b.watchers == 0 {
-			delete(s.notifiers, run)
-		}
-	}
-}
-
-// changed returns a channel that is closed when the run has new events. The caller must be registered as a watcher of the
-// run.
-func (s *streams) changed(run caisson.ID) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.notifiers[run].changed
-}
-
-// notify notifies the watchers of a run.
-func (s *streams) notify(run caisson.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b := s.notifiers[run]; b != nil {
-		close(b.changed)
-		b.changed = make(chan struct{})
-	}
+	store    caisson.RunStore
+	done     <-chan struct{} // closed to end all watchers
+	notifier notify.Notifier[caisson.ID]
 }
 
 // pageSize is how many events are read from the store at once.
@@ -70,49 +23,26 @@ const pageSize = 256
 // watch sends the run's events after the sequence number after to the returned channel, until the done event of the
 // run's last attempt.
 func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, after int64) <-chan caisson.RunEvent {
-	out := make(chan caisson.RunEvent)
-	go func() {
-		defer close(out)
-		defer s.register(run)()
-		for {
-			wake := s.changed(run) // before the store is read, so that no event is missed
-			list, err := s.store.Events(ctx, in, run, after, pageSize)
-			if err != nil {
-				return
-			}
-			for _, e := range list {
-				select {
-				case out <- e:
-					after = e.Seq
-				case <-ctx.Done():
-					return
-				case <-s.done:
-					return
-				}
-			}
-			if len(list) == pageSize {
-				continue
-			}
-			// There are no events after the end of a run's last attempt.
-			r, err := s.store.Get(ctx, in, run)
-			if err != nil {
-				return
-			}
-			if r.State.Ended() {
-				if end, told, err := s.lastEvent(ctx, r); err != nil || told && end <= after {
-					return
-				}
-			}
-			select {
-			case <-wake:
-			case <-ctx.Done():
-				return
-			case <-s.done:
-				return
-			}
+	return notify.Follow(ctx, s.done, &s.notifier, run, func() ([]caisson.RunEvent, error) {
+		list, err := s.store.Events(ctx, in, run, after, pageSize)
+		if err != nil {
+			return nil, err
 		}
-	}()
-	return out
+		if n := len(list); n > 0 {
+			after = list[n-1].Seq
+			return list, nil
+		}
+		// There are no events after the end of a run's last attempt.
+		r, err := s.store.Get(ctx, in, run)
+		if err != nil || !r.State.Ended() {
+			return nil, err
+		}
+		end, told, err := s.lastEvent(ctx, r)
+		if err == nil && told && end <= after {
+			err = io.EOF
+		}
+		return nil, err
+	})
 }
 
 // lastEvent returns the sequence number of a run's last event, and whether it is the done event of the last attempt.
@@ -201,7 +131,7 @@ func (r *recorder) store() {
 		r.mu.Unlock()
 		// Events are stored even if the request has been cancelled.
 		err := r.streams.store.Append(context.Background(), r.run, batch)
-		r.streams.notify(r.run)
+		r.streams.notifier.Notify(r.run)
 		r.mu.Lock()
 		r.err = err
 	}

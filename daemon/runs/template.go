@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/caisson-dev/caisson"
@@ -26,9 +27,7 @@ func (b *builder) complete(ctx context.Context, id string) (*caisson.Agent, erro
 			return nil, err
 		}
 	}
-	if full.Workdir == "" {
-		full.Workdir = agent.DefaultWorkdir
-	}
+	full.Workdir = cmp.Or(full.Workdir, agent.DefaultWorkdir)
 	return &full, nil
 }
 
@@ -87,10 +86,7 @@ func asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 func templateOf(a *caisson.Agent) caisson.Template {
 	t := caisson.Template{
 		Name: templatePrefix + a.ID, Description: "Template of the agent " + a.ID + "; replaced when the agent changes",
-		Image: a.Image, Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
-	}
-	if t.Image == "" {
-		t.Image = "host"
+		Image: cmp.Or(a.Image, "host"), Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
 	}
 	if a.Warm != nil && len(a.Service) == 0 {
 		t.Pool = a.Warm.Pool

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(u.grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
-		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.box.unprompted, Session: string(x.r.ID),
+		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.box.unprompted, Session: string(cmp.Or(x.r.Session, x.r.ID)),
 	}
 	if x.box.sandbox.Spec.Workspace != "" || x.box.repo != nil {
 		t.Track = "" // the host determines the changes itself
@@ -50,9 +51,6 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 	}
 	if t.Time <= 0 {
 		return nil, errDeadline
-	}
-	if x.r.Session != "" {
-		t.Session = string(x.r.Session)
 	}
 	if !x.agent.Memory || x.box.unprompted {
 		history, err := u.sessions.history(ctx, x.r)
@@ -84,10 +82,8 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	if err != nil {
 		return err
 	}
-	if !x.box.removable {
-		if x.box.pids, err = u.guestExec.pids(ctx, x.box.sandbox.ID); err != nil {
-			return err
-		}
+	if err := u.guestExec.recordProcesses(ctx, x); err != nil {
+		return err
 	}
 	logs, err := u.dirs.createLogs(x.r)
 	if err != nil {

@@ -283,7 +283,7 @@ func (s *snapshots) dropOthers(ctx context.Context, agent string, keep caisson.I
 		if o.ID == keep {
 			continue
 		}
-		if rerr := s.service.RemoveSnapshot(ctx, string(o.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+		if rerr := caisson.IgnoreNotFound(s.service.RemoveSnapshot(ctx, string(o.ID))); rerr != nil {
 			err = errors.Join(err, fmt.Errorf("remove the snapshot %s: %w", o.ID, rerr))
 		}
 	}

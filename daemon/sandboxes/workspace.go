@@ -48,7 +48,7 @@ func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, m
 	if err := defaultTarget(req, mounts); err != nil {
 		return err
 	}
-	if err := defaultKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
+	if err := req.DefaultKind(); err != nil || req.Kind == caisson.WorkspaceDirect {
 		return err
 	}
 	if w.layers == nil {
@@ -61,37 +61,6 @@ func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, m
 func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	req.Target = path.Clean(firstNonEmpty(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
-}
-
-// defaultKind fills in the kind and mode of a host directory. Changes without review must have been requested
-// explicitly, by the kind or the mode.
-func defaultKind(req *caisson.WorkspaceRequest) error {
-	if req.Kind == "" {
-		req.Kind = caisson.WorkspaceOverlay
-		if req.Mode == caisson.SyncUnsafe {
-			req.Kind = caisson.WorkspaceDirect
-		}
-	}
-	if req.Mode == "" {
-		req.Mode = caisson.SyncSecure
-		if req.Kind == caisson.WorkspaceDirect {
-			req.Mode = caisson.SyncUnsafe
-		}
-	}
-	switch req.Kind {
-	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
-	default:
-		return caisson.Invalidf("workspace.kind", "%.70q is not overlay, copy, direct or volume", req.Kind)
-	}
-	switch req.Mode {
-	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
-	default:
-		return caisson.Invalidf("workspace.mode", "%.70q is not secure, yolo or yolo-unsafe", req.Mode)
-	}
-	if (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe) {
-		return caisson.Invalidf("workspace.mode", "%s is not valid for a workspace of kind %s: yolo-unsafe requires kind direct, and direct requires yolo-unsafe", req.Mode, req.Kind)
-	}
-	return nil
 }
 
 // addDirectMount adds a workspace of kind direct, which has no gate, to the mounts and their handles.

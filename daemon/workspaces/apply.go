@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 
@@ -14,13 +14,21 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/apply"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // declinedFile contains the paths whose changes were undone: they are not applied automatically again.
 const declinedFile = "declined.json"
 
 // syncs applies changes to host directories, and undoes them.
-type syncs struct{ *Core }
+type syncs struct {
+	directory
+	jobs     worker.Starter
+	store    caisson.WorkspaceStore
+	events   caisson.Publisher
+	removals *removalCounts
+	log      *slog.Logger
+}
 
 // apply applies the chosen changes and returns a receipt.
 func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*caisson.SyncReceipt, error) {
@@ -41,7 +49,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 		}
 	}
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
-	outcome, err := s.write(ctx, r, receipt, plan)
+	outcome, err := s.write(ctx, receipt, plan)
 	if outcome.State != apply.Applied {
 		if s.auto && !outcomeUnknown(outcome, err) {
 			err = errors.Join(err, s.c.removals.uncountAuto(s.w, plan.Steps))
@@ -52,13 +60,13 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 		return nil, err
 	}
 	if err != nil { // The changes are applied; only the cleanup failed.
-		s.c.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
+		s.c.cfg.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
 	}
 	ctx = context.WithoutCancel(ctx) // from here on the result must be recorded
 	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(s.c.dir(s.w.ID, refusedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(s.c.dir(s.w.ID, refusedFile)); err != nil {
 		return nil, err
 	}
 	return receipt, s.clearDeclined(plan.Steps)
@@ -77,12 +85,7 @@ func (s *syncRun) clearDeclined(steps []gate.Step) error {
 }
 
 // write applies the plan in a worker job. The receipt is written to disk before.
-func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
-	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0)
-	if err != nil {
-		return out, err
-	}
-	defer frozen.Close()
+func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
 	if err := durable.WriteJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
 		return out, err
@@ -106,7 +109,7 @@ func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	if err != nil {
 		return apply.Outcome{State: apply.RolledBack}, err
 	}
-	return apply.RunApply(ctx, s.c.Jobs, s.host, saved, frozen, plan)
+	return apply.RunApply(ctx, s.c.cfg.Jobs, s.host, saved, s.frozen, plan)
 }
 
 // outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
@@ -121,23 +124,23 @@ type pendingSync struct {
 }
 
 // applied records a sync that was applied: the receipt, events, and the new base for later changes.
-func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
-	err := c.Store.Workspaces().InsertReceipt(ctx, receipt)
+func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
+	err := c.store.InsertReceipt(ctx, receipt)
 	if err != nil && caisson.KindOf(err) != caisson.Conflict { // it was recorded before the daemon stopped
 		return err
 	}
 	if err == nil {
-		c.event(ctx, w, "sync.applied", map[string]string{
+		publish(ctx, c.events, w, "sync.applied", map[string]string{
 			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
 		if receipt.Auto {
 			// Its removals were counted before it was applied.
 		} else if err := c.removals.countApproved(w, receipt, steps, false); err != nil {
-			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
+			c.log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
 	}
-	if err := c.syncs.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
+	if err := c.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
 		return err
 	}
 	merged := map[string]bool{}
@@ -151,10 +154,10 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
 		}
 	}
-	if err := c.syncs.setBase(ctx, w, host, list); err != nil {
-		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
+	if err := c.setBase(ctx, w, host, list); err != nil {
+		c.log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
 	}
-	_, err = c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+	_, err = c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
 			return errUnchanged // an undo of it was not completed, and w.Changes is more recent
 		}
@@ -171,13 +174,13 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 }
 
 // setBase sets the base that later changes are compared with.
-func (c syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
+func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
 		return err
 	}
 	defer base.Close()
-	return baseline.RunRebase(ctx, c.Jobs, host, base, list)
+	return baseline.RunRebase(ctx, c.jobs, host, base, list)
 }
 
 // entriesOf returns the paths that a sync writes, one entry for each.
@@ -208,7 +211,7 @@ func hashOf(n gate.Node) string {
 }
 
 // removeSaved removes the saved data of a sync.
-func (c syncs) removeSaved(w, receipt caisson.ID) error {
+func (c *syncs) removeSaved(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is the file that recover looks for
 		if err := removeTree(dir + suffix); err != nil {
@@ -224,7 +227,7 @@ const (
 	doneSuffix    = ".done" // once the outcome is in the store
 )
 
-func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
+func (c *syncs) rename(w, receipt caisson.ID, from, to string) error {
 	name := c.dir(w, savedDir, string(receipt))
 	if err := os.Rename(name+from, name+to); err != nil {
 		return err
@@ -233,7 +236,7 @@ func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
 }
 
 // declined returns the paths whose changes were undone.
-func (c syncs) declined(w caisson.ID) (map[string]bool, error) {
+func (c *syncs) declined(w caisson.ID) (map[string]bool, error) {
 	list := map[string]bool{}
 	return list, readJSON(c.dir(w, declinedFile), &list)
 }

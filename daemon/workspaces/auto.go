@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 )
 
 // autoActor is the actor of automatic syncs in receipts.
@@ -15,37 +17,27 @@ const autoActor = "auto"
 // Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
 // data, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	c.goBackground(func(context.Context) { c.saveAllWriters(ctx) })
-	apply, clean := time.NewTicker(c.ApplyInterval), time.NewTicker(cleanInterval)
-	defer apply.Stop()
-	defer clean.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.ctx.Done():
-			return nil
-		case <-apply.C:
-			c.applyAll(ctx)
-		case <-clean.C:
-			c.clean(ctx, now())
-		}
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.layerFiles.background.Context(), cancel)()
+	var wg sync.WaitGroup
+	wg.Go(func() { background.Every(ctx, c.cfg.ApplyInterval, c.saveAllWriters) })
+	wg.Go(func() { background.Every(ctx, cleanInterval, func(ctx context.Context) { c.clean(ctx, now()) }) })
+	background.Every(ctx, c.cfg.ApplyInterval, c.applyAll)
+	wg.Wait()
+	return nil
 }
 
 // each calls f with every workspace in one of these states.
 func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
 	var all []*caisson.Workspace // listed first, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
-	for more := true; more; {
-		page, rest, err := c.Store.Workspaces().List(ctx, caisson.AllAccounts(), filter)
+	next := func(f *caisson.WorkspaceFilter, w *caisson.Workspace) { f.Before = w.ID }
+	for w, err := range caisson.All(ctx, c.cfg.Store.Workspaces().List, caisson.AllAccounts(), filter, next) {
 		if err != nil {
 			return err
 		}
-		if more = rest; len(page) > 0 {
-			filter.Before = page[len(page)-1].ID
-		}
-		all = append(all, page...)
+		all = append(all, w)
 	}
 	for _, w := range all {
 		if ctx.Err() != nil {
@@ -63,39 +55,39 @@ func (c *Core) applyAll(ctx context.Context) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {
 			return
 		}
-		release, ok := c.locks.Try(string(w.ID))
+		release, ok := c.layerFiles.locks.Try(string(w.ID))
 		if !ok {
 			return // The workspace is in use; the next tick tries again.
 		}
 		apply := func(ctx context.Context) {
 			defer release()
 			c.layerFiles.saveDeferredBase(ctx, w.ID)
-			if err := c.syncs.applyNow(ctx, w); err != nil && ctx.Err() == nil {
-				c.Log.WarnContext(ctx, "changes could not be applied automatically; will try again", "workspace", w.ID, "err", err)
+			if err := c.applyNow(ctx, w); err != nil && ctx.Err() == nil {
+				c.cfg.Log.WarnContext(ctx, "changes could not be applied automatically; will try again", "workspace", w.ID, "err", err)
 			}
 		}
-		if len(c.Settings.Commands) == 0 {
+		if len(c.cfg.Settings.Commands) == 0 {
 			apply(ctx)
-		} else if !c.goBackground(apply) {
+		} else if !c.layerFiles.background.Start(apply) {
 			release()
 		}
 	}, caisson.WorkspaceLive)
 	if err != nil && ctx.Err() == nil {
-		c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
+		c.cfg.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
 	}
 }
 
 // applyNow is like applyAuto, for a caller that holds the lock of w but no job slot. It does nothing shortly after a
 // command has failed.
-func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
+func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.backingOff(w.ID, ""); err != nil || off {
 		return err
 	}
-	if err := c.acquireSlot(ctx); err != nil {
+	if err := c.layerFiles.acquireSlot(ctx); err != nil {
 		return err
 	}
-	defer func() { <-c.jobSlots }()
-	return c.syncs.applyAuto(ctx, w)
+	defer func() { <-c.layerFiles.jobSlots }()
+	return c.applyAuto(ctx, w)
 }
 
 // errBackoff means that a command has recently refused the changes that would be applied automatically.
@@ -103,13 +95,13 @@ var errBackoff = errors.New("a command has recently refused these changes")
 
 // applyAuto applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
 // slot.
-func (c syncs) applyAuto(ctx context.Context, w *caisson.Workspace) error {
-	host, err := c.openHost(w, 0)
+func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
+	host, err := openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	s := &syncRun{c: c.Core, w: w, host: host, by: autoActor, auto: true}
+	s := &syncRun{c: c, w: w, host: host, by: autoActor, auto: true}
 	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
 	if errors.Is(err, errBackoff) {
 		return nil
@@ -123,21 +115,21 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		used[filepath.Base(c.removals.file(w))] = true
 		if err := c.cleanOne(ctx, w, at); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "old data of a workspace could not be removed", "workspace", w.ID, "err", err)
+			c.cfg.Log.WarnContext(ctx, "old data of a workspace could not be removed", "workspace", w.ID, "err", err)
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		c.Log.ErrorContext(ctx, "old workspaces could not be found", "err", err)
+		c.cfg.Log.ErrorContext(ctx, "old workspaces could not be found", "err", err)
 	}
 	if err == nil {
-		if err := c.removals.clean(used, at.Add(-time.Duration(c.Settings.Keep))); err != nil {
-			c.Log.WarnContext(ctx, "old counts of removals could not be removed", "err", err)
+		if err := c.removals.clean(used, at.Add(-time.Duration(c.cfg.Settings.Keep))); err != nil {
+			c.cfg.Log.WarnContext(ctx, "old counts of removals could not be removed", "err", err)
 		}
 	}
 }
 
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
-	keep, last := time.Duration(c.Settings.Keep), w.EndedAt
+	keep, last := time.Duration(c.cfg.Settings.Keep), w.EndedAt
 	if w.State == caisson.WorkspaceSettled {
 		keep = min(keep, keepSettled)
 	}
@@ -147,7 +139,7 @@ func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time)
 	if w.State != caisson.WorkspaceLive && at.Sub(last) > keep {
 		return c.remove(ctx, w.ID)
 	}
-	release, ok := c.locks.Try(string(w.ID))
+	release, ok := c.layerFiles.locks.Try(string(w.ID))
 	if !ok {
 		return nil
 	}

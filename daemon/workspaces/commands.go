@@ -36,9 +36,9 @@ type refusal struct {
 
 // runCommands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
-func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) ([]string, error) {
+func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
-	if len(s.c.Settings.Commands) == 0 || len(plan.Steps) == 0 {
+	if len(s.c.cfg.Settings.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
 	}
 	if err := plan.Validate(); err != nil {
@@ -58,8 +58,8 @@ func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) 
 		}
 	}
 	var ran []string
-	for _, cmd := range s.c.Settings.Commands {
-		err := s.runCommand(ctx, r, plan, cmd)
+	for _, cmd := range s.c.cfg.Settings.Commands {
+		err := s.runCommand(ctx, plan, cmd)
 		if err != nil && ctx.Err() != nil {
 			return nil, err // the sync was cancelled, which is not a result of the check
 		}
@@ -72,12 +72,15 @@ func (s *syncRun) runCommands(ctx context.Context, r *review, chosen selection) 
 }
 
 // refusals stores which changes commands have refused.
-type refusals struct{ *Core }
+type refusals struct {
+	directory
+	commands []Command
+}
 
 // planKey returns a hash of the plan and of the commands that check it.
 func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
-	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Settings.Commands)); err != nil {
+	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.commands)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -97,7 +100,7 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 			no.Changes[x.Change.Path] = x.Change.Hash
 		}
 	}
-	s.c.event(ctx, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
+	publish(ctx, s.c.cfg.Events, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
 	err := caisson.Wrap(cause, caisson.Denied, "nothing was applied: %s", message)
 	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
@@ -110,7 +113,7 @@ func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 // addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
 // later, the command may pass.
 func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
-	no, err := c.refusals.lastRefusal(w)
+	no, err := c.lastRefusal(w)
 	for i := range changes {
 		ch := &changes[i]
 		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
@@ -123,7 +126,7 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 // backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
 // the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
-	no, err := c.refusals.lastRefusal(w)
+	no, err := c.lastRefusal(w)
 	if err != nil || no.At.IsZero() {
 		return false, err
 	}
@@ -137,29 +140,22 @@ func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	return now().Sub(no.At) < wait, nil
 }
 
-// runCommand runs one command. Returns Denied with the reason if it fails.
-func (s *syncRun) runCommand(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
-	t, err := s.createTrial(ctx, r, plan)
+// runCommand runs one command. Returns Denied with the reason if it fails. It takes long, so it holds a trial slot instead of the
+// caller's job slot.
+func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) error {
+	t, err := s.createTrial(ctx, plan)
 	if err != nil {
 		return err
 	}
-	return s.withTrialSlot(ctx, func() error {
-		return s.inSandbox(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
-	}, func() error { return s.c.trialCleanup.endTrial(t) })
-}
-
-// withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
-// slot is free, it calls not instead.
-func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error {
-	<-s.c.jobSlots
-	defer func() { s.c.jobSlots <- struct{}{} }()
+	<-s.c.layerFiles.jobSlots
+	defer func() { s.c.layerFiles.jobSlots <- struct{}{} }()
 	select {
 	case s.c.trials.slots <- struct{}{}:
+		defer func() { <-s.c.trials.slots }()
+		return s.inSandbox(ctx, t, cmd)
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), not())
+		return errors.Join(context.Cause(ctx), s.c.trials.end(t))
 	}
-	defer func() { <-s.c.trials.slots }()
-	return do()
 }
 
 // watch runs a command in its sandbox and waits for its end.
@@ -173,7 +169,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	if err != nil {
 		return err
 	}
-	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have exited
+	out := &outputTail{kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }} // it may have exited
 	whole := out.drain(p.Stdout(), p.Stderr())
 	status, err := p.Wait(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -16,10 +16,10 @@ import (
 const copyDir = "copy"
 
 // makeCopy copies the host directory as recorded in the manifest. mode is that of the directory.
-func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
+func (c *layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
-	host := opened.add(c.openHost(w, 0))
+	host := opened.add(openHost(w, 0))
 	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
 	if opened.err != nil {
 		return opened.err
@@ -34,7 +34,7 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	made, err := baseline.RunCopy(ctx, c.Jobs, host, manifest, dst, baseline.CopyLimits{})
+	made, err := baseline.RunCopy(ctx, c.jobs, host, manifest, dst, baseline.CopyLimits{})
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 	}
 	w.Warning = strings.TrimSpace(w.Warning)
 	// shared counts the files that share their blocks with the original, and so need almost no space.
-	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
+	c.log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
 	return dst.Chmod(os.FileMode(mode & 0o777))
 }
 
@@ -57,7 +57,7 @@ func hasCopy(w *caisson.Workspace) bool {
 
 // clearApplied discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
 // them. The caller must hold the lock of w.
-func (c layerFiles) clearApplied(w *caisson.Workspace) error {
+func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
 	}
@@ -69,13 +69,13 @@ func (c layerFiles) clearApplied(w *caisson.Workspace) error {
 	if err := guesttree.Empty(context.Background(), base); err != nil {
 		return err
 	}
-	c.goBackground(func(ctx context.Context) { c.layerFiles.lockAndSaveBase(ctx, w) })
+	c.deferBase(w)
 	return nil
 }
 
 // unmarkApplied discards the record that these paths were applied, because the sandbox of w is about to see them as they are
 // in the copy.
-func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
+func (c *layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil
 	}
@@ -86,11 +86,11 @@ func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, pat
 	if opened.err != nil {
 		return opened.err
 	}
-	return baseline.RunForget(ctx, c.Jobs, copied, base, paths)
+	return baseline.RunForget(ctx, c.jobs, copied, base, paths)
 }
 
 // removeCopy removes the copy of a workspace whose sandbox was removed.
-func (c layerFiles) removeCopy(w *caisson.Workspace) error {
+func (c *layerFiles) removeCopy(w *caisson.Workspace) error {
 	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 // Capture implements [caisson.WorkspaceLayers]. It writes the format of a review's frozen copy. Returns Exhausted if
 // the layer cannot be captured completely.
 func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
-	w, err := l.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := l.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	if w.Kind == caisson.WorkspaceDirect {
 		return nil // it has no layer
 	}
-	release, err := l.c.lock(ctx, id)
+	release, err := l.c.layerFiles.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -46,10 +46,10 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 // have been applied. With commands, which take long, it does not wait.
 func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	// This is saved before the store reports that the sandbox was removed.
-	if err := l.c.saveWriters(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		l.c.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
+	if err := l.c.reviews.writers.save(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		l.c.cfg.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
 	}
-	w, err := l.c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), id, func(w *caisson.Workspace) error {
+	w, err := l.c.cfg.Store.Workspaces().Update(ctx, caisson.AllAccounts(), id, func(w *caisson.Workspace) error {
 		if w.State != caisson.WorkspaceLive {
 			return errUnchanged
 		}
@@ -65,15 +65,15 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	case err != nil:
 		return err
 	}
-	l.c.event(ctx, w, "workspace."+string(w.State), nil)
+	publish(ctx, l.c.cfg.Events, w, "workspace."+string(w.State), nil)
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
-	case w.Mode == caisson.SyncYolo && len(l.c.Settings.Commands) == 0:
+	case w.Mode == caisson.SyncYolo && len(l.c.cfg.Settings.Commands) == 0:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
 		defer cancel()
 		l.c.finish(ctx, w)
 	default:
-		l.c.goBackground(func(ctx context.Context) { l.c.finish(ctx, w) })
+		l.c.layerFiles.background.Start(func(ctx context.Context) { l.c.finish(ctx, w) })
 	}
 	return nil
 }
@@ -81,31 +81,31 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 // finish completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
 // changes. An error is logged: the changes wait.
 func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
-	release, err := c.lock(ctx, w.ID)
+	release, err := c.layerFiles.lock(ctx, w.ID)
 	if err != nil {
 		return
 	}
 	defer release()
 	if w.Mode == caisson.SyncYolo {
-		err = c.syncs.applyAuto(ctx, w)
+		err = c.applyAuto(ctx, w)
 	} else {
 		err = c.reviews.count(ctx, w)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "the waiting changes of a workspace could not be applied or counted", "workspace", w.ID, "err", err)
+		c.cfg.Log.WarnContext(ctx, "the waiting changes of a workspace could not be applied or counted", "workspace", w.ID, "err", err)
 	}
 }
 
 // count determines the number of changes and stores it.
-func (c reviews) count(ctx context.Context, w *caisson.Workspace) error {
-	host, err := c.openHost(w, 0)
+func (c *reviews) count(ctx context.Context, w *caisson.Workspace) error {
+	host, err := openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	r, err := c.reviews.examine(ctx, w, host, false)
+	r, err := c.examine(ctx, w, host, false)
 	if err != nil {
 		return err
 	}
-	return c.reviews.forget(w.ID, r.ID)
+	return c.forget(w.ID, r.ID)
 }

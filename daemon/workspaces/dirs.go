@@ -2,15 +2,21 @@ package workspaces
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
+	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // Names in the directory of a workspace; see the package comment.
@@ -28,17 +34,54 @@ const (
 	writersFile  = "writers.json"
 )
 
+// A directory is the path of the directory of all workspaces.
+type directory string
+
 // dir returns the directory of a workspace, or a path in it.
-func (c *Core) dir(id caisson.ID, name ...string) string {
-	return filepath.Join(append([]string{c.Dir, topDir, string(id)}, name...)...)
+func (d directory) dir(id caisson.ID, name ...string) string {
+	return filepath.Join(append([]string{string(d), string(id)}, name...)...)
 }
 
 // layerFiles creates the files of workspaces on disk.
-type layerFiles struct{ *Core }
+type layerFiles struct {
+	directory
+	jobs         worker.Starter
+	hidden       []string // patterns of names that are hidden
+	removals     *removalCounts
+	log          *slog.Logger
+	background   *background.Group
+	locks        keylock.Locks // held while a workspace is read or changed, by id
+	jobSlots     chan struct{} // a token for each job slot in use
+	pendingBases sync.Map      // workspaces whose base is not saved yet, by id
+}
+
+// lock acquires the lock of a workspace and a job slot.
+func (c *layerFiles) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
+	unlock, err := c.locks.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.acquireSlot(ctx); err != nil {
+		unlock()
+		return nil, err
+	}
+	c.saveDeferredBase(c.background.Context(), id)
+	return func() { <-c.jobSlots; unlock() }, nil
+}
+
+// acquireSlot acquires a job slot. The caller releases it by receiving from jobSlots.
+func (c *layerFiles) acquireSlot(ctx context.Context) error {
+	select {
+	case c.jobSlots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // makeDirs creates the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is
 // that of the host directory, which the guest sees.
-func (c layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
+func (c *layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return err
 	}

@@ -86,6 +86,6 @@ func (s *syncRun) drop(ctx context.Context, list []dropPlan) error {
 			}
 		}
 	}
-	s.c.event(ctx, s.w, "workspace.dropped", map[string]string{"changes": fmt.Sprint(len(list))})
+	publish(ctx, s.c.cfg.Events, s.w, "workspace.dropped", map[string]string{"changes": fmt.Sprint(len(list))})
 	return s.c.reviews.count(context.WithoutCancel(ctx), s.w)
 }

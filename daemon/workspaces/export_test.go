@@ -12,4 +12,4 @@ func (c *Core) ApplyAll(ctx context.Context) { c.applyAll(ctx) }
 func (c *Core) Clean(ctx context.Context, at time.Time) { c.clean(ctx, at) }
 
 // Busy returns how many job slots are in use.
-func (c *Core) Busy() int { return len(c.jobSlots) }
+func (c *Core) Busy() int { return len(c.layerFiles.jobSlots) }

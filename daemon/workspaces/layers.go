@@ -1,6 +1,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	if err != nil {
 		return nil, err
 	}
-	account, err := l.c.Store.Accounts().Ensure(ctx, sb.Account)
+	account, err := l.c.cfg.Store.Accounts().Ensure(ctx, sb.Account)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	if sb.Assigned != nil {
 		w.Run, w.Agent = sb.Assigned.Run, sb.Assigned.Agent
 	}
-	release, err := l.c.lock(ctx, w.ID)
+	release, err := l.c.layerFiles.lock(ctx, w.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +79,10 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 			return nil, durable.DiskFull(err)
 		}
 	}
-	back.Push(func() error { return l.forget(context.WithoutCancel(ctx), w.ID) })
-	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
+	back.Push(func() error { // it may not be in the store
+		return caisson.IgnoreNotFound(l.c.cfg.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
+	})
+	if err := l.c.cfg.Store.Workspaces().Insert(ctx, w); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -87,51 +90,19 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 		l.c.layerFiles.deferBase(w)
 		l.c.secretSearch.schedule(w)
 	}
-	l.c.event(ctx, w, "workspace.created", map[string]string{
+	publish(ctx, l.c.cfg.Events, w, "workspace.created", map[string]string{
 		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
 	return w, nil
 }
 
-// forget deletes a workspace that may not be in the store.
-func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
-	err := l.c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id)
-	if err != nil && caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
-}
-
 // normalize fills in the defaults of req, and returns an Invalid error if req is invalid.
 func normalize(req *caisson.WorkspaceRequest) error {
+	if err := req.DefaultKind(); err != nil {
+		return err
+	}
+	req.Target = cmp.Or(req.Target, defaultTarget)
 	switch {
-	case req.Mode == caisson.SyncUnsafe && req.Kind == "":
-		req.Kind = caisson.WorkspaceDirect
-	case req.Kind == "":
-		req.Kind = caisson.WorkspaceOverlay
-	}
-	switch {
-	case req.Kind == caisson.WorkspaceDirect && req.Mode == "":
-		req.Mode = caisson.SyncUnsafe
-	case req.Mode == "":
-		req.Mode = caisson.SyncSecure
-	}
-	if req.Target == "" {
-		req.Target = defaultTarget
-	}
-	switch req.Kind {
-	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
-	default:
-		return caisson.Invalidf("workspace.kind", "%.20q is not one of overlay, copy, direct", req.Kind)
-	}
-	switch req.Mode {
-	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
-	default:
-		return caisson.Invalidf("workspace.mode", "%.20q is not one of secure, yolo, yolo-unsafe", req.Mode)
-	}
-	switch {
-	case (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe):
-		return caisson.Invalidf("workspace.mode", "yolo-unsafe requires kind direct, and direct requires yolo-unsafe")
 	case req.Source == "" || len(req.Source) > 4096 || !utf8.ValidString(req.Source):
 		return caisson.Invalidf("workspace.source", "must say in UTF-8 what the directory is called")
 	case !path.IsAbs(req.Target) || path.Clean(req.Target) != req.Target || req.Target == "/" || len(req.Target) > 4096 ||
@@ -187,7 +158,7 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	if t := l.c.trials.find(id); t != nil {
 		return l.c.layerFiles.mount(t.w)
 	}
-	w, err := l.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := l.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return m, err
 	}
@@ -210,7 +181,7 @@ func (l *Layers) OpenUpper(id caisson.ID) (*os.File, error) {
 }
 
 // mount opens the mount of a sandbox's workspace.
-func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
+func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
 		if err != nil {
@@ -219,7 +190,7 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 		}
 	}()
 	m = caisson.RuntimeMount{
-		Source: opened.add(c.layerFiles.openSource(w, unix.O_PATH)), Target: w.Target,
+		Source: opened.add(c.openSource(w, unix.O_PATH)), Target: w.Target,
 		Writable: w.Kind == caisson.WorkspaceDirect,
 	}
 	if opened.err != nil || m.Writable {
@@ -230,7 +201,7 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
 	}
-	if o.Hide, err = hidesIn(w, c.Settings.HiddenPatterns(), o.Show); err != nil {
+	if o.Hide, err = hidesIn(w, c.hidden, o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(baseline.DefaultShown(), o.Show...)
@@ -242,16 +213,16 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 }
 
 // openSource opens the lower directory of the workspace of w: the host directory, or a copy. flags are additional flags.
-func (c layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
+func (c *layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), flags)
 	}
-	return c.openHost(w, flags)
+	return openHost(w, flags)
 }
 
 // openHost opens the host directory of a workspace. Returns Conflict if it is not the same directory, or has another
 // owner. flags are additional flags.
-func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
+func openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	f, err := hostdir.Dir{Path: w.HostPath, Device: w.Device, Inode: w.Inode}.Open(flags)
 	switch {
 	case errors.Is(err, hostdir.ErrRemoved):

@@ -30,12 +30,12 @@ func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 }
 
 // scan records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
-func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
+func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
 	}
-	hide, err := hidesIn(w, c.Settings.HiddenPatterns(), show)
+	hide, err := hidesIn(w, c.hidden, show)
 	if err != nil {
 		return err
 	}
@@ -46,12 +46,12 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 	}
 	var opened files
 	defer opened.close()
-	host := opened.add(c.openHost(w, 0))
+	host := opened.add(openHost(w, 0))
 	manifest := opened.add(os.OpenFile(c.dir(w.ID, manifestFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600))
 	if opened.err != nil {
 		return durable.DiskFull(opened.err)
 	}
-	found, err := baseline.RunScan(ctx, c.Jobs, host, hide, show, manifest)
+	found, err := baseline.RunScan(ctx, c.jobs, host, hide, show, manifest)
 	if err != nil {
 		return durable.DiskFull(err)
 	}
@@ -71,7 +71,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		return opened.err
 	}
 	if found.HiddenCount > 0 {
-		if err := baseline.RunCover(ctx, c.Jobs, manifest, layer); err != nil {
+		if err := baseline.RunCover(ctx, c.jobs, manifest, layer); err != nil {
 			return durable.DiskFull(err)
 		}
 	}
@@ -79,19 +79,19 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 }
 
 // saveBase saves small files of the host directory, or of the copy, as the base for merges.
-func (c layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
+func (c *layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
-	source := opened.add(c.layerFiles.openSource(w, 0))
+	source := opened.add(c.openSource(w, 0))
 	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
 	base := opened.add(openDir(c.dir(w.ID, baseDir), 0))
 	if opened.err != nil {
 		return opened.err
 	}
 	if w.Kind == caisson.WorkspaceCopy {
-		return baseline.RunKeepCopy(ctx, c.Jobs, source, manifest, base, baseline.Limits{})
+		return baseline.RunKeepCopy(ctx, c.jobs, source, manifest, base, baseline.Limits{})
 	}
-	return baseline.RunKeep(ctx, c.Jobs, source, manifest, base, baseline.Limits{})
+	return baseline.RunKeep(ctx, c.jobs, source, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is
@@ -105,15 +105,13 @@ const (
 
 // deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must
 // hold the lock of w.
-func (c layerFiles) deferBase(w *caisson.Workspace) {
-	c.mu.Lock()
-	c.pendingBases[w.ID] = w
-	c.mu.Unlock()
+func (c *layerFiles) deferBase(w *caisson.Workspace) {
+	c.pendingBases.Store(w.ID, w)
 	delay := baseDelay
 	if w.Files <= maxUndelayedBase {
 		delay = 0
 	}
-	c.goBackground(func(ctx context.Context) {
+	c.background.Start(func(ctx context.Context) {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
@@ -125,28 +123,14 @@ func (c layerFiles) deferBase(w *caisson.Workspace) {
 	})
 }
 
-// saveDeferredBase runs saveBase now, if deferBase has deferred it. The caller must hold the lock of the workspace.
-func (c layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
-	c.mu.Lock()
-	w := c.pendingBases[id]
-	delete(c.pendingBases, id)
-	c.mu.Unlock()
-	if w != nil {
-		c.layerFiles.saveBaseLogged(ctx, w)
+// saveDeferredBase runs saveBase now, if deferBase has deferred it. Files that cannot be saved cause conflicts later, instead of
+// merges. The caller must hold the lock of the workspace.
+func (c *layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
+	w, ok := c.pendingBases.LoadAndDelete(id)
+	if !ok {
+		return
 	}
-}
-
-// lockAndSaveBase runs saveBaseLogged with w locked.
-func (c layerFiles) lockAndSaveBase(ctx context.Context, w *caisson.Workspace) {
-	if release, err := c.lock(ctx, w.ID); err == nil {
-		defer release()
-		c.layerFiles.saveBaseLogged(ctx, w)
-	}
-}
-
-// saveBaseLogged runs saveBase. Files that cannot be saved cause conflicts later, instead of merges.
-func (c layerFiles) saveBaseLogged(ctx context.Context, w *caisson.Workspace) {
-	if err := c.layerFiles.saveBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
-		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)
+	if err := c.saveBase(ctx, w.(*caisson.Workspace)); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
+		c.log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", id, "err", err)
 	}
 }

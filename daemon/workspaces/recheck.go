@@ -15,14 +15,9 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	if len(p.parts) == 0 {
 		return nil
 	}
-	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
-	if err != nil {
-		return err
-	}
-	defer frozen.Close()
 	for i, hunks := range p.parts {
 		x := &p.review.Changes[i]
-		step, err := compare.RunPart(ctx, s.c.Jobs, s.host, frozen, x.Steps[0], hunks)
+		step, err := compare.RunPart(ctx, s.c.cfg.Jobs, s.host, s.frozen, x.Steps[0], hunks)
 		if err != nil {
 			return err
 		}
@@ -49,11 +44,6 @@ func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (aga
 	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
 		return false, nil
 	}
-	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
-	if err != nil {
-		return false, err
-	}
-	defer frozen.Close()
 	var part []caisson.Change
 	var at []int
 	for i, x := range p.review.Changes {
@@ -63,7 +53,7 @@ func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (aga
 			part, at = append(part, ch), append(at, i)
 		}
 	}
-	if err := s.c.reviews.check(ctx, s.host, frozen, part); err != nil {
+	if err := s.c.reviews.check(ctx, s.host, s.frozen, part); err != nil {
 		return false, err
 	}
 	for j, ch := range part {

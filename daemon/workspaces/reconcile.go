@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -14,7 +13,7 @@ import (
 // directory are removed. It must be called when the sandboxes in the store and on the host are consistent, before
 // anything else uses the core. Errors with single workspaces are logged only.
 func (c *Core) Reconcile(ctx context.Context) error {
-	if err := c.trialCleanup.removeTrials(ctx); err != nil {
+	if err := c.removeTrials(ctx); err != nil {
 		return err
 	}
 	known := map[string]bool{}
@@ -26,18 +25,13 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			return
 		}
 		if err := c.removals.mergeOld(w); err != nil && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
+			c.cfg.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
 		}
-		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
-			if err == nil {
-				err = c.syncs.recoverAt(ctx, w)
-			}
-			if err != nil && ctx.Err() == nil {
-				c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
-			}
+		if err := c.syncs.recoverAt(ctx, w); err != nil && ctx.Err() == nil {
+			c.cfg.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
 		}
 		if w.State == caisson.WorkspaceLive {
-			if _, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
+			if _, err := c.cfg.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
 				resting = append(resting, w)
 			}
 		}
@@ -46,14 +40,14 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		return err
 	}
 	for _, w := range gone {
-		c.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
-		if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), w.ID); err != nil {
+		c.cfg.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
+		if err := c.cfg.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), w.ID); err != nil {
 			return err
 		}
 	}
 	for _, w := range resting {
 		if err := c.Layers().Detach(ctx, w.ID); err != nil {
-			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be detached", "workspace", w.ID, "err", err)
+			c.cfg.Log.ErrorContext(ctx, "a workspace without a sandbox could not be detached", "workspace", w.ID, "err", err)
 		}
 	}
 	return c.reconcileDirs(ctx, known)
@@ -61,11 +55,11 @@ func (c *Core) Reconcile(ctx context.Context) error {
 
 // reconcileDirs removes directories that belong to no workspace.
 func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
-	entries, err := os.ReadDir(filepath.Join(c.Dir, topDir))
+	entries, err := os.ReadDir(string(c.directory))
 	for _, e := range entries {
 		if !known[e.Name()] {
-			c.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
-			err = errors.Join(err, removeTree(filepath.Join(c.Dir, topDir, e.Name())))
+			c.cfg.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
+			err = errors.Join(err, removeTree(c.dir(caisson.ID(e.Name()))))
 		}
 	}
 	c.clean(ctx, now())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +45,7 @@ func (r *removalCount) tooMany(n int64) bool {
 // the directory, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string
-	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each
+	workspaces directory  // where earlier versions stored the counts of each
 	mu         sync.Mutex // held while a file is replaced
 }
 
@@ -61,16 +60,12 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 
 // read returns the counts of the directory of w.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
-	file := c.file(w)
-	if err := readJSON(file, &had); err != nil {
+	var stored *removalCount // nil if there are no counts
+	if err := readJSON(c.file(w), &stored); err != nil || stored == nil {
 		return had, err
 	}
-	_, err = os.Lstat(file)
-	had.known = err == nil
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return had, err
+	stored.known = true
+	return *stored, nil
 }
 
 // update changes the counts of w's directory, unless change returns false.
@@ -102,15 +97,9 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 
 // mergeOld adds the counts of an earlier version to those of the directory.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
-	var old removalCount
-	file := filepath.Join(c.workspaces, string(w.ID), removalFile)
-	switch _, err := os.Lstat(file); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	}
-	if err := readJSON(file, &old); err != nil {
+	var old *removalCount // nil if there are none
+	file := c.workspaces.dir(w.ID, removalFile)
+	if err := readJSON(file, &old); err != nil || old == nil {
 		return err
 	}
 	err := c.update(w, func(had *removalCount) bool {
@@ -169,7 +158,7 @@ func lostFiles(steps []gate.Step) (n int64) {
 // holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
 // than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
 // this in small steps too, removals count until a person removes something.
-func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
+func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
 		return err
@@ -212,8 +201,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	if err != nil || !fresh {
 		return err
 	}
-	s.c.Log.WarnContext(ctx, "removals are not applied automatically", "workspace", s.w.ID, "reason", r.Held)
-	s.c.event(ctx, s.w, "sync.held", map[string]string{"by": s.by, "reason": r.Held})
+	s.c.cfg.Log.WarnContext(ctx, "removals are not applied automatically", "workspace", s.w.ID, "reason", r.Held)
+	publish(ctx, s.c.cfg.Events, s.w, "sync.held", map[string]string{"by": s.by, "reason": r.Held})
 	return nil
 }
 

@@ -93,7 +93,7 @@ func TestRemovalCounts(t *testing.T) {
 func TestRemovalsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := &removalCounts{dir: t.TempDir(), workspaces: dir}
+	c := &removalCounts{dir: t.TempDir(), workspaces: directory(dir)}
 	for _, id := range []string{"a", "b"} {
 		if err := os.Mkdir(filepath.Join(dir, id), 0o700); err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/check"
 	"github.com/caisson-dev/caisson/job/gate/compare"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // maxShown is the maximum number of changes in an answer; changes that are not shown cannot be applied.
@@ -33,7 +35,15 @@ type review struct {
 }
 
 // reviews finds the changes in the layers of workspaces.
-type reviews struct{ *Core }
+type reviews struct {
+	directory
+	jobs     worker.Starter
+	rules    check.Rules
+	store    caisson.WorkspaceStore
+	events   caisson.Publisher
+	removals *removalCounts
+	writers  *writers
+}
 
 // Diff implements [caisson.Workspaces].
 func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
@@ -45,7 +55,7 @@ func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest)
 		return nil, err
 	}
 	defer release()
-	host, err := g.c.openHost(w, 0)
+	host, err := openHost(w, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +91,7 @@ func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest)
 	if err != nil {
 		return nil, err
 	}
-	if d.Workspace, err = g.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(w.ID)); err != nil {
+	if d.Workspace, err = g.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(w.ID)); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -108,37 +118,37 @@ func matches(only []string, name string) bool {
 
 // examine freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
 // lock of w and a job slot, and must keep the review or forget it.
-func (c reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
+func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
-			err = errors.Join(durable.DiskFull(err), c.reviews.forget(w.ID, r.ID))
+			err = errors.Join(durable.DiskFull(err), c.forget(w.ID, r.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if _, _, err := c.reviews.freeze(ctx, w, dir); err != nil {
+	if _, _, err := c.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
 	var by authors // read after the copy, so that it includes the writers of everything in the copy
 	var asking sync.WaitGroup
-	asking.Go(func() { by = c.reviews.authorsOf(ctx, w) })
-	err = c.reviews.compare(ctx, w, host, dir, patch, r)
+	asking.Go(func() { by = c.writers.authorsOf(ctx, w) })
+	err = c.compare(ctx, w, host, dir, patch, r)
 	asking.Wait()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.reviews.holdRemovals(w, r); err != nil {
+	if err := c.holdRemovals(w, r); err != nil {
 		return nil, err
 	}
 	by.attribute(r.Changes)
-	return r, c.reviews.record(ctx, w, r)
+	return r, c.record(ctx, w, r)
 }
 
 // save stores a review, so that it can be applied by its id.
-func (c reviews) save(w caisson.ID, r *review) error {
+func (c *reviews) save(w caisson.ID, r *review) error {
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
@@ -148,7 +158,7 @@ func (c reviews) save(w caisson.ID, r *review) error {
 }
 
 // freeze copies the layer of w to dir, an empty directory.
-func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
+func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
 	upper := opened.add(openDir(c.dir(w.ID, upperDir), 0))
@@ -159,12 +169,12 @@ func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (
 	if opened.err != nil {
 		return 0, false, opened.err
 	}
-	entries, cut, err = overlay.RunFreeze(ctx, c.Jobs, upper, dst, overlay.FreezeLimits{})
+	entries, cut, err = overlay.RunFreeze(ctx, c.jobs, upper, dst, overlay.FreezeLimits{})
 	return entries, cut, durable.DiskFull(err)
 }
 
 // compare fills in the changes of dir, a frozen copy, to the host directory, and the results of the checks.
-func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
+func (c *reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
 	frozen := opened.add(openDir(dir, 0))
@@ -174,7 +184,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 		return opened.err
 	}
 	opts := compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy}
-	found, err := compare.RunChanges(ctx, c.Jobs, host, manifest, base, frozen, opts)
+	found, err := compare.RunChanges(ctx, c.jobs, host, manifest, base, frozen, opts)
 	if err != nil {
 		return err
 	}
@@ -183,7 +193,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	for i, x := range r.Changes {
 		changes[i] = x.Change
 	}
-	if err := c.reviews.check(ctx, host, frozen, changes); err != nil {
+	if err := c.check(ctx, host, frozen, changes); err != nil {
 		return err
 	}
 	for i := range changes {
@@ -193,8 +203,8 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 }
 
 // check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
-func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
-	err := check.RunChanges(ctx, c.Jobs, host, frozen, changes, c.Settings.Rules)
+func (c *reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
+	err := check.RunChanges(ctx, c.jobs, host, frozen, changes, c.rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
 		return err
 	}
@@ -206,11 +216,11 @@ func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []cai
 }
 
 // record records the result of examine: the number of changes, and an event for each new change.
-func (c reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
-	if err := c.reviews.announce(ctx, w, r); err != nil {
+func (c *reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
+	if err := c.announce(ctx, w, r); err != nil {
 		return err
 	}
-	_, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+	_, err := c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		w.Changes = len(r.Changes)
 		switch {
 		case w.State == caisson.WorkspaceDetached && w.Changes == 0 && !r.Cut:
@@ -227,7 +237,7 @@ func (c reviews) record(ctx context.Context, w *caisson.Workspace, r *review) er
 const maxAnnounced = 1000
 
 // announce publishes an event for each change that is new since the last time.
-func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
+func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}
 	if err := readJSON(file, &seen); err != nil {
@@ -253,12 +263,12 @@ func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) 
 	if len(list) == 0 {
 		return nil
 	}
-	c.Events.PublishAll(ctx, list)
+	c.events.PublishAll(ctx, list)
 	return durable.WriteJSON(file, seen)
 }
 
 // reviewOf returns a review that was kept. Returns Conflict if it has expired.
-func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
+func (c *reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
 	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
 		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
 	}
@@ -273,28 +283,25 @@ func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) 
 }
 
 // forget removes a review.
-func (c reviews) forget(w, id caisson.ID) error {
+func (c *reviews) forget(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
-	err := os.Remove(dir + ".json") // first: the rest is ignored without it
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	err := os.RemoveAll(dir + ".json") // first: the rest is ignored without it
 	return errors.Join(err, removeTree(dir))
 }
 
 // forgetAll removes all reviews of a workspace.
-func (c reviews) forgetAll(w caisson.ID) error {
+func (c *reviews) forgetAll(w caisson.ID) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	for _, e := range list {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		err = errors.Join(err, c.reviews.forget(w, caisson.ID(id)))
+		err = errors.Join(err, c.forget(w, caisson.ID(id)))
 	}
 	return err
 }
 
 // trimReviews removes the reviews that are too old or too many, and incomplete ones. The caller must hold the lock of
 // the workspace.
-func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
+func (c *reviews) trimReviews(w caisson.ID, at time.Time) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	if err != nil {
 		return err
@@ -310,14 +317,10 @@ func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
 			made[id] = info.ModTime()
 		}
 	}
-	ids := make([]caisson.ID, 0, len(made))
-	for id := range made {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) })
-	for i, id := range ids {
+	newestFirst := func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) }
+	for i, id := range slices.SortedFunc(maps.Keys(made), newestFirst) {
 		if i >= maxReviews || at.Sub(made[id]) > keepReviews {
-			err = errors.Join(err, c.reviews.forget(w, id))
+			err = errors.Join(err, c.forget(w, id))
 		}
 	}
 	return err

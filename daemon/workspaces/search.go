@@ -16,26 +16,29 @@ const suspectsFile = "suspects.json"
 
 // secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
 // it.
-type secretSearch struct{ *Core }
+type secretSearch struct {
+	*layerFiles
+	after time.Duration // see Config.SearchAfter
+}
 
 // schedule searches the files of a new workspace in the background.
-func (c secretSearch) schedule(w *caisson.Workspace) {
-	c.goBackground(func(ctx context.Context) {
+func (c *secretSearch) schedule(w *caisson.Workspace) {
+	c.background.Start(func(ctx context.Context) {
 		select {
-		case <-time.After(c.SearchAfter):
+		case <-time.After(c.after):
 		case <-ctx.Done():
 			return
 		}
 		if err := c.search(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) && caisson.KindOf(err) != caisson.Conflict {
-			c.Log.WarnContext(ctx, "the directory's files could not be searched for secrets", "workspace", w.ID, "err", err)
+			c.log.WarnContext(ctx, "the directory's files could not be searched for secrets", "workspace", w.ID, "err", err)
 		}
 	})
 }
 
-func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
+func (c *secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
-	host := opened.add(c.openHost(w, 0))
+	host := opened.add(openHost(w, 0))
 	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
 	if opened.err != nil {
 		return opened.err
@@ -43,7 +46,7 @@ func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	if err := c.acquireSlot(ctx); err != nil {
 		return err
 	}
-	found, err := baseline.RunSearch(ctx, c.Jobs, host, manifest, baseline.SearchLimits{})
+	found, err := baseline.RunSearch(ctx, c.jobs, host, manifest, baseline.SearchLimits{})
 	<-c.jobSlots
 	if err != nil {
 		return err
@@ -57,7 +60,7 @@ func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 }
 
 // addTo adds the result of the search to w, if there is one.
-func (c secretSearch) addTo(w *caisson.Workspace) error {
+func (c *secretSearch) addTo(w *caisson.Workspace) error {
 	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {
 		return err

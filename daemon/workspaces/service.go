@@ -16,12 +16,6 @@ var _ caisson.Workspaces = (*Service)(nil)
 // errUnchanged cancels an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// scope returns the scope that the caller in ctx may access.
-func scope(ctx context.Context) (caisson.Scope, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), err
-}
-
 // GetWorkspace implements [caisson.Workspaces].
 func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	w, err := g.get(ctx, ref)
@@ -33,20 +27,20 @@ func (g *Service) GetWorkspace(ctx context.Context, ref string) (*caisson.Worksp
 
 // get returns a workspace of the caller's account from the store.
 func (g *Service) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return g.c.Store.Workspaces().Get(ctx, in, ref)
+	return g.c.cfg.Store.Workspaces().Get(ctx, in, ref)
 }
 
 // ListWorkspaces implements [caisson.Workspaces].
 func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	return g.c.Store.Workspaces().List(ctx, in, f)
+	return g.c.cfg.Store.Workspaces().List(ctx, in, f)
 }
 
 // hold finds a workspace of the caller's account, and locks it. Returns Conflict if it has no layers.
@@ -54,7 +48,7 @@ func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, r
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
 	}
-	if release, err = g.c.lock(ctx, w.ID); err != nil {
+	if release, err = g.c.layerFiles.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
 	// It may have changed, or may have been removed, while waiting for the lock.
@@ -94,7 +88,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 	if err := g.c.reviews.forgetAll(w.ID); err != nil {
 		return nil, err
 	}
-	w, err = g.c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+	w, err = g.c.cfg.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		w.Changes = 0
 		if w.State == caisson.WorkspaceDetached {
 			w.State = caisson.WorkspaceSettled
@@ -102,7 +96,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 		return nil
 	})
 	if err == nil {
-		g.c.event(ctx, w, "workspace.reset", nil)
+		publish(ctx, g.c.cfg.Events, w, "workspace.reset", nil)
 	}
 	return w, err
 }
@@ -114,7 +108,7 @@ func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what strin
 	if err != nil || w.State != caisson.WorkspaceLive {
 		return wake, err
 	}
-	running, err := c.UsesLayers(ctx, w.Sandbox)
+	running, err := c.cfg.UsesLayers(ctx, w.Sandbox)
 	switch {
 	case err != nil && caisson.KindOf(err) == caisson.NotFound:
 		return wake, nil
@@ -139,47 +133,42 @@ func (g *Service) RemoveWorkspace(ctx context.Context, ref string) error {
 // remove deletes a workspace whose sandbox was removed. An incomplete sync is completed or rolled back first, because
 // its original files exist nowhere else.
 func (c *Core) remove(ctx context.Context, id caisson.ID) error {
-	release, err := c.lock(ctx, id)
+	release, err := c.layerFiles.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer release()
-	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
 	if w.State == caisson.WorkspaceLive {
 		return caisson.Errorf(caisson.Conflict, "sandbox %s has the workspace; remove the sandbox first", w.Sandbox)
 	}
-	if pending, err := c.syncs.pending(id); err != nil || len(pending) > 0 {
-		if err == nil {
-			err = c.syncs.recoverAt(ctx, w)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
+	if err := c.syncs.recoverAt(ctx, w); err != nil {
 		return err
 	}
-	c.event(ctx, w, "workspace.removed", nil)
+	if err := c.cfg.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
+		return err
+	}
+	publish(ctx, c.cfg.Events, w, "workspace.removed", nil)
 	return removeTree(c.dir(id))
 }
 
 // ListReceipts implements [caisson.Workspaces].
 func (g *Service) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.SyncReceipt, bool, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	return g.c.Store.Workspaces().ListReceipts(ctx, in, f)
+	return g.c.cfg.Store.Workspaces().ListReceipts(ctx, in, f)
 }
 
 // GetReceipt implements [caisson.Workspaces].
 func (g *Service) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
-	in, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return g.c.Store.Workspaces().GetReceipt(ctx, in, id)
+	return g.c.cfg.Store.Workspaces().GetReceipt(ctx, in, id)
 }

@@ -39,7 +39,7 @@ func (g *Service) Sync(ctx context.Context, ref string, req caisson.SyncRequest)
 		}
 		defer wake()
 	}
-	host, err := g.c.syncs.openGiven(ctx, w, req.Directory)
+	host, err := openGiven(ctx, w, req.Directory)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func validateSync(req *caisson.SyncRequest) error {
 }
 
 // openGiven returns the directory that came with a request, or an error if it is not that of w.
-func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
+func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
 	case err != nil:
@@ -105,6 +105,7 @@ type syncRun struct {
 	c            *Core
 	w            *caisson.Workspace
 	host         *os.File // the host directory
+	frozen       *os.File // the copy of the layer that the review is of
 	by           string   // actor in the receipt and in events
 	auto         bool     // the changes are chosen automatically
 	passedChecks []string // checks of the commands that have passed
@@ -123,6 +124,10 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
 		}
 	}()
+	if s.frozen, err = openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0); err != nil {
+		return nil, err
+	}
+	defer s.frozen.Close()
 	if err := s.reportHeld(ctx, r); err != nil {
 		return nil, err
 	}
@@ -140,7 +145,7 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	if err != nil {
 		return nil, err
 	}
-	if s.passedChecks, err = s.runCommands(ctx, r, chosen); err != nil {
+	if s.passedChecks, err = s.runCommands(ctx, chosen); err != nil {
 		return nil, err
 	}
 	receipt, err := s.apply(ctx, r, chosen)

@@ -27,8 +27,6 @@ type outputTail struct {
 	total int64  // bytes written; guarded by mu
 }
 
-func newTail(end func()) *outputTail { return &outputTail{kill: end} }
-
 // Write implements [io.Writer].
 func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()

@@ -36,14 +36,15 @@ type trial struct {
 
 // trials contains the trials in progress.
 type trials struct {
+	directory
 	slots chan struct{} // a token for each trial that has a sandbox
 
 	mu   sync.Mutex
 	byID map[caisson.ID]*trial // guarded by mu
 }
 
-func newTrials() *trials {
-	return &trials{slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
+func newTrials(dir directory) *trials {
+	return &trials{directory: dir, slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
 }
 
 func (t *trials) find(id caisson.ID) *trial {
@@ -64,9 +65,17 @@ func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	return found.w, nil
 }
 
+// end removes a trial that no sandbox uses any longer.
+func (t *trials) end(ended *trial) error {
+	t.mu.Lock()
+	delete(t.byID, ended.w.ID)
+	t.mu.Unlock()
+	return removeTree(t.dir(ended.w.ID))
+}
+
 // createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
-func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
-	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
+func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, err error) {
+	account, err := s.c.cfg.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +93,7 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
-			err = errors.Join(durable.DiskFull(err), s.c.trialCleanup.endTrial(t))
+			err = errors.Join(durable.DiskFull(err), s.c.trials.end(t))
 		}
 	}()
 	if err := s.c.layerFiles.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
@@ -93,7 +102,7 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 	if err := s.c.layerFiles.scan(ctx, &w, show, st.Mode); err != nil {
 		return nil, err
 	}
-	if err := s.fillTrial(ctx, r, t, plan); err != nil {
+	if err := s.fillTrial(ctx, t, plan); err != nil {
 		return nil, err
 	}
 	s.c.trials.mu.Lock()
@@ -103,35 +112,23 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 }
 
 // fillTrial writes the changes of plan to the upper layer of a trial.
-func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
+func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) error {
 	var opened files
 	defer opened.close()
 	manifest := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
-	frozen := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
 	upper := opened.add(openDir(s.c.dir(t.w.ID, upperDir), 0))
 	if opened.err != nil {
 		return opened.err
 	}
-	return apply.RunLayer(ctx, s.c.Jobs, manifest, frozen, upper, plan)
-}
-
-// trialCleanup removes trials and their sandboxes.
-type trialCleanup struct{ *Core }
-
-// endTrial removes a trial that no sandbox uses any longer.
-func (c trialCleanup) endTrial(t *trial) error {
-	c.trials.mu.Lock()
-	delete(c.trials.byID, t.w.ID)
-	c.trials.mu.Unlock()
-	return removeTree(c.dir(t.w.ID))
+	return apply.RunLayer(ctx, s.c.cfg.Jobs, manifest, s.frozen, upper, plan)
 }
 
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
-// inSandbox creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
-// is removed when its hard TTL expires, or by the next daemon.
-func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
+// inSandbox runs a command in a sandbox for a trial, and removes both before it returns; if that fails, the sandbox is removed when
+// its hard TTL expires, or by the next daemon.
+func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
 	req, err := s.sandboxRequest(t, cmd)
@@ -140,18 +137,18 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 	}
 	sb, err := s.c.sandboxes.Lifecycle.Create(ctx, req)
 	if err != nil {
-		return errors.Join(err, s.c.trialCleanup.endTrial(t))
+		return errors.Join(err, s.c.trials.end(t))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if rerr := s.c.sandboxes.Lifecycle.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
-			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
+			s.c.cfg.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
 			return
 		}
-		err = errors.Join(err, s.c.trialCleanup.endTrial(t))
+		err = errors.Join(err, s.c.trials.end(t))
 	}()
-	return do(ctx, sb)
+	return s.watch(ctx, sb, t, cmd)
 }
 
 func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
@@ -170,20 +167,16 @@ func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateReque
 }
 
 // removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
-func (c trialCleanup) removeTrials(ctx context.Context) error {
+func (c *Core) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
-	for more := true; more; {
-		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.AllAccounts(), f)
+	next := func(f *caisson.Filter, sb *caisson.Sandbox) { f.After = sb.ID }
+	for sb, err := range caisson.All(ctx, c.cfg.Store.Sandboxes().List, caisson.AllAccounts(), f, next) {
 		if err != nil {
 			return err
 		}
-		more = rest && len(page) > 0
-		for _, sb := range page {
-			f.After = sb.ID
-			owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
-			if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
-				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
-			}
+		owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
+		if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			c.cfg.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}
 	return nil

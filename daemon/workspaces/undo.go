@@ -28,7 +28,7 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 		return nil, err
 	}
 	defer release()
-	host, err := g.c.syncs.openGiven(ctx, w, dir)
+	host, err := openGiven(ctx, w, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -51,11 +51,11 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
-	out, err := apply.RunUndo(ctx, g.c.Jobs, host, saved)
+	out, err := apply.RunUndo(ctx, g.c.cfg.Jobs, host, saved)
 	switch {
 	case out.State == apply.Undone:
 		if err != nil {
-			g.c.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
+			g.c.cfg.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
 		}
 		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:
@@ -67,8 +67,8 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 }
 
 // undone records that a receipt was undone. Its changes are shown again, and are not applied automatically.
-func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
-	list, err := c.syncs.declined(w.ID)
+func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
+	list, err := c.declined(w.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +89,11 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	}
 	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
 	// again.
-	if err := c.syncs.setBase(ctx, w, host, back); err != nil {
+	if err := c.setBase(ctx, w, host, back); err != nil {
 		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
 	}
 	fresh := false
-	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.AllAccounts(), receipt.ID, func(r *caisson.SyncReceipt) error {
+	r, err := c.store.UpdateReceipt(ctx, caisson.AllAccounts(), receipt.ID, func(r *caisson.SyncReceipt) error {
 		if fresh = r.State != caisson.ReceiptUndone; fresh {
 			r.State, r.UndoneAt = caisson.ReceiptUndone, now()
 		}
@@ -103,7 +103,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 		return nil, err
 	}
 	if fresh {
-		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
+		publish(ctx, c.events, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
 		err := error(nil)
 		if r.Auto {
 			err = c.removals.uncountAuto(w, p.Steps)
@@ -111,11 +111,11 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 			err = c.removals.countApproved(w, r, p.Steps, true)
 		}
 		if err != nil {
-			c.Log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
+			c.log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
 	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
-	if _, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+	if _, err := c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
 		}
@@ -126,11 +126,11 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	}); err != nil {
 		return nil, err
 	}
-	return r, c.syncs.removeSaved(w.ID, r.ID)
+	return r, c.removeSaved(w.ID, r.ID)
 }
 
 // pending returns the receipts of syncs and undos whose outcome is not in the store.
-func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
+func (c *syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a direct workspace, or an incomplete one
@@ -144,32 +144,35 @@ func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	return list, err
 }
 
-// recoverAt is like recover, but opens the host directory by its path.
-func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
-	host, err := c.openHost(w, 0)
+// recoverAt is like recover, but opens the host directory by its path, if anything is to be recovered.
+func (c *syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
+	if list, err := c.pending(w.ID); err != nil || len(list) == 0 {
+		return err
+	}
+	host, err := openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	return c.syncs.recover(ctx, w, host)
+	return c.recover(ctx, w, host)
 }
 
 // recover completes or rolls back the incomplete syncs and undos of w, and stores the outcome. The caller must hold the
 // lock of w.
-func (c syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
-	list, err := c.syncs.pending(w.ID)
+func (c *syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
+	list, err := c.pending(w.ID)
 	if err != nil {
 		return err
 	}
 	for _, id := range list {
-		if err := c.syncs.recoverOne(ctx, w, host, id); err != nil {
+		if err := c.recoverOne(ctx, w, host, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
+func (c *syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
 	var p pendingSync
 	if err := readJSON(c.dir(w.ID, savedDir, string(id)+pendingSuffix), &p); err != nil {
 		return err
@@ -179,7 +182,7 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	}
 	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c.syncs.removeSaved(w.ID, id) // it had not begun
+		return c.removeSaved(w.ID, id) // it had not begun
 	}
 	if err != nil {
 		return err
@@ -188,18 +191,18 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if err := saved.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	out, err := apply.RunRecover(ctx, c.Jobs, host, saved)
+	out, err := apply.RunRecover(ctx, c.jobs, host, saved)
 	if err != nil {
 		return caisson.Wrap(err, caisson.KindOf(err), "an incomplete sync of %.100q could not be recovered: %s", w.Source, caisson.MessageOf(err))
 	}
 	ctx = context.WithoutCancel(ctx)
-	c.Log.InfoContext(ctx, "an incomplete sync was recovered", "workspace", w.ID, "receipt", id, "outcome", out.State)
+	c.log.InfoContext(ctx, "an incomplete sync was recovered", "workspace", w.ID, "receipt", id, "outcome", out.State)
 	switch out.State {
 	case apply.Applied:
-		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)
+		return c.applied(ctx, w, host, p.Receipt, p.Steps)
 	case apply.Undone:
-		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
+		_, err = c.undone(ctx, w, host, p.Receipt)
 		return err
 	}
-	return c.syncs.removeSaved(w.ID, id)
+	return c.removeSaved(w.ID, id)
 }

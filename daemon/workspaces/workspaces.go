@@ -38,10 +38,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/check"
@@ -114,30 +114,21 @@ const (
 	detachTimeout = 2 * time.Minute
 )
 
-// Core is the state that the services of this package share. Its exported methods are for the engine.
+// Core combines the parts of this package. Its exported methods are for the engine.
 type Core struct {
-	Config
+	cfg Config
+	directory
 	sandboxes    Sandboxes // set by SetSandboxes
 	data         *os.File  // the data directory
-	reviews      reviews
-	syncs        syncs
-	layerFiles   layerFiles
-	secretSearch secretSearch
+	reviews      *reviews
+	syncs        *syncs
+	layerFiles   *layerFiles
+	secretSearch *secretSearch
 	refusals     refusals
-	trialCleanup trialCleanup
 	removals     *removalCounts
-	locks        keylock.Locks // held while a workspace is read or changed, by id
-	writersLocks keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
-	layerLocks   keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
-	jobSlots     chan struct{} // a token for each job slot in use
 	trials       *trials
-
-	mu           sync.Mutex
-	closed       bool                              // guarded by mu
-	pendingBases map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
-	wg           sync.WaitGroup                    // goroutines of this core; none is added once closed
-	ctx          context.Context                   // of the goroutines; cancelled by Close
-	stop         context.CancelCauseFunc
+	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after layerFiles.locks.
+	layerLocks keylock.Locks
 }
 
 // New returns a Core, or an Invalid error if cfg is invalid. Call Reconcile before use.
@@ -161,61 +152,31 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, data: data, jobSlots: make(chan struct{}, 4), trials: newTrials(), pendingBases: map[caisson.ID]*caisson.Workspace{}}
-	c.reviews, c.syncs, c.layerFiles, c.refusals, c.trialCleanup, c.secretSearch = reviews{c}, syncs{c}, layerFiles{c}, refusals{c}, trialCleanup{c}, secretSearch{c}
-	c.removals = &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: filepath.Join(cfg.Dir, topDir)}
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	return c, nil
+	dir, store := directory(filepath.Join(cfg.Dir, topDir)), cfg.Store.Workspaces()
+	removals := &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: dir}
+	files := &layerFiles{
+		directory: dir, jobs: cfg.Jobs, hidden: cfg.Settings.HiddenPatterns(), removals: removals, log: cfg.Log, background: background.New(),
+		jobSlots: make(chan struct{}, 4),
+	}
+	return &Core{
+		cfg: cfg, directory: dir, data: data, layerFiles: files, removals: removals, trials: newTrials(dir),
+		secretSearch: &secretSearch{files, cfg.SearchAfter}, refusals: refusals{dir, cfg.Settings.Commands},
+		reviews: &reviews{
+			directory: dir, jobs: cfg.Jobs, rules: cfg.Settings.Rules, store: store, events: cfg.Events, removals: removals,
+			writers: &writers{directory: dir, store: store, log: cfg.Log},
+		},
+		syncs: &syncs{directory: dir, jobs: cfg.Jobs, store: store, events: cfg.Events, removals: removals, log: cfg.Log},
+	}, nil
 }
 
 // SetSandboxes sets package sandboxes, which itself uses the layers of this core. It must be called once, before anything
 // else.
-func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
-
-var errClosing = errors.New("the daemon is shutting down")
+func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes, c.reviews.writers.lifecycle = s, s.Lifecycle }
 
 // Close stops the background work. Workspaces are not changed.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.wg.Wait()
+	c.layerFiles.background.Close()
 	return c.data.Close()
-}
-
-// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) goBackground(f func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.wg.Go(func() { f(c.ctx) })
-	}
-	return !c.closed
-}
-
-// lock acquires the lock of a workspace and a job slot.
-func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
-	unlock, err := c.locks.Acquire(ctx, string(id))
-	if err != nil {
-		return nil, err
-	}
-	if err := c.acquireSlot(ctx); err != nil {
-		unlock()
-		return nil, err
-	}
-	c.layerFiles.saveDeferredBase(c.ctx, id)
-	return func() { <-c.jobSlots; unlock() }, nil
-}
-
-// acquireSlot acquires a job slot. The caller releases it by receiving from jobSlots.
-func (c *Core) acquireSlot(ctx context.Context) error {
-	select {
-	case c.jobSlots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Layers returns the service that package sandboxes uses for workspaces.
@@ -224,9 +185,9 @@ func (c *Core) Layers() *Layers { return &Layers{c} }
 // Workspaces returns the service that manages workspaces for callers.
 func (c *Core) Workspaces() *Service { return &Service{c} }
 
-// event publishes an event about a workspace.
-func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {
-	c.Events.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
+// publish publishes an event about a workspace.
+func publish(ctx context.Context, to caisson.Publisher, w *caisson.Workspace, kind string, data map[string]string) {
+	to.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
 }
 
 func newEvent(w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {

@@ -3,6 +3,7 @@ package workspaces
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path"
 	"slices"
 	"strconv"
@@ -10,20 +11,33 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/gate/compare"
 )
 
 // writersTimeout is the timeout for querying a sandbox about the processes that changed files.
 const writersTimeout = 5 * time.Second
 
-// authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. An error
-// is logged, and does not stop the review.
-func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
-	all, err := c.writersOf(ctx, w)
+// writers records which process was the last to change each file in a workspace.
+type writers struct {
+	directory
+	store     caisson.WorkspaceStore
+	lifecycle Lifecycle // set by Core.SetSandboxes
+	log       *slog.Logger
+	locks     keylock.Locks // held while writers.json is written, by workspace id; acquired after layerFiles.locks
+}
+
+// authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. Records that the
+// sandbox no longer has, because its kernel has ended, are read from the saved ones. An error is logged, and does not stop the
+// review.
+func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
+	now, err := c.query(ctx, w)
+	var kept *caisson.Writers
+	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
 	if err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
+		c.log.WarnContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 	}
-	return newAuthors(all)
+	return newAuthors(now.After(kept))
 }
 
 // attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
@@ -38,41 +52,29 @@ func (by authors) attribute(list []compare.Difference) {
 	}
 }
 
-// writersOf returns which process was the last to change each file in a workspace; nil if that is not recorded. Records
-// that the sandbox no longer has, because its kernel has ended, are read from the saved ones.
-func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
-	now, err := c.queryWriters(ctx, w)
-	var kept *caisson.Writers
-	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
-	return now.After(kept), err
-}
-
-// queryWriters queries the sandbox of a workspace; nil if there is none that can be queried.
-func (c *Core) queryWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
+// query queries the sandbox of a workspace; nil if there is none that can be queried.
+func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
-	now, err := c.sandboxes.Lifecycle.Writers(ctx, w.Sandbox)
-	if err != nil && caisson.KindOf(err) == caisson.NotFound {
-		return nil, nil // the sandbox does not exist yet, or no longer
-	}
-	return now, err
+	now, err := c.lifecycle.Writers(ctx, w.Sandbox)
+	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
-// saveWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
-func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
-	release, err := c.writersLocks.Acquire(ctx, string(id))
+// save saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
+func (c *writers) save(ctx context.Context, id caisson.ID) error {
+	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	defer release()
-	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	w, err := c.store.Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
-	now, err := c.queryWriters(ctx, w)
+	now, err := c.query(ctx, w)
 	if err != nil || now == nil || len(now.List) == 0 {
 		return err
 	}
@@ -88,27 +90,16 @@ func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
 	return durable.WriteJSON(file, all)
 }
 
-// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends, because the records are lost when
-// the kernel of a sandbox ends, which a program in the sandbox can cause.
+// saveAllWriters saves the writers of all workspaces in use. It is called periodically, because the records are lost when the
+// kernel of a sandbox ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
-	tick := time.NewTicker(c.ApplyInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.ctx.Done():
-			return
-		case <-tick.C:
+	err := c.each(ctx, func(w *caisson.Workspace) {
+		if err := c.reviews.writers.save(ctx, w.ID); err != nil {
+			c.cfg.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 		}
-		err := c.each(ctx, func(w *caisson.Workspace) {
-			if err := c.saveWriters(ctx, w.ID); err != nil {
-				c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
-			}
-		}, caisson.WorkspaceLive)
-		if err != nil && ctx.Err() == nil {
-			c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
-		}
+	}, caisson.WorkspaceLive)
+	if err != nil && ctx.Err() == nil {
+		c.cfg.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
 	}
 }
 

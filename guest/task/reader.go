@@ -32,15 +32,11 @@ func NewReader(r io.Reader, output caisson.Size) *Reader {
 // other error describes the invalid line, or comes from the underlying reader. After an error the same error is returned
 // again.
 func (r *Reader) Next() (Line, error) {
-	if r.err != nil {
-		return Line{}, r.err
+	var l Line
+	if r.err == nil {
+		l, r.err = r.next()
 	}
-	l, err := r.next()
-	if err != nil {
-		r.err = err
-		return Line{}, err
-	}
-	return l, nil
+	return l, r.err
 }
 
 func (r *Reader) next() (Line, error) {

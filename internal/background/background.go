@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 )
 
 var errClosing = errors.New("the daemon is shutting down")
@@ -50,4 +51,18 @@ func (g *Group) Stop() {
 func (g *Group) Close() {
 	g.Stop()
 	g.wg.Wait()
+}
+
+// Every calls f periodically, for the first time after one interval, until ctx ends.
+func Every(ctx context.Context, interval time.Duration, f func(ctx context.Context)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
 }

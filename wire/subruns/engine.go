@@ -71,10 +71,12 @@ func (e *engineClient) roundTrip(ctx context.Context, name string, in, out any) 
 	if err != nil {
 		return err
 	}
-	if err := e.limiter.acquireEngine(ctx); err != nil {
-		return err
+	select {
+	case e.limiter.engineSlots <- struct{}{}:
+		defer func() { <-e.limiter.engineSlots }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	defer e.limiter.releaseEngine()
 	got, err := e.call(context.WithoutCancel(ctx), name, b)
 	if err != nil {
 		if _, ok := errors.AsType[*caisson.Error](err); !ok {

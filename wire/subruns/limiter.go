@@ -1,7 +1,6 @@
 package subruns
 
 import (
-	"context"
 	"sync"
 
 	"github.com/caisson-dev/caisson"
@@ -52,16 +51,3 @@ func (s *limiters) release(id caisson.ID) {
 		delete(s.all, id)
 	}
 }
-
-// acquireEngine waits until the sandbox may send another request to the engine. The caller must call releaseEngine when the
-// engine has answered.
-func (t *limiter) acquireEngine(ctx context.Context) error {
-	select {
-	case t.engineSlots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (t *limiter) releaseEngine() { <-t.engineSlots }

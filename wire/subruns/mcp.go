@@ -2,6 +2,7 @@ package subruns
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -106,10 +107,7 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engineClient, s
 		writeError(w, err)
 		return
 	}
-	revision := r.Header.Get("Mcp-Protocol-Version")
-	if revision == "" {
-		revision = revision2025March
-	}
+	revision := cmp.Or(r.Header.Get("Mcp-Protocol-Version"), revision2025March)
 	known := slices.Contains(revisions, revision)
 	if err := wellFormed(body); err != nil {
 		writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcNotJSON, "the body is not one JSON value: " + err.Error()}))

@@ -79,7 +79,7 @@ type arguments struct {
 	Prompt string `json:"prompt"`
 	Model  string `json:"model"`
 	ID     string `json:"id"`
-	Wait   *int64 `json:"wait"`
+	Wait   int64  `json:"wait"`
 }
 
 func (a *arguments) start() startRequest {
@@ -164,17 +164,13 @@ func agentResult(ctx context.Context, e *engineClient, a *arguments, s *stream) 
 	if err != nil {
 		return errorResult(err)
 	}
-	var wait int64
-	if a.Wait != nil {
-		wait = *a.Wait
-	}
-	if wait < 0 || wait > maxWait {
-		return errorResult(caisson.Invalidf("wait", "%d is not a number of seconds up to %d", wait, maxWait))
+	if a.Wait < 0 || a.Wait > maxWait {
+		return errorResult(caisson.Invalidf("wait", "%d is not a number of seconds up to %d", a.Wait, maxWait))
 	}
 	r, err := e.get(ctx, id)
-	if err == nil && wait > 0 {
+	if err == nil && a.Wait > 0 {
 		s.startKeepAlive(r)
-		r, err = e.awaitFor(ctx, r, time.Duration(wait)*time.Second, s.update)
+		r, err = e.awaitFor(ctx, r, time.Duration(a.Wait)*time.Second, s.update)
 		s.stopKeepAlive()
 	}
 	switch {

@@ -10,57 +10,44 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func listAgents(w http.ResponseWriter, r *http.Request, e *engineClient) {
+func listAgents(_ http.ResponseWriter, r *http.Request, e *engineClient, _ string) (any, error) {
 	list, err := e.agents(r.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
 	if list == nil {
 		list = []agent{}
 	}
-	writeJSON(w, http.StatusOK, list)
+	return list, err
 }
 
-func startRun(w http.ResponseWriter, r *http.Request, e *engineClient) {
+func startRun(w http.ResponseWriter, r *http.Request, e *engineClient, _ string) (any, error) {
 	var s startRequest
 	body, err := readBody(w, r)
 	if err == nil {
 		err = decode(body, true, &s)
 	}
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
 	started, err := e.start(r.Context(), s)
-	if err != nil {
-		writeError(w, err)
-		return
+	if err == nil {
+		w.Header().Set("Location", "/v1/runs/"+string(started.ID))
 	}
-	w.Header().Set("Location", "/v1/runs/"+string(started.ID))
-	writeJSON(w, http.StatusCreated, started)
+	return started, err
 }
 
-func showRun(w http.ResponseWriter, r *http.Request, e *engineClient, name string) {
+func showRun(_ http.ResponseWriter, r *http.Request, e *engineClient, name string) (any, error) {
 	id, err := caisson.ParseID(caisson.RunPrefix, name)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
 	wait, err := waitParam(r)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
 	got, err := e.get(r.Context(), id)
 	if err == nil && wait > 0 {
 		got, err = e.awaitFor(r.Context(), got, wait, nil)
 	}
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, got)
+	return got, err
 }
 
 // awaitFor is like await but returns after at most wait, without an error.
@@ -89,16 +76,10 @@ func waitParam(r *http.Request) (time.Duration, error) {
 	return 0, nil
 }
 
-func cancelRun(w http.ResponseWriter, r *http.Request, e *engineClient, name string) {
+func cancelRun(_ http.ResponseWriter, r *http.Request, e *engineClient, name string) (any, error) {
 	id, err := caisson.ParseID(caisson.RunPrefix, name)
 	if err != nil {
-		writeError(w, err)
-		return
+		return nil, err
 	}
-	got, err := e.cancel(r.Context(), id)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, got)
+	return e.cancel(r.Context(), id)
 }

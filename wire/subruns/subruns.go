@@ -57,40 +57,35 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &engineClient{call: h.call, limiter: t}
 	id, isRun := strings.CutPrefix(r.URL.Path, "/v1/runs/")
 	id, isCancel := strings.CutSuffix(id, "/cancel")
+	method, status := http.MethodGet, http.StatusOK
+	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // nil for the protocol of MCP
 	switch {
 	case r.URL.Path == "/mcp":
-		if checkMethod(w, r, http.MethodPost) {
-			h.mcp(w, r, e, g.Sandbox)
-		}
+		method = http.MethodPost
 	case r.URL.Path == "/v1/agents":
-		if checkMethod(w, r, http.MethodGet) {
-			listAgents(w, r, e)
-		}
+		serve = listAgents
 	case r.URL.Path == "/v1/runs":
-		if checkMethod(w, r, http.MethodPost) {
-			startRun(w, r, e)
-		}
+		method, status, serve = http.MethodPost, http.StatusCreated, startRun
 	case isRun && isCancel:
-		if checkMethod(w, r, http.MethodPost) {
-			cancelRun(w, r, e, id)
-		}
+		method, serve = http.MethodPost, cancelRun
 	case isRun:
-		if checkMethod(w, r, http.MethodGet) {
-			showRun(w, r, e, id)
-		}
+		serve = showRun
 	default:
 		writeError(w, caisson.Errorf(caisson.NotFound, "there are /v1/agents, /v1/runs and /mcp here, and nothing else"))
+		return
 	}
-}
-
-// checkMethod reports whether a request has the only method that its path supports, and rejects it otherwise.
-func checkMethod(w http.ResponseWriter, r *http.Request, method string) bool {
-	if r.Method == method {
-		return true
+	if r.Method != method {
+		w.Header().Set("Allow", method)
+		writeErrorBody(w, http.StatusMethodNotAllowed, string(caisson.Invalid), "use "+method+" here")
+		return
 	}
-	w.Header().Set("Allow", method)
-	writeErrorBody(w, http.StatusMethodNotAllowed, string(caisson.Invalid), "use "+method+" here")
-	return false
+	if serve == nil {
+		h.mcp(w, r, e, g.Sandbox)
+	} else if out, err := serve(w, r, e, id); err != nil {
+		writeError(w, err)
+	} else {
+		writeJSON(w, status, out)
+	}
 }
 
 // statuses maps kinds of errors to HTTP status codes.

@@ -10,13 +10,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Values of AgentCheck.Status.
-const (
-	checkOK      = "ok"
-	checkWarning = "warning"
-	checkFailed  = "failed"
-)
-
 // An Environment reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
 type Environment struct {
 	HasProgram  func(name string) bool // is in the sandbox's PATH
@@ -33,7 +26,7 @@ func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
 	}
 	for _, dir := range slices.Sorted(maps.Keys(faults)) {
 		out = append(out, caisson.AgentCheck{
-			Subject: "skill " + safetext.Escape(truncate(dir)), Status: checkFailed, Detail: "SKILL.md cannot be used: " + safetext.Escape(faults[dir].Error()),
+			Subject: "skill " + safetext.Escape(truncate(dir)), Status: caisson.CheckFailed, Detail: "SKILL.md cannot be used: " + safetext.Escape(faults[dir].Error()),
 			Remedy: "correct the file, or remove the skill",
 		})
 	}
@@ -55,28 +48,28 @@ func (s *Skill) check(w Environment) []caisson.AgentCheck {
 		return missing
 	}
 	if len(s.Systems) > 0 && !slices.Contains(s.Systems, "linux") {
-		add(checkFailed, "it is for "+strings.Join(s.Systems, ", ")+" only, and a sandbox is Linux", "remove the skill")
+		add(caisson.CheckFailed, "it is for "+strings.Join(s.Systems, ", ")+" only, and a sandbox is Linux", "remove the skill")
 		return out
 	}
 	if missing := lacks(w.HasProgram, s.Programs); len(missing) > 0 {
-		add(checkFailed, "programs are missing: "+strings.Join(missing, ", "), "add to the agent's setup a step that installs them"+s.hint())
+		add(caisson.CheckFailed, "programs are missing: "+strings.Join(missing, ", "), "add to the agent's setup a step that installs them"+s.hint())
 	}
 	if len(s.AnyOf) > 0 && len(lacks(w.HasProgram, s.AnyOf)) == len(s.AnyOf) {
-		add(checkFailed, "none of its programs is there: "+strings.Join(s.AnyOf, ", "), "add to the agent's setup a step that installs one of them"+s.hint())
+		add(caisson.CheckFailed, "none of its programs is there: "+strings.Join(s.AnyOf, ", "), "add to the agent's setup a step that installs one of them"+s.hint())
 	}
 	if missing := lacks(w.HasVariable, s.Env); len(missing) > 0 {
-		add(checkFailed, "variables are not set: "+strings.Join(missing, ", "),
+		add(caisson.CheckFailed, "variables are not set: "+strings.Join(missing, ", "),
 			"store the secret with caisson credential set and let the wire add it to requests, and set the variable to a placeholder in the agent's env")
 	}
 	for _, c := range s.Config {
-		add(checkWarning, "it needs OpenClaw's setting "+c+", which Caisson writes", "use the skill without it, or remove the skill")
+		add(caisson.CheckWarning, "it needs OpenClaw's setting "+c+", which Caisson writes", "use the skill without it, or remove the skill")
 	}
 	if missing := lacks(w.CanReach, s.Hosts); len(missing) > 0 {
-		add(checkWarning, "its text names hosts that the agent may not reach: "+strings.Join(missing, ", "),
+		add(caisson.CheckWarning, "its text names hosts that the agent may not reach: "+strings.Join(missing, ", "),
 			"allow those that it needs in the agent's policy: {action: allow, host: "+missing[0]+", ports: [443]}")
 	}
 	if len(out) == 0 {
-		add(checkOK, "all its requirements are met", "")
+		add(caisson.CheckOK, "all its requirements are met", "")
 	}
 	return out
 }

@@ -210,7 +210,7 @@ func (in *importer) agents(root map[string]any) {
 			continue
 		}
 		if fault := personaFault(id); fault != "" || len(in.out.Agent.Personas) >= maxAgents {
-			in.report(checkWarning, "agent "+id, "it is not imported: "+cmp.Or(fault, "there are too many"), "rename it and import again")
+			in.report(caisson.CheckWarning, "agent "+id, "it is not imported: "+cmp.Or(fault, "there are too many"), "rename it and import again")
 			continue
 		}
 		p := caisson.Persona{ID: id, Model: in.alias(modelRef(lookup(e, "model")))}
@@ -236,7 +236,7 @@ func (in *importer) tools(root map[string]any) {
 		}
 	}
 	if lookup(root, "tools", "allow") != nil || lookup(root, "tools", "profile") != nil {
-		in.report(checkWarning, "tools", "the list of allowed tools is not imported", "set tools.allow of the agent if it needs more than the default tools")
+		in.report(caisson.CheckWarning, "tools", "the list of allowed tools is not imported", "set tools.allow of the agent if it needs more than the default tools")
 	}
 }
 
@@ -259,7 +259,7 @@ var workspaceFiles = []string{"AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md", 
 func (in *importer) instructions(id, workspace string) {
 	dir, err := localDir(workspace)
 	if err != nil {
-		in.report(checkWarning, "workspace of "+id, err.Error(), "import that directory's AGENTS.md and SOUL.md by hand")
+		in.report(caisson.CheckWarning, "workspace of "+id, err.Error(), "import that directory's AGENTS.md and SOUL.md by hand")
 		return
 	}
 	for _, name := range workspaceFiles {
@@ -273,11 +273,11 @@ func (in *importer) file(from, to string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		in.report(checkWarning, from, err.Error(), "copy it by hand if it is needed")
+		in.report(caisson.CheckWarning, from, err.Error(), "copy it by hand if it is needed")
 	case !utf8.Valid(b):
-		in.report(checkWarning, from, "it is no text", "add it to the agent's image if it is needed")
+		in.report(caisson.CheckWarning, from, "it is no text", "add it to the agent's image if it is needed")
 	case len(in.out.Agent.Files) >= maxFiles || in.total+len(b) > maxTotal:
-		in.report(checkWarning, from, "there is too much to take over", "add it to the agent's image if it is needed")
+		in.report(caisson.CheckWarning, from, "there is too much to take over", "add it to the agent's image if it is needed")
 	default:
 		in.total += len(b)
 		in.out.Agent.Files = append(in.out.Agent.Files, caisson.SeedFile{Path: to, Data: string(b)})
@@ -290,7 +290,7 @@ func (in *importer) skills() {
 	for _, dir := range []string{"skills", "workspace/skills"} {
 		list, faults := subSkills(in.fsys, dir)
 		for _, d := range slices.Sorted(maps.Keys(faults)) {
-			in.report(checkFailed, "skill "+d, faults[d].Error(), "correct it, then import again")
+			in.report(caisson.CheckFailed, "skill "+d, faults[d].Error(), "correct it, then import again")
 		}
 		for _, s := range list {
 			if !slices.Contains(in.out.Agent.Skills, to) {
@@ -304,7 +304,7 @@ func (in *importer) skills() {
 				return nil
 			})
 			if err != nil {
-				in.report(checkFailed, "skill "+s.Name, err.Error(), "copy it by hand")
+				in.report(caisson.CheckFailed, "skill "+s.Name, err.Error(), "copy it by hand")
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/caisson-dev/caisson"
 )
 
 func tree(files map[string]string) fstest.MapFS {
@@ -134,7 +136,7 @@ func TestCheck(t *testing.T) {
 	var got []string
 	for _, c := range Check(fsys, Environment{HasProgram: func(n string) bool { return n == "sh" }, CanReach: func(h string) bool { return h == "allowed.dev" }}) {
 		got = append(got, c.Status+" "+c.Subject+": "+c.Detail)
-		if c.Status != checkOK && c.Remedy == "" {
+		if c.Status != caisson.CheckOK && c.Remedy == "" {
 			t.Errorf("%s has no remedy", c.Subject)
 		}
 	}

@@ -49,7 +49,7 @@ func (in *importer) addSecret(name, value, from string) {
 	}
 	if len(in.out.Secrets) >= maxSecrets {
 		if len(in.out.Secrets) == maxSecrets {
-			in.report(checkFailed, "secrets", "there are more than can be imported", "store the others with caisson credential set")
+			in.report(caisson.CheckFailed, "secrets", "there are more than can be imported", "store the others with caisson credential set")
 		}
 		in.values[value] = "a secret" // so that it is removed from files
 		return
@@ -130,7 +130,7 @@ func (in *importer) dotEnv(name string) {
 		}
 		in.addSecret(secretName(m[1]), value, name)
 	}
-	in.report(checkWarning, name, "its variables were imported as secrets, and the file is not imported", "set variables that are not secret in the agent's env")
+	in.report(caisson.CheckWarning, name, "its variables were imported as secrets, and the file is not imported", "set variables that are not secret in the agent's env")
 }
 
 // logins imports the keys and tokens in agents/*/agent/auth-profiles.json.
@@ -142,14 +142,14 @@ func (in *importer) logins() {
 	for _, name := range dirs[:min(len(dirs), maxAgents)] {
 		b, err := readFile(in.fsys, name, maxJSON5)
 		if err != nil {
-			in.report(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
+			in.report(caisson.CheckFailed, name, err.Error(), "store its secrets with caisson credential set")
 			continue
 		}
 		var f struct {
 			Profiles map[string]struct{ Provider, Key, Token, Access, Refresh string }
 		}
 		if err := json.Unmarshal(b, &f); err != nil {
-			in.report(checkFailed, name, "it has an unknown format", "store its secrets with caisson credential set")
+			in.report(caisson.CheckFailed, name, "it has an unknown format", "store its secrets with caisson credential set")
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
@@ -160,13 +160,13 @@ func (in *importer) logins() {
 			if p.Access != "" || p.Refresh != "" {
 				in.addSecret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
 				in.addSecret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
-				in.report(checkWarning, "login "+id, "it belongs to a personal account, and its token expires", "use an API key of the provider instead")
+				in.report(caisson.CheckWarning, "login "+id, "it belongs to a personal account, and its token expires", "use an API key of the provider instead")
 			}
 		}
 	}
 	for _, dir := range []string{"credentials", "identity", "devices"} {
 		if _, err := fs.Lstat(in.fsys, dir); err == nil {
-			in.report(checkWarning, path.Join(dir, "*"), "it pairs a machine with others, and is not imported", "")
+			in.report(caisson.CheckWarning, path.Join(dir, "*"), "it pairs a machine with others, and is not imported", "")
 		}
 	}
 }
@@ -185,11 +185,11 @@ func (in *importer) reportUnsupported(root map[string]any) {
 		{"$include", "included files are not read", "put their content into openclaw.json and import again"},
 	} {
 		if lookup(root, d.key) != nil {
-			in.report(checkWarning, d.key, d.why, d.remedy)
+			in.report(caisson.CheckWarning, d.key, d.why, d.remedy)
 		}
 	}
 	if lookup(root, "agents", "defaults", "sandbox") != nil {
-		in.report(checkWarning, "agents.defaults.sandbox", "all of OpenClaw runs in a sandbox of Caisson", "set the agent's limits and policy")
+		in.report(caisson.CheckWarning, "agents.defaults.sandbox", "all of OpenClaw runs in a sandbox of Caisson", "set the agent's limits and policy")
 	}
 }
 
@@ -201,7 +201,7 @@ func (in *importer) redact() {
 		for _, v := range values {
 			if strings.Contains(f.Data, v) {
 				f.Data = strings.ReplaceAll(f.Data, v, "["+in.values[v]+"]")
-				in.report(checkWarning, f.Path, "it contained the secret "+in.values[v]+", which was removed", "")
+				in.report(caisson.CheckWarning, f.Path, "it contained the secret "+in.values[v]+", which was removed", "")
 			}
 		}
 	}
