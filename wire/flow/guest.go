@@ -97,14 +97,7 @@ func (g *guestConn) Close() error {
 // Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
 // sender wait for timers. With false it restores them. The caller must limit the number of wide connections.
 func (g *guestConn) Widen(wide bool) {
-	o := g.ep.SocketOptions()
-	if wide {
-		o.SetReceiveBufferSize(streamBuffer, true)
-		o.SetSendBufferSize(streamBuffer, true)
-	} else {
-		o.SetReceiveBufferSize(narrowReceive, true)
-		o.SetSendBufferSize(narrowSend, true)
-	}
+	setBuffers(g.ep.SocketOptions(), wide, streamBuffer)
 }
 
 // abort resets the connection.
