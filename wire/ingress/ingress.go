@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -100,7 +101,7 @@ func New(cfg Config) *Ingress {
 		cfg.Now = time.Now
 	}
 	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}, usage: newUsage(cfg.Used)}
-	quiet := log.New(discard{}, "", 0) // what strangers cause is not logged: its amount is unbounded
+	quiet := log.New(io.Discard, "", 0) // what strangers cause is not logged: its amount is unbounded
 	g.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed, ErrorLog: quiet,
 		BufferPool: &buffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
@@ -115,10 +116,6 @@ func New(cfg Config) *Ingress {
 	}
 	return g
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // buffers implements [httputil.BufferPool].
 type buffers struct{ pool sync.Pool }

@@ -3,6 +3,7 @@ package remote
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -42,16 +43,11 @@ func NewHTTPServer(h http.Handler) *HTTPServer {
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
 			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: writeTimeout,
 		},
-		ErrorLog:  log.New(discardLog{}, "", 0), // failed handshakes of untrusted clients
+		ErrorLog:  log.New(io.Discard, "", 0), // failed handshakes of untrusted clients
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.certificate},
 	}
 	return f
 }
-
-// discardLog discards log messages of net/http about untrusted requests, whose number is unbounded.
-type discardLog struct{}
-
-func (discardLog) Write(p []byte) (int, error) { return len(p), nil }
 
 // SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except on loopback with plain HTTP
 // if there was no certificate when Serve was called.
