@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/wire"
@@ -109,12 +108,6 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	return &cert
 }
 
-// Timeouts of connections to the gateway on another machine.
-const (
-	connectTimeout = 10 * time.Second // for connecting, and for the TLS handshake
-	idleTimeout    = 90 * time.Second // after which an unused connection is closed
-)
-
 // newClient returns a client of the gateway on another machine.
 func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
@@ -122,24 +115,7 @@ func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Token
 		roots = x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(c.Roots))
 	}
-	return remote.NewClient(remote.ClientConfig{
-		URL: c.URL, Tokens: tokens, Log: o.env.Log,
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-				defer cancel()
-				return o.env.Dial(ctx, network, addr)
-			},
-			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    connectTimeout,
-			ForceAttemptHTTP2:      true,
-			DisableCompression:     true,
-			MaxIdleConnsPerHost:    64,
-			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: 64 << 10,
-			ExpectContinueTimeout:  connectTimeout,
-		},
-	})
+	return remote.NewClient(remote.ClientConfig{URL: c.URL, Tokens: tokens, Roots: roots, Dial: o.env.Dial, Log: o.env.Log})
 }
 
 // route returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
