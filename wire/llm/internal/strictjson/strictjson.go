@@ -47,18 +47,6 @@ func Parse(body []byte) (Value, error) {
 	return v, nil
 }
 
-// ParseObject is [Parse] for a body that must be an object.
-func ParseObject(body []byte) (*Object, error) {
-	v, err := Parse(body)
-	if err != nil {
-		return nil, err
-	}
-	if v.Kind() != '{' {
-		return nil, Refuse("", "the body is a JSON value of another kind; send a JSON object")
-	}
-	return v.Object(), nil
-}
-
 // countLimits returns the nesting depth, the number of members of all objects, and the number of commas, which separate
 // elements and members. It reads punctuation only, so it works on invalid text. It stops at a depth of more than MaxDepth.
 func countLimits(b []byte) (depth, members, elements int) {
