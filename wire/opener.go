@@ -32,8 +32,7 @@ func newStreams() *streams {
 
 // acquire waits until the sandbox may have another stream. It returns Exhausted after streamWait.
 func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
-	late := time.NewTimer(streamWait)
-	defer late.Stop()
+	late := time.After(streamWait)
 	for {
 		s.mu.Lock()
 		ended := s.ended
@@ -43,7 +42,7 @@ func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
 		}
 		select {
 		case <-ended:
-		case <-late.C:
+		case <-late:
 			return caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
 		case <-ctx.Done():
 			return caisson.Wrap(ctx.Err(), caisson.Unavailable, "the sandbox's wire is being detached")

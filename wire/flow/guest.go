@@ -115,12 +115,10 @@ func (g *guestConn) linger(c *flow) {
 	case <-c.ctx.Done():
 		return
 	}
-	last := time.NewTimer(c.f.times.halfClosed)
-	defer last.Stop()
 	select {
 	case <-g.ended:
 	case <-c.ctx.Done():
-	case <-last.C:
+	case <-time.After(c.f.times.halfClosed):
 	}
 }
 

@@ -181,10 +181,8 @@ func wait(ctx context.Context, d caisson.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
-	t := time.NewTimer(time.Duration(d))
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(time.Duration(d)):
 		return true
 	case <-ctx.Done():
 		return false
