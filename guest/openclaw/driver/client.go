@@ -211,8 +211,3 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 func (c *client) close() {
 	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
 }
-
-// write sends an encoded message; it may be called concurrently with read.
-func (c *client) write(ctx context.Context, b []byte) error {
-	return c.conn.Write(ctx, websocket.MessageText, b)
-}
