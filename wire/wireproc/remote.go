@@ -9,9 +9,12 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/connlimit"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wire/httpserver"
 	"github.com/caisson-dev/caisson/wire/llm/remote"
 	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
@@ -22,7 +25,7 @@ type remoteGateway struct {
 	env      wire.Env
 	registry *remote.Registry              // runs on other machines that are served
 	server   *remote.Server                // authenticates requests of those runs
-	front    *remote.HTTPServer            // serves TCP connections of other machines with server
+	front    *httpserver.Server            // serves TCP connections of other machines with server
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
 	mu   sync.Mutex           // held by configure
@@ -33,6 +36,15 @@ type remoteGateway struct {
 // registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
+// Limits of other machines. The model gateway has its own limits for calls.
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	writeTimeout   = time.Minute
+	maxConns       = 2048 // concurrent connections of all sources
+	maxSourceConns = 256  // concurrent connections of one source; see [connlimit.SourceOf]
+)
+
 // newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other
 // machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
@@ -41,9 +53,9 @@ func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error
 	if o.server, err = remote.NewServer(remote.ServerConfig{Runs: o.registry, Gateway: gateway, Log: env.Log}); err != nil {
 		return nil, err
 	}
-	o.front = remote.NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o.front = httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromRemote{}, true)))
-	}))
+	}), httpserver.Timeouts{Header: headerTimeout, Idle: idleTimeout, Write: writeTimeout})
 	return o, nil
 }
 
@@ -150,7 +162,7 @@ func (g *gateway) Listen(f *os.File) error {
 		return err
 	}
 	go func() {
-		if err := g.remote.front.Serve(l); err != nil {
+		if err := g.remote.front.Serve(connlimit.New(l, maxConns, maxSourceConns), false); err != nil {
 			g.env.Log.Error("other machines are not served any more", "err", err)
 		}
 	}()
