@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -164,6 +165,48 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	case <-ctx.Done():
 		return feedAnswer{}, ctx.Err()
 	}
+}
+
+// countedCall sends a request that counts in uses under key, and waits for its answer. If there are too many, it returns an Exhausted
+// error with the text full. After ctx has ended the request counts until the engine has answered it. If countedCall succeeds, the
+// caller ends the count.
+func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m feedMessage, full string) (feedAnswer, error) {
+	if !uses.acquire(key) {
+		return feedAnswer{}, caisson.Errorf(caisson.Exhausted, "%s", full)
+	}
+	type answer struct {
+		feedAnswer
+		err error
+	}
+	answered := make(chan answer)
+	go func() {
+		a, err := f.call(context.WithoutCancel(ctx), m)
+		if err != nil {
+			uses.release(key) // before the answer: its recipient may send the next request at once
+			if _, ok := errors.AsType[*caisson.Error](err); !ok {
+				err = noAnswer(err)
+			}
+		}
+		select {
+		case answered <- answer{a, err}:
+		case <-ctx.Done():
+			if err == nil {
+				a.close()
+				uses.release(key)
+			}
+		}
+	}()
+	select {
+	case a := <-answered:
+		return a.feedAnswer, a.err
+	case <-ctx.Done():
+		return feedAnswer{}, ctx.Err()
+	}
+}
+
+// noAnswer returns the error of a request that the engine has not answered as it should.
+func noAnswer(cause error) error {
+	return caisson.Wrap(cause, caisson.Unavailable, "the engine does not answer; try again in a moment")
 }
 
 // A lessor is the wire process's client of the engine's lessor for one journal.
@@ -346,14 +389,38 @@ func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedM
 			s.m.log.ErrorContext(ctx, "a budget could not be asked for", "err", err)
 		}
 	}
-	return s.send(conn, a)
+	return s.send(conn, a, nil)
 }
 
-// send answers a request. Safe for concurrent use: packets are written atomically.
-func (s *session) send(conn *net.UnixConn, a feedAnswer) error { return s.sendRights(conn, a, nil) }
+// respond answers a request in the background with what execute returns, and with the descriptor of file unless that is nil. The
+// request counts in uses under key until then. respond returns false if more requests are unanswered than the wire process may send:
+// it enforces the same limits, so the session then ends.
+func (s *session) respond(conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()), execute func() (a feedAnswer, file *os.File, err error)) bool {
+	if !uses.acquire(key) {
+		return false
+	}
+	background(func() {
+		a, file, err := execute()
+		var rights []byte
+		if err == nil && file != nil {
+			defer file.Close()
+			rights, err = rightsOf(file)
+		}
+		if err != nil {
+			a = feedAnswer{N: a.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
+		}
+		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
+		uses.release(key)
+		if err := s.send(conn, a, rights); err != nil {
+			conn.Close() // the wire process does not read, and is restarted
+		}
+	})
+	return true
+}
 
-// sendRights is like send, with a control message attached.
-func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) error {
+// send answers a request, with a control message attached unless rights is nil. Safe for concurrent use: packets are written
+// atomically.
+func (s *session) send(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"slices"
@@ -45,72 +44,27 @@ func (f *feed) dial(ctx context.Context, uses *limiter, d caisson.IngressDial) (
 		return nil, caisson.Errorf(caisson.Invalid, "the token is too long")
 	}
 	key := dialKey(&d)
-	if !uses.acquire(key) {
-		return nil, caisson.Errorf(caisson.Exhausted, "too many requests wait for sandboxes; try again")
+	a, err := f.countedCall(ctx, uses, key, feedMessage{Dial: &d}, "too many requests wait for sandboxes; try again")
+	if err != nil {
+		return nil, err
 	}
-	type answer struct {
-		conn net.Conn
-		err  error
-	}
-	answered := make(chan answer)
-	go func() {
-		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Dial: &d})
-		uses.release(key) // before the answer: its recipient may send the next request at once
-		var c net.Conn
-		if err == nil {
-			c, err = a.conn()
-		}
-		if err != nil {
-			if _, ok := errors.AsType[*caisson.Error](err); !ok {
-				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
-			}
-		}
-		select {
-		case answered <- answer{c, err}:
-		case <-ctx.Done():
-			if c != nil {
-				c.Close()
-			}
-		}
-	}()
-	select {
-	case a := <-answered:
-		return a.conn, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	uses.release(key)
+	return a.conn()
 }
 
 // startDial answers a request for a connection in the background. It returns false if more requests are unanswered than the wire
 // process may send.
 func (s *session) startDial(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	key := dialKey(msg.Dial)
-	if len(msg.Dial.Route) > idSize || len(msg.Dial.Token) > maxDialBody || !s.pendingDials.acquire(key) {
+	if len(msg.Dial.Route) > idSize || len(msg.Dial.Token) > maxDialBody {
 		return false
 	}
-	background(func() {
-		a := feedAnswer{N: msg.N}
-		file, err := s.dial(ctx, *msg.Dial)
-		var rights []byte
-		if err == nil {
-			defer file.Close()
-			rights, err = rightsOf(file)
+	return s.respond(conn, s.pendingDials, dialKey(msg.Dial), background, func() (a feedAnswer, file *os.File, err error) {
+		file, err = s.dial(ctx, *msg.Dial)
+		if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
+			s.m.log.ErrorContext(ctx, "the ingress could not be connected to a sandbox", "route", msg.Dial.Route, "err", err)
 		}
-		if err != nil {
-			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
-			if a.Kind == caisson.Internal && ctx.Err() == nil {
-				s.m.log.ErrorContext(ctx, "the ingress could not be connected to a sandbox", "route", msg.Dial.Route, "err", err)
-			}
-		} else {
-			a.Stream = true
-		}
-		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
-		s.pendingDials.release(key)
-		if err := s.sendRights(conn, a, rights); err != nil {
-			conn.Close() // the wire process does not read, and is restarted
-		}
+		return feedAnswer{N: msg.N, Stream: true}, file, err
 	})
-	return true
 }
 
 // dial calls Handlers.Dial.
@@ -152,19 +106,6 @@ func (m *Manager) DropSandbox(ctx context.Context, id caisson.ID) error {
 		return nil // the process was killed, and its connections with it
 	}
 	return r.err()
-}
-
-// conn returns a connection for the descriptor that came with an answer, and closes the descriptor.
-func (a *feedAnswer) conn() (net.Conn, error) {
-	defer a.close()
-	if a.file == nil {
-		return nil, caisson.Wrap(errNoDescriptors, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
-	}
-	c, err := net.FileConn(a.file)
-	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
-	}
-	return c, nil
 }
 
 // A routeRequest is a request of a route, for its log.

@@ -32,8 +32,7 @@ func newStreams() *streams {
 
 // acquire waits until the sandbox may have another stream. It returns Exhausted after streamWait.
 func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
-	late := time.NewTimer(streamWait)
-	defer late.Stop()
+	late := time.After(streamWait)
 	for {
 		s.mu.Lock()
 		ended := s.ended
@@ -43,7 +42,7 @@ func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
 		}
 		select {
 		case <-ended:
-		case <-late.C:
+		case <-late:
 			return caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
 		case <-ctx.Done():
 			return caisson.Wrap(ctx.Err(), caisson.Unavailable, "the sandbox's wire is being detached")
@@ -63,55 +62,33 @@ func (s *streams) release(id caisson.ID) {
 // openStream answers a request for a stream in the background. It returns false if more requests are unanswered than the wire
 // process may send.
 func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	if !s.pendingStreams.acquire(msg.Sandbox) {
-		return false
-	}
-	background(func() {
-		a := feedAnswer{N: msg.N}
-		file, cancel, err := s.stream(ctx, msg)
-		var rights []byte
-		if err == nil {
-			defer file.Close()
-			rights, err = rightsOf(file)
+	return s.respond(conn, s.pendingStreams, msg.Sandbox, background, func() (feedAnswer, *os.File, error) {
+		file, err := s.stream(ctx, msg)
+		if err != nil && caisson.KindOf(err) == caisson.Internal {
+			s.m.log.ErrorContext(ctx, "a stream of a sandbox could not be opened", "sandbox", msg.Sandbox, "err", err)
 		}
-		if err != nil {
-			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
-			if a.Kind == caisson.Internal {
-				s.m.log.ErrorContext(ctx, "a stream of a sandbox could not be opened", "sandbox", msg.Sandbox, "err", err)
-			}
-		} else {
-			a.Stream = true
-		}
-		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
-		s.pendingStreams.release(msg.Sandbox)
-		if err := s.sendRights(conn, a, rights); err != nil {
-			if cancel != nil {
-				cancel()
-			}
-			conn.Close() // the wire process does not read, and is restarted
-		}
+		return feedAnswer{N: msg.N, Stream: true}, file, err
 	})
-	return true
 }
 
 // stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox,
-// whichever run it serves. The returned stream counts until its job has exited; cancel stops the job early.
-func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel context.CancelFunc, err error) {
+// whichever run it serves. The returned stream counts until its job has exited.
+func (s *session) stream(ctx context.Context, msg feedMessage) (*os.File, error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]
 	s.m.mu.Unlock()
 	switch {
 	case s.m.handlers.Stream == nil || a == nil:
-		return nil, nil, caisson.Errorf(caisson.Denied, "no stream of that kind is granted to this sandbox")
+		return nil, caisson.Errorf(caisson.Denied, "no stream of that kind is granted to this sandbox")
 	case len(msg.Stream.In) > maxStreamBody:
-		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
+		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
-	ctx, cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(a.ctx, cancel)
 	release := func() { stop(); cancel() } // releases ctx
 	if err := s.m.streams.acquire(ctx, msg.Sandbox); err != nil {
 		release()
-		return nil, nil, err
+		return nil, err
 	}
 	s.m.mu.Lock()
 	g := a.guest // it may have changed during acquire
@@ -120,14 +97,14 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	if err != nil {
 		release()
 		s.m.streams.release(msg.Sandbox)
-		return nil, nil, err
+		return nil, err
 	}
 	go func() {
 		<-done
 		release()
 		s.m.streams.release(msg.Sandbox)
 	}()
-	return file, cancel, nil
+	return file, nil
 }
 
 // callStreamHandler calls Handlers.Stream and checks that its result is complete.

@@ -21,7 +21,7 @@ type Process struct {
 	// Checksums makes the process compute the checksums of the packets that it sends, for guests that verify them. gVisor does
 	// not.
 	Checksums bool
-	// Gateway creates the handler of virtual hosts; nil: only http://caisson.internal exists.
+	// Gateway creates the handler of virtual hosts. Required.
 	Gateway func(Env) (Gateway, error)
 }
 

@@ -31,7 +31,7 @@ type testGateway struct {
 }
 
 func (g *testGateway) Hosts() map[string]http.Handler   { return map[string]http.Handler{"git": g.git} }
-func (*testGateway) Journal(caisson.ID, *os.File) error { return errNoGateway }
+func (*testGateway) Journal(caisson.ID, *os.File) error { return errors.New("there is no ledger") }
 func (*testGateway) Forget([]string)                    {}
 
 // Configure returns an error if the first provider is named "refuse".

@@ -47,7 +47,7 @@ type server struct {
 	conn     *net.UnixConn
 	feed     *feed
 	process  Process
-	gateway  Gateway // nil: there is no gateway
+	gateway  Gateway
 	hosts    *virtualHosts
 	upstream *dns.Upstream
 	dialer   flow.Dialer
@@ -108,10 +108,6 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	env.Requested = newAccessLog(s.feed).add
 	env.Used = s.feed.reportUses
 	env.Rotate = func() { s.feed.send(feedMessage{Rotate: true}) }
-	if p.Gateway == nil {
-		s.hosts = newVirtualHosts(nil)
-		return s, nil
-	}
 	if s.gateway, err = p.Gateway(env); err != nil {
 		return nil, err
 	}
@@ -246,9 +242,9 @@ func (s *server) handle(req request, files []*os.File) reply {
 	case opRuns:
 		return errorReply(s.runs(files[0]))
 	case opListen:
-		return errorReply(s.listen(files[0]))
+		return errorReply(s.gateway.Listen(files[0]))
 	case opIngress:
-		return errorReply(s.ingress(files[0]))
+		return errorReply(s.gateway.Ingress(files[0]))
 	case opDrop:
 		return errorReply(s.drop(req.body))
 	default:
@@ -299,7 +295,7 @@ func (s *server) attach(req request, files []*os.File) reply {
 		closeAll(files[1:]...)
 		return reply{status: statusFull}
 	}
-	w, err := s.newSandboxWire(req.id, tap, secondFile(files), spec, decider)
+	w, err := s.newSandboxWire(req.id, tap, firstFile(files[1:]), spec, decider)
 	if err != nil {
 		return errorReply(err)
 	}
@@ -331,10 +327,10 @@ func (s *server) countWires() int {
 	return len(s.wires)
 }
 
-// secondFile returns the file for recordings of an opAttach; nil if there is none.
-func secondFile(files []*os.File) *os.File {
-	if len(files) > 1 {
-		return files[1]
+// firstFile returns the first of files; nil if there are none.
+func firstFile(files []*os.File) *os.File {
+	if len(files) > 0 {
+		return files[0]
 	}
 	return nil
 }
@@ -355,11 +351,7 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 		closeAll(files...)
 		return errorReply(err)
 	}
-	var record *os.File
-	if len(files) > 0 {
-		record = files[0]
-	}
-	w.configure(spec, decider, record)
+	w.configure(spec, decider, firstFile(files))
 	return reply{}
 }
 
@@ -377,9 +369,6 @@ func (s *server) applySettings(f *os.File) error {
 	}
 	s.upstream.SetServers(cfg.Nameservers)
 	s.dialSettings.Store(&flow.Settings{Host: reach.Host{PublicAddresses: cfg.PublicAddresses}, Forbidden: cfg.Forbidden})
-	if s.gateway == nil {
-		return nil
-	}
 	return s.gateway.Configure(*cfg)
 }
 
@@ -397,36 +386,13 @@ func readMemoryFile(f *os.File, v any) error {
 	return unmarshal(b, v)
 }
 
-var errNoGateway = errors.New("there is no gateway")
-
 // runs changes the set of runs on other machines that are served.
 func (s *server) runs(f *os.File) error {
 	var change caisson.GatewayRunChange
 	if err := readMemoryFile(f, &change); err != nil {
 		return err
 	}
-	if s.gateway == nil {
-		return errNoGateway
-	}
 	return s.gateway.Runs(change)
-}
-
-// listen serves the model gateway to other machines.
-func (s *server) listen(f *os.File) error {
-	if s.gateway == nil {
-		f.Close()
-		return errNoGateway
-	}
-	return s.gateway.Listen(f)
-}
-
-// ingress serves routes.
-func (s *server) ingress(f *os.File) error {
-	if s.gateway == nil {
-		f.Close()
-		return errNoGateway
-	}
-	return s.gateway.Ingress(f)
 }
 
 // drop closes the connections of the ingress to a sandbox.
@@ -435,20 +401,14 @@ func (s *server) drop(body []byte) error {
 	if err := unmarshal(body, &b); err != nil {
 		return err
 	}
-	if s.gateway != nil {
-		s.gateway.Drop(b.Sandbox)
-	}
+	s.gateway.Drop(b.Sandbox)
 	return nil
 }
 
 // addJournal passes a new journal to the gateway.
 func (s *server) addJournal(body []byte, f *os.File) error {
 	var b journalBody
-	err := unmarshal(body, &b)
-	if err == nil && s.gateway == nil {
-		err = errNoGateway
-	}
-	if err != nil {
+	if err := unmarshal(body, &b); err != nil {
 		f.Close()
 		return err
 	}
@@ -461,9 +421,7 @@ func (s *server) forget(body []byte) error {
 	if err := unmarshal(body, &b); err != nil {
 		return err
 	}
-	if s.gateway != nil {
-		s.gateway.Forget(b.Budgets)
-	}
+	s.gateway.Forget(b.Budgets)
 	return nil
 }
 

@@ -94,61 +94,35 @@ func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*
 	if len(in) > maxStreamBody {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
-	if !uses.acquire(g.Sandbox) {
-		return nil, caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
+	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}}
+	a, err := f.countedCall(ctx, uses, g.Sandbox, m, "too many streams at once; wait for one to end")
+	if err != nil {
+		return nil, err
 	}
-	type answer struct {
-		stream *stream
-		err    error
+	c, err := a.conn()
+	u, ok := c.(*net.UnixConn)
+	if err == nil && !ok {
+		c.Close()
+		err = noAnswer(errors.New("the engine's stream is not a unix socket"))
 	}
-	answered := make(chan answer)
-	go func() {
-		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
-		var c *net.UnixConn
-		if err == nil {
-			c, err = a.unixConn()
-		}
-		var s *stream
-		if err != nil {
-			uses.release(g.Sandbox)
-			if _, ok := errors.AsType[*caisson.Error](err); !ok {
-				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
-			}
-		} else {
-			s = &stream{UnixConn: c, done: func() { uses.release(g.Sandbox) }}
-		}
-		select {
-		case answered <- answer{s, err}:
-		case <-ctx.Done():
-			if s != nil {
-				s.Close()
-			}
-		}
-	}()
-	select {
-	case a := <-answered:
-		return a.stream, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err != nil {
+		uses.release(g.Sandbox)
+		return nil, err
 	}
+	return &stream{UnixConn: u, done: func() { uses.release(g.Sandbox) }}, nil
 }
 
-// unixConn returns a connection for the descriptor that came with an answer, and closes the descriptor.
-func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
+// conn returns a connection for the descriptor that came with an answer, and closes the descriptor.
+func (a *feedAnswer) conn() (net.Conn, error) {
 	defer a.close()
-	if a.file == nil {
-		return nil, caisson.Wrap(errNoDescriptors, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+	c, err := net.Conn(nil), errNoDescriptors
+	if a.file != nil {
+		c, err = net.FileConn(a.file)
 	}
-	c, err := net.FileConn(a.file)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
 	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		c.Close()
-		return nil, errors.New("the engine's stream is not a unix socket")
-	}
-	return u, nil
+	return c, nil
 }
 
 // close closes the attached descriptor, if any.

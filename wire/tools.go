@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
 	"sync"
 
 	caisson "github.com/caisson-dev/caisson"
@@ -62,54 +63,28 @@ func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.Raw
 	if len(in) > maxFeed/2 {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxFeed/2))
 	}
-	if !uses.acquire(g.Sandbox) {
-		return nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
+	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}}
+	a, err := f.countedCall(ctx, uses, g.Sandbox, m, "too many requests at once; wait for one to be answered")
+	if err != nil {
+		return nil, err
 	}
-	type answer struct {
-		out json.RawMessage
-		err error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}})
-		uses.release(g.Sandbox) // before the answer: its recipient may send the next call at once
-		done <- answer{a.Out, err}
-	}()
-	select {
-	case a := <-done:
-		return a.out, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	uses.release(g.Sandbox)
+	return a.Out, nil
 }
 
 // startTool answers a tool call in the background. It returns false if more calls are in progress than the wire process may send:
 // it enforces the same limits, so the session then ends.
 func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	if !s.tools.acquire(msg.Sandbox) {
-		return false
-	}
-	background(func() {
-		a := feedAnswer{N: msg.N}
+	return s.respond(conn, s.tools, msg.Sandbox, background, func() (feedAnswer, *os.File, error) {
 		out, err := s.tool(ctx, msg)
 		if err == nil && len(out) > maxFeed-1024 {
 			err = caisson.Errorf(caisson.Exhausted, "the answer has more than %s", caisson.Size(maxFeed))
 		}
-		if err != nil {
-			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
-			if a.Kind == caisson.Internal {
-				s.m.log.ErrorContext(ctx, "a tool of an agent failed", "tool", msg.Tool.Name, "sandbox", msg.Sandbox, "err", err)
-			}
-		} else {
-			a.Out = out
+		if err != nil && caisson.KindOf(err) == caisson.Internal {
+			s.m.log.ErrorContext(ctx, "a tool of an agent failed", "tool", msg.Tool.Name, "sandbox", msg.Sandbox, "err", err)
 		}
-		// Before the answer: its recipient may send the next call at once, which must not exceed the limit here.
-		s.tools.release(msg.Sandbox)
-		if err := s.send(conn, a); err != nil {
-			conn.Close() // the wire process does not read, and is restarted
-		}
+		return feedAnswer{N: msg.N, Out: out}, nil, err
 	})
-	return true
 }
 
 // tool executes a tool call. The Manager's record of the wire determines the guest.

@@ -39,12 +39,10 @@ func (p *bufferedResponse) Write(b []byte) (int, error) {
 // serves one.
 func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sandboxWire) {
 	rw.Header().Set("Connection", "close")
-	late := time.NewTimer(whyTimeout)
-	defer late.Stop()
 	select {
 	case w.whySlot <- struct{}{}:
 		defer func() { <-w.whySlot }()
-	case <-late.C:
+	case <-time.After(whyTimeout):
 		http.Error(rw, "caisson: this sandbox asks too much at once", http.StatusServiceUnavailable)
 		return
 	case <-r.Context().Done():

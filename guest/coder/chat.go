@@ -43,12 +43,10 @@ type chat struct {
 
 // pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -77,12 +77,11 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	out := newCapture(headOutput, tailOutput)
 	copied := s.copyOutput(cmd.Process.Pid, r, out)
 	late := s.wait(ctx, cmd, limit)
-	linger := time.NewTimer(lingerTime)
-	defer linger.Stop()
+	linger := time.After(lingerTime)
 	background := false
 	select {
 	case <-copied:
-	case <-linger.C:
+	case <-linger:
 		background = true
 	}
 	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
@@ -128,22 +127,18 @@ func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (l
 		cmd.Wait() // the result is in cmd.ProcessState
 		close(ended)
 	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-ended:
 		return false
-	case <-timer.C:
+	case <-time.After(limit):
 		late = true
 		syscall.Kill(group, syscall.SIGTERM)
 	case <-ctx.Done():
 	}
 	if late {
-		grace := time.NewTimer(shellGrace)
-		defer grace.Stop()
 		select {
 		case <-ended:
-		case <-grace.C:
+		case <-time.After(shellGrace):
 		case <-ctx.Done():
 		}
 	}

@@ -31,7 +31,7 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 // runOnce runs t's command until it exits and passes its standard output to read. A command that cannot be started, or fails, is
 // an error of the agent.
 func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
-	args, input, remove, err := commandWithPrompt(t)
+	args, input, remove, err := CommandWithPrompt(t)
 	defer remove()
 	if err != nil {
 		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil

@@ -110,7 +110,7 @@ func TestCommand(t *testing.T) {
 		{"file", []string{"a", "@{prompt}"}, nil, ""},
 		{"file", []string{"a"}, nil, ""},
 	} {
-		args, stdin, remove, err := commandWithPrompt(&task.Task{Command: c.command, PromptMode: c.by, Prompt: "P {prompt}"})
+		args, stdin, remove, err := CommandWithPrompt(&task.Task{Command: c.command, PromptMode: c.by, Prompt: "P {prompt}"})
 		must(t, err)
 		if c.by == "file" {
 			path := strings.TrimPrefix(args[1], "@")
@@ -131,7 +131,7 @@ func TestCommand(t *testing.T) {
 		remove()
 	}
 	for _, k := range []*task.Task{{Prompt: "a\x00"}, {PromptMode: "mail"}} {
-		if _, _, _, err := commandWithPrompt(k); err == nil {
+		if _, _, _, err := CommandWithPrompt(k); err == nil {
 			t.Errorf("%+v is fine", k)
 		}
 	}

@@ -92,23 +92,27 @@ func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 
 // start starts the program. files are its standard input, output and error.
 func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
-	env := os.Environ()
-	for name, value := range t.Env {
-		env = append(env, name+"="+value)
-	}
 	path, err := lookPath(args[0], t.Env["PATH"])
 	if err != nil {
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
+	cmd := exec.Cmd{
+		Path: path, Args: args, Dir: t.Workdir, Env: os.Environ(), Stdin: files[0], Stdout: files[1], Stderr: files[2],
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	for name, value := range t.Env {
+		cmd.Env = append(cmd.Env, name+"="+value) // the last value of a variable counts
+	}
 	startedChildren.mu.Lock()
 	defer startedChildren.mu.Unlock()
-	p.process, err = os.StartProcess(path, args, &os.ProcAttr{Dir: t.Workdir, Env: dedupe(env), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
+	err = cmd.Start()
 	switch {
 	case errors.Is(err, syscall.E2BIG):
 		return fmt.Errorf("start %s: the prompt is longer than an argument may be; let the agent have it by stdin or file", args[0])
 	case err != nil:
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
+	p.process = cmd.Process
 	startedChildren.own[p.process.Pid] = true
 	go p.wait()
 	return nil
@@ -128,22 +132,6 @@ func lookPath(name, path string) (string, error) {
 		}
 	}
 	return "", exec.ErrNotFound
-}
-
-// dedupe keeps the last of several values of a variable.
-func dedupe(env []string) []string {
-	last := map[string]int{}
-	for i, kv := range env {
-		name, _, _ := strings.Cut(kv, "=")
-		last[name] = i
-	}
-	kept := env[:0]
-	for i, kv := range env {
-		if name, _, _ := strings.Cut(kv, "="); last[name] == i {
-			kept = append(kept, kv)
-		}
-	}
-	return kept
 }
 
 // wait waits until the program has exited, and stores its exit status.

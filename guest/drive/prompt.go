@@ -51,9 +51,9 @@ func isBelow(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// commandWithPrompt returns t's command with the prompt in it, the standard input, and a function that removes the prompt's file, if
+// CommandWithPrompt returns t's command with the prompt in it, the standard input, and a function that removes the prompt's file, if
 // there is one.
-func commandWithPrompt(t *task.Task) (args []string, stdin string, remove func(), err error) {
+func CommandWithPrompt(t *task.Task) (args []string, stdin string, remove func(), err error) {
 	remove = func() {}
 	if strings.IndexByte(t.Prompt, 0) >= 0 && t.PromptMode != caisson.PromptStdin {
 		return nil, "", remove, errors.New("the prompt has a NUL byte")

@@ -112,15 +112,14 @@ const graceTime = time.Second
 // kill kills the process when its output has ended, or after graceTime.
 func (c *conn) kill() {
 	defer c.proc.Close()
-	grace := time.NewTimer(graceTime)
-	defer grace.Stop()
+	grace := time.After(graceTime)
 	for {
 		select {
 		case _, ok := <-c.frames:
 			if !ok {
 				return
 			}
-		case <-grace.C:
+		case <-grace:
 			return
 		}
 	}

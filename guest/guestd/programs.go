@@ -121,12 +121,10 @@ func sleep(ctx context.Context, p *Proc) int {
 
 // wait returns the exit code 0 after d, or exitFailure if ctx ends first.
 func (p *Proc) wait(ctx context.Context, d time.Duration) int {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return exitFailure
-	case <-t.C:
+	case <-time.After(d):
 		return 0
 	}
 }

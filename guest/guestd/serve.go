@@ -78,7 +78,7 @@ func (p *Proc) serveConn(ctx context.Context, conn *os.File) {
 	}
 }
 
-// listen is Proc.Listen for a process. Go's package net would make the program much larger.
+// listen is Proc.Listen for a process. Unlike package net it lets the caller choose the backlog.
 func listen(network, address string, backlog int) (Listener, error) {
 	domain, to := unix.AF_UNIX, unix.Sockaddr(&unix.SockaddrUnix{Name: address})
 	if network != "unix" {

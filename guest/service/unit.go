@@ -98,9 +98,7 @@ func (u *unit) rest(e end, failures int) (requested bool) {
 	again := u.service.Restart == caisson.RestartAlways || u.service.Restart == caisson.RestartOnFailure && e.failed()
 	wait := min(minBackoff<<min(failures-1, 16), maxBackoff)
 	if again {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		retry = t.C
+		retry = time.After(wait)
 	}
 	u.supervisor.set(u, func(c *caisson.ServiceCondition) {
 		c.PID, c.Exit, c.Message, c.Failures = 0, &e.exit, e.message, failures
@@ -168,8 +166,7 @@ func (u *unit) portTaken() bool {
 
 // follow waits until p has ended, and ends it when the service is removed, restarted or not ready in time.
 func (u *unit) follow(p Process, checked <-chan error) (e end) {
-	stable := time.NewTimer(stableTime)
-	defer stable.Stop()
+	stable := time.After(stableTime)
 	for {
 		select {
 		case <-p.Done():
@@ -181,7 +178,7 @@ func (u *unit) follow(p Process, checked <-chan error) (e end) {
 			stop(p)
 			e.restart = true
 			return e
-		case <-stable.C:
+		case <-stable:
 			u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Failures = 0 })
 		case err := <-checked:
 			checked = nil
@@ -198,12 +195,10 @@ func (u *unit) follow(p Process, checked <-chan error) (e end) {
 // stop ends a process and returns when it has ended.
 func stop(p Process) {
 	p.Terminate()
-	grace := time.NewTimer(stopGrace)
-	defer grace.Stop()
 	select {
 	case <-p.Done():
 		return
-	case <-grace.C:
+	case <-time.After(stopGrace):
 	}
 	p.Kill()
 	<-p.Done()
@@ -283,10 +278,8 @@ func (c *readyClock) expired() bool {
 
 // sleep waits for d, and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -52,15 +52,16 @@ type Server struct {
 	step    time.Duration // see linger
 	keep    bool          // until Kill
 
+	over     chan struct{} // closed when nobody needs the terminal any more
+	markOver func()        // closes over
+
 	mu      sync.Mutex
 	changed *sync.Cond       // of all that follows
 	info    caisson.Terminal // without viewers
 	out     ring
 	viewers map[*viewer]bool
-	writer  *viewer       // the viewer whose input counts; nil for none
-	pending []byte        // input that was not given to the program yet
-	read    bool          // a viewer that is not read-only has got exit
-	over    chan struct{} // closed when read is set
+	writer  *viewer // the viewer whose input counts; nil for none
+	pending []byte  // input that was not given to the program yet
 }
 
 // A Listener accepts connections, which are sockets in non-blocking mode.
@@ -97,6 +98,7 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 		s.info.Command = append(s.info.Command, arg[:min(len(arg), maxArg)])
 	}
 	s.changed = sync.NewCond(&s.mu)
+	s.markOver = sync.OnceFunc(func() { close(s.over) })
 	return s
 }
 
@@ -224,20 +226,10 @@ func (s *Server) serve(conn connection) {
 	}
 }
 
-// markRead ends the lingering. The caller must hold mu.
-func (s *Server) markRead() {
-	if !s.read {
-		s.read = true
-		close(s.over)
-	}
-}
-
 // Kill kills the program; the terminal does not linger.
 func (s *Server) Kill() {
 	s.program.Kill()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.markRead()
+	s.markOver()
 }
 
 // Info describes the terminal.
@@ -367,9 +359,7 @@ func (s *Server) send(v *viewer) {
 		}
 		if last {
 			if err == nil && n > 0 && !v.readOnly && !s.keep {
-				s.mu.Lock()
-				s.markRead()
-				s.mu.Unlock()
+				s.markOver()
 			}
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,52 +65,35 @@ func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 		return nil, caisson.Errorf(caisson.Exhausted, "the sandbox has %d terminals already; remove one", caisson.MaxTerminals)
 	}
 	l := &listener{name: filepath.Join(string(d), string(id))}
-	err = d.path(string(id), func(path string) error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		l.file = os.NewFile(uintptr(fd), "terminal")
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-			return os.NewSyscallError("bind", err)
-		}
-		return os.NewSyscallError("listen", unix.Listen(fd, backlog))
+	err = d.path(string(id), func(path string) (err error) {
+		l.socket, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		return err
 	})
 	if err != nil {
-		l.file.Close()
 		return nil, err
 	}
+	l.socket.SetUnlinkOnClose(false) // path may be gone by then
 	return l, nil
 }
 
-// backlog is how many connections can wait.
-const backlog = 16
-
-// A listener listens at a unix socket. Package net would make the program much larger.
+// A listener listens at a unix socket.
 type listener struct {
-	file *os.File
-	name string // of the socket
+	socket *net.UnixListener
+	name   string // of the socket
 }
 
 // Accept implements [Listener]. ctx is not used: Close ends the call.
-func (l *listener) Accept(context.Context) (conn *os.File, err error) {
-	raw, err := l.file.SyscallConn()
+func (l *listener) Accept(context.Context) (*os.File, error) {
+	conn, err := l.socket.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
-	rerr := raw.Read(func(fd uintptr) bool {
-		var n int
-		n, _, err = unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err == nil {
-			conn = os.NewFile(uintptr(n), "viewer")
-		}
-		return err != unix.EAGAIN && err != unix.EINTR && err != unix.ECONNABORTED
-	})
-	return conn, errors.Join(rerr, err)
+	defer conn.Close() // the file is a duplicate
+	return conn.File()
 }
 
 // Close implements [Listener].
-func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.file.Close()) }
+func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.socket.Close()) }
 
 // list returns the ids of the sockets that are there.
 func (d Sockets) list() (ids []caisson.ID, err error) {
@@ -126,23 +110,15 @@ func (d Sockets) list() (ids []caisson.ID, err error) {
 }
 
 // connect connects to a terminal. The socket of a terminal that is gone is removed.
-func (d Sockets) connect(id caisson.ID) (conn *os.File, err error) {
-	err = d.path(string(id), func(path string) error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		conn = os.NewFile(uintptr(fd), "terminal")
-		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+func (d Sockets) connect(id caisson.ID) (conn net.Conn, err error) {
+	err = d.path(string(id), func(path string) (err error) {
+		conn, err = net.Dial("unix", path)
+		return err
 	})
 	if errors.Is(err, unix.ECONNREFUSED) {
 		os.Remove(filepath.Join(string(d), string(id)))
 	}
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return conn, nil
+	return conn, err
 }
 
 // ask connects to a terminal, sends a frame of this kind and returns the answer.

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/frame"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -77,7 +75,7 @@ func (b *box) over(id caisson.ID) {
 }
 
 // dial connects to a terminal.
-func (b *box) dial(id caisson.ID) *os.File {
+func (b *box) dial(id caisson.ID) net.Conn {
 	b.Helper()
 	conn, err := b.sockets.connect(id)
 	if err != nil {
@@ -450,7 +448,7 @@ func TestHostileClients(t *testing.T) {
 	} {
 		conn := b.dial(id)
 		conn.Write(sent)
-		unix.Shutdown(int(conn.Fd()), unix.SHUT_WR)
+		conn.(*net.UnixConn).CloseWrite()
 		conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v", name, err)

@@ -3,8 +3,9 @@ package dns
 import (
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -75,9 +76,8 @@ type Resolver struct {
 	lookups   chan struct{} // holds a token for each lookup in progress
 	conns     chan struct{} // holds a token for each TCP connection
 
-	mu         sync.Mutex
-	queries    bucket // limits queries; guarded by mu
-	errorLimit bucket // limits error answers to excess queries; guarded by mu
+	queries    *rate.Limiter // limits queries
+	errorLimit *rate.Limiter // limits error answers to excess queries
 }
 
 // New returns a resolver for one wire.
@@ -108,8 +108,8 @@ func New(c Config) (*Resolver, error) {
 		wildcards:  newWildcards(c.Limits, c.Now),
 		lookups:    make(chan struct{}, c.Lookups),
 		conns:      make(chan struct{}, c.Conns),
-		queries:    bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueryBurst)},
-		errorLimit: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueriesPerSecond)},
+		queries:    rate.NewLimiter(rate.Limit(c.QueriesPerSecond), c.QueryBurst),
+		errorLimit: rate.NewLimiter(rate.Limit(c.QueriesPerSecond), c.QueriesPerSecond),
 	}, nil
 }
 
@@ -120,12 +120,10 @@ func (r *Resolver) Names(addr netip.Addr) []string { return r.names.names(addr) 
 // admit returns whether a query is answered or, if not, whether an error is sent. With neither, the query is dropped.
 func (r *Resolver) admit() (answer, tell bool) {
 	now := r.c.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queries.take(now) {
+	if r.queries.AllowN(now, 1) {
 		return true, false
 	}
-	return false, r.errorLimit.take(now)
+	return false, r.errorLimit.AllowN(now, 1)
 }
 
 // report reports a decision about a name, or about one of its addresses.

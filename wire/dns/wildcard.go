@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/lru"
 )
@@ -21,12 +23,12 @@ type wildcards struct {
 	now    func() time.Time
 
 	mu    sync.Mutex
-	known *lru.Map[string, struct{}] // names requested recently; guarded by mu
-	zones *lru.Map[string, *bucket]  // rate of new names, by the zone of the rule; guarded by mu
+	known *lru.Map[string, struct{}]      // names requested recently; guarded by mu
+	zones *lru.Map[string, *rate.Limiter] // rate of new names, by the zone of the rule; guarded by mu
 }
 
 func newWildcards(l Limits, now func() time.Time) *wildcards {
-	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](maxKnownNames), zones: lru.New[string, *bucket](maxKnownZones)}
+	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](maxKnownNames), zones: lru.New[string, *rate.Limiter](maxKnownZones)}
 }
 
 // check returns a denial and false if name, which *.zone allows, exceeds the limits; otherwise ok is true.
@@ -44,12 +46,12 @@ func (w *wildcards) check(name, zone string) (v caisson.Verdict, ok bool) {
 	if _, ok := w.known.Get(name); ok {
 		return v, true
 	}
-	zoneBucket, ok := w.zones.Get(zone)
+	newNames, ok := w.zones.Get(zone)
 	if !ok {
-		zoneBucket = &bucket{perSecond: float64(w.limits.NewNames) / time.Minute.Seconds(), burst: float64(w.limits.NewNames)}
-		w.zones.Put(zone, zoneBucket)
+		newNames = rate.NewLimiter(rate.Limit(float64(w.limits.NewNames)/time.Minute.Seconds()), w.limits.NewNames)
+		w.zones.Put(zone, newNames)
 	}
-	if !zoneBucket.take(w.now()) {
+	if !newNames.AllowN(w.now(), 1) {
 		return refusal("more than %d new names below *.%s in a minute; try again later", w.limits.NewNames, zone), false
 	}
 	w.known.Put(name, struct{}{})

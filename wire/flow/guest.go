@@ -97,14 +97,7 @@ func (g *guestConn) Close() error {
 // Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
 // sender wait for timers. With false it restores them. The caller must limit the number of wide connections.
 func (g *guestConn) Widen(wide bool) {
-	o := g.ep.SocketOptions()
-	if wide {
-		o.SetReceiveBufferSize(streamBuffer, true)
-		o.SetSendBufferSize(streamBuffer, true)
-	} else {
-		o.SetReceiveBufferSize(narrowReceive, true)
-		o.SetSendBufferSize(narrowSend, true)
-	}
+	setBuffers(g.ep.SocketOptions(), wide, streamBuffer)
 }
 
 // abort resets the connection.
@@ -122,12 +115,10 @@ func (g *guestConn) linger(c *flow) {
 	case <-c.ctx.Done():
 		return
 	}
-	last := time.NewTimer(c.f.times.halfClosed)
-	defer last.Stop()
 	select {
 	case <-g.ended:
 	case <-c.ctx.Done():
-	case <-last.C:
+	case <-time.After(c.f.times.halfClosed):
 	}
 }
 

@@ -298,14 +298,12 @@ func (c *halfCloseConn) Read(b []byte) (int, error) {
 	if len(b) != 1 || !errors.Is(err, io.EOF) {
 		return n, err
 	}
-	most := time.NewTimer(c.flow.f.times.halfClosed)
-	defer most.Stop()
 	select {
 	case <-c.interrupted: // the request has been answered
 		return 0, os.ErrDeadlineExceeded
 	case <-c.ended:
 	case <-c.closed:
-	case <-most.C:
+	case <-time.After(c.flow.f.times.halfClosed):
 	}
 	return 0, io.EOF
 }

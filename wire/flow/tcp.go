@@ -98,8 +98,10 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 	if c.local {
 		ok = f.hasService(c)
 	} else {
-		up = f.dial(c)
-		ok = up != nil
+		ok = f.dial(c, func() (err error) {
+			up, err = f.dialTCP(c)
+			return err
+		})
 	}
 	if ok {
 		g = c.handshake(r)
@@ -129,38 +131,40 @@ func (f *Forwarder) hasService(c *flow) bool {
 	return true
 }
 
-// dial decides about c and connects to its destination. On failure it reports the reason and returns nil.
-func (f *Forwarder) dial(c *flow) *net.TCPConn {
+// dial decides about c and calls connect, which connects to its destination. On failure it reports the reason and returns false.
+func (f *Forwarder) dial(c *flow, connect func() error) bool {
 	v, err := c.decide()
+	if v.Allowed {
+		if err == nil {
+			err = connect()
+		}
+		if err != nil {
+			f.reportDialError(c, v, err)
+			return false
+		}
+		v = c.redecide() // the policy may have changed since decide
+	}
 	if !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.attrs, v, "")
-		return nil
 	}
-	if err != nil {
-		f.reportDialError(c, v, err)
-		return nil
-	}
+	return v.Allowed
+}
+
+// dialTCP connects to the destination of c.
+func (f *Forwarder) dialTCP(c *flow) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, f.times.dial)
 	defer cancel()
 	up, err := f.cfg.Dialer.DialTCP(ctx, c.attrs.Dst)
 	if err != nil {
-		f.reportDialError(c, v, err)
-		return nil
+		return nil, err
 	}
 	c.onEnd(func() { reset(up) })
 	if !c.wide { // the kernel's buffers would grow to megabytes each; setting their size cannot fail
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}
-	// The policy may have changed since decide.
-	if v := c.redecide(); !v.Allowed {
-		f.denied.Add(1)
-		f.report("flow", c.attrs, v, "")
-		reset(up)
-		return nil
-	}
-	return up
+	return up, nil
 }
 
 // reportDialError reports that an allowed flow could not be connected, unless the flow has ended already.
@@ -215,16 +219,20 @@ func reset(conn *net.TCPConn) {
 func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
-	if wide {
-		o.SetReceiveBufferSize(wideBuffer, true)
-		o.SetSendBufferSize(wideBuffer, true)
-	} else {
-		o.SetReceiveBufferSize(narrowReceive, true)
-		o.SetSendBufferSize(narrowSend, true)
-	}
+	setBuffers(o, wide, wideBuffer)
 	o.SetKeepAlive(true)
 	idle, interval := tcpip.KeepaliveIdleOption(keepaliveIdle), tcpip.KeepaliveIntervalOption(keepaliveInterval)
 	ep.SetSockOpt(&idle)
 	ep.SetSockOpt(&interval)
 	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepaliveCount)
+}
+
+// setBuffers sets the sizes of the buffers of a narrow endpoint, or of one that is wide, whose buffers have the given size.
+func setBuffers(o *tcpip.SocketOptions, wide bool, size int64) {
+	receive, send := int64(narrowReceive), int64(narrowSend)
+	if wide {
+		receive, send = size, size
+	}
+	o.SetReceiveBufferSize(receive, true)
+	o.SetSendBufferSize(send, true)
 }

@@ -52,8 +52,14 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 		f.reportLimit(what, limit)
 		return false
 	}
-	up := f.dialUDP(c)
-	if up == nil {
+	var up *net.UDPConn
+	if !f.dial(c, func() (err error) {
+		up, err = f.cfg.Dialer.DialUDP(c.ctx, c.attrs.Dst)
+		return err
+	}) {
+		if up != nil {
+			up.Close()
+		}
 		c.release()
 		return false
 	}
@@ -87,33 +93,6 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 	length, sum := header.UDPValid(h, func() uint16 { return pkt.Data().Checksum() }, uint16(pkt.Data().Size()),
 		pkt.NetworkProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), pkt.RXChecksumValidated)
 	return length && sum
-}
-
-// dialUDP decides about c and returns a socket for it. On failure it reports the reason and returns nil.
-func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
-	v, err := c.decide()
-	if !v.Allowed {
-		f.denied.Add(1)
-		f.report("flow", c.attrs, v, "")
-		return nil
-	}
-	if err != nil {
-		f.reportDialError(c, v, err)
-		return nil
-	}
-	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.attrs.Dst)
-	if err != nil {
-		f.reportDialError(c, v, err)
-		return nil
-	}
-	// The policy may have changed since decide.
-	if v := c.redecide(); !v.Allowed {
-		f.denied.Add(1)
-		f.report("flow", c.attrs, v, "")
-		up.Close()
-		return nil
-	}
-	return up
 }
 
 // A datagramRelay relays datagrams between one port of the sandbox and one destination.

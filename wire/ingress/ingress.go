@@ -9,7 +9,7 @@ package ingress
 import (
 	"context"
 	"crypto/tls"
-	"errors"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/connlimit"
+	"github.com/caisson-dev/caisson/wire/httpserver"
 )
 
 // A Dial asks the daemon for a connection to the sandbox of a route or token.
@@ -57,21 +58,15 @@ const (
 	idleTime   = 2 * time.Minute
 	bodyTime   = 30 * time.Second
 	writeTime  = time.Minute
-	maxHeader  = 64 << 10
-	maxStreams = 128 // requests at once of a connection of HTTP/2
 )
 
 // Limits of what clients can make the process keep in memory, which has to fit into its limit of 4 GiB: a connection takes at most
-// about 350 KiB (what HTTP/2 receives and has not passed on, a frame, a header, a record of TLS), and a request 150 KiB (its header,
-// buffers and goroutines), together 2.6 GiB.
+// about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines), together 2.6 GiB.
 const (
-	maxConns         = 4096
-	maxClientConns   = 512
-	maxAllRequests   = 8192 // including those that are refused
-	maxOwnRequests   = 2048 // of them, those of one client
-	maxFrame         = 16 << 10
-	maxStreamReceive = 64 << 10
-	maxConnReceive   = 256 << 10
+	maxConns       = 4096
+	maxClientConns = 512
+	maxAllRequests = 8192 // including those that are refused
+	maxOwnRequests = 2048 // of them, those of one client
 )
 
 // An Ingress serves routes. It is safe for concurrent use.
@@ -79,8 +74,7 @@ type Ingress struct {
 	cfg       Config
 	table     atomic.Pointer[table] // nil until Configure
 	secure    atomic.Bool           // TLS is configured
-	cert      atomic.Pointer[tls.Certificate]
-	server    *http.Server
+	server    *httpserver.Server
 	proxy     *httputil.ReverseProxy
 	upstreams *upstreams
 	limits    *limits
@@ -100,25 +94,14 @@ func New(cfg Config) *Ingress {
 		cfg.Now = time.Now
 	}
 	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}, usage: newUsage(cfg.Used)}
-	quiet := log.New(discard{}, "", 0) // what strangers cause is not logged: its amount is unbounded
 	g.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed, ErrorLog: quiet,
+		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed,
+		ErrorLog:   log.New(io.Discard, "", 0), // what strangers cause is not logged: its amount is unbounded
 		BufferPool: &buffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
 	}
-	g.server = &http.Server{
-		Handler: g, ReadHeaderTimeout: cfg.Times.Header, IdleTimeout: cfg.Times.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: g.certificate},
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
-			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: cfg.Times.Write,
-		},
-	}
+	g.server = httpserver.New(g, httpserver.Timeouts{Header: cfg.Times.Header, Idle: cfg.Times.Idle, Write: cfg.Times.Write})
 	return g
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // buffers implements [httputil.BufferPool].
 type buffers struct{ pool sync.Pool }
@@ -142,7 +125,7 @@ func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 		if err != nil {
 			g.cfg.Log.Error("the certificate of the ingress cannot be used; the previous one stays in use", "err", err)
 		} else {
-			g.cert.Store(&cert)
+			g.server.SetCertificate(&cert)
 		}
 	}
 	g.table.Store(t)
@@ -150,23 +133,12 @@ func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 	return nil
 }
 
-func (g *Ingress) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if c := g.cert.Load(); c != nil {
-		return c, nil
-	}
-	return nil, errors.New("there is no certificate")
-}
-
 // Drop closes all connections to a sandbox. Requests under way end, or are sent again over new connections.
 func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
 
 // Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
 func (g *Ingress) Serve(l net.Listener) error {
-	bounded := connlimit.NewDisplacing(l, g.cfg.MaxConns, g.cfg.MaxClientConns)
-	if !g.secure.Load() && loopback(l.Addr()) {
-		return g.server.Serve(bounded)
-	}
-	return g.server.ServeTLS(bounded, "", "")
+	return g.server.Serve(connlimit.NewDisplacing(l, g.cfg.MaxConns, g.cfg.MaxClientConns), g.secure.Load())
 }
 
 // Close ends all connections of clients and to sandboxes.
@@ -175,11 +147,6 @@ func (g *Ingress) Close() error {
 	g.usage.close()
 	g.upstreams.transport.CloseIdleConnections()
 	return err
-}
-
-func loopback(a net.Addr) bool {
-	ap, err := netip.ParseAddrPort(a.String())
-	return err == nil && ap.Addr().Unmap().IsLoopback()
 }
 
 // A call is a request under way.

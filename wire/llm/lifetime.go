@@ -48,15 +48,14 @@ func (l *callLifetime) upstreamContext() (context.Context, context.CancelCauseFu
 // linger is called when the guest has disconnected. It cancels ctx after Timeouts.Linger, when the guest's grant ends, or at
 // once if nothing was sent to the provider.
 func (l *callLifetime) linger(ctx context.Context, cancel context.CancelCauseFunc) {
-	end := time.NewTimer(l.config.Timeouts.Linger)
-	defer end.Stop()
+	end := time.After(l.config.Timeouts.Linger)
 	look := time.NewTicker(lingerCheckInterval)
 	defer look.Stop()
 	for l.requestWritten.Load() && l.config.Grant(ctx, l.guest) != nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-end.C:
+		case <-end:
 			cancel(errLinger)
 			return
 		case <-look.C:

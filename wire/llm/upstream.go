@@ -145,10 +145,8 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 
 // sleep waits for d. It returns false if ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false

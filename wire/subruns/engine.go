@@ -141,11 +141,9 @@ const (
 func (e *engineClient) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
 	faults := 0
 	for wait := pollMin; !r.State.Ended(); wait = min(wait*3/2, pollMax) {
-		t := time.NewTimer(wait)
 		select {
-		case <-t.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			t.Stop()
 			return r, ctx.Err()
 		}
 		next, err := e.get(ctx, r.ID)

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/connlimit"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wire/httpserver"
 	"github.com/caisson-dev/caisson/wire/llm/remote"
 	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
@@ -23,7 +25,7 @@ type remoteGateway struct {
 	env      wire.Env
 	registry *remote.Registry              // runs on other machines that are served
 	server   *remote.Server                // authenticates requests of those runs
-	front    *remote.HTTPServer            // serves TCP connections of other machines with server
+	front    *httpserver.Server            // serves TCP connections of other machines with server
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
 	mu   sync.Mutex           // held by configure
@@ -34,6 +36,15 @@ type remoteGateway struct {
 // registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
+// Limits of other machines. The model gateway has its own limits for calls.
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	writeTimeout   = time.Minute
+	maxConns       = 2048 // concurrent connections of all sources
+	maxSourceConns = 256  // concurrent connections of one source; see [connlimit.SourceOf]
+)
+
 // newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other
 // machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
@@ -42,9 +53,9 @@ func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error
 	if o.server, err = remote.NewServer(remote.ServerConfig{Runs: o.registry, Gateway: gateway, Log: env.Log}); err != nil {
 		return nil, err
 	}
-	o.front = remote.NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o.front = httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromRemote{}, true)))
-	}))
+	}), httpserver.Timeouts{Header: headerTimeout, Idle: idleTimeout, Write: writeTimeout})
 	return o, nil
 }
 
@@ -109,12 +120,6 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	return &cert
 }
 
-// Timeouts of connections to the gateway on another machine.
-const (
-	connectTimeout = 10 * time.Second // for connecting, and for the TLS handshake
-	idleTimeout    = 90 * time.Second // after which an unused connection is closed
-)
-
 // newClient returns a client of the gateway on another machine.
 func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
@@ -122,24 +127,7 @@ func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Token
 		roots = x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(c.Roots))
 	}
-	return remote.NewClient(remote.ClientConfig{
-		URL: c.URL, Tokens: tokens, Log: o.env.Log,
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-				defer cancel()
-				return o.env.Dial(ctx, network, addr)
-			},
-			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    connectTimeout,
-			ForceAttemptHTTP2:      true,
-			DisableCompression:     true,
-			MaxIdleConnsPerHost:    64,
-			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: 64 << 10,
-			ExpectContinueTimeout:  connectTimeout,
-		},
-	})
+	return remote.NewClient(remote.ClientConfig{URL: c.URL, Tokens: tokens, Roots: roots, Dial: o.env.Dial, Log: o.env.Log})
 }
 
 // route returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
@@ -174,7 +162,7 @@ func (g *gateway) Listen(f *os.File) error {
 		return err
 	}
 	go func() {
-		if err := g.remote.front.Serve(l); err != nil {
+		if err := g.remote.front.Serve(connlimit.New(l, maxConns, maxSourceConns), false); err != nil {
 			g.env.Log.Error("other machines are not served any more", "err", err)
 		}
 	}()

@@ -75,11 +75,9 @@ func dial(ctx context.Context, t *task.Task) (*client, error) {
 		if err == nil || !errors.As(err, &refused) || !refused.Retryable {
 			return c, err
 		}
-		pause := time.NewTimer(min(max(time.Duration(refused.RetryAfter)*time.Millisecond, 20*time.Millisecond), time.Second))
 		select {
-		case <-pause.C:
+		case <-time.After(min(max(time.Duration(refused.RetryAfter)*time.Millisecond, 20*time.Millisecond), time.Second)):
 		case <-ctx.Done():
-			pause.Stop()
 			return nil, err
 		}
 	}
@@ -212,9 +210,4 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 
 func (c *client) close() {
 	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
-}
-
-// write sends an encoded message; it may be called concurrently with read.
-func (c *client) write(ctx context.Context, b []byte) error {
-	return c.conn.Write(ctx, websocket.MessageText, b)
 }

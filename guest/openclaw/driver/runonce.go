@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,11 +24,13 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 	if len(t.Command) == 0 {
 		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
 	}
-	argv, stdin, cleanup, err := buildCommand(t)
+	withHistory := *t
+	withHistory.Prompt = message(t)
+	argv, stdin, remove, err := drive.CommandWithPrompt(&withHistory)
+	defer remove()
 	if err != nil {
-		return drive.End{}, err
+		return drive.End{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
-	defer cleanup()
 	p, err := drive.Start(t, argv, stdin != "")
 	if err != nil {
 		return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
@@ -60,40 +60,6 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 		end.Error = parseOutput(stdout, end.Exit, tail, out)
 	}
 	return end, nil
-}
-
-// buildCommand returns the command with the prompt in it, and its standard input.
-func buildCommand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
-	cleanup = func() {}
-	argv = append([]string(nil), t.Command...)
-	value := message(t)
-	switch t.PromptMode {
-	case caisson.PromptStdin:
-		return argv, value, cleanup, nil
-	case caisson.PromptFile:
-		dir, err := os.MkdirTemp("", "prompt-")
-		if err != nil {
-			return nil, "", nil, err
-		}
-		cleanup = func() { os.RemoveAll(dir) }
-		file := filepath.Join(dir, "prompt.txt")
-		if err := os.WriteFile(file, []byte(value), 0o600); err != nil {
-			cleanup()
-			return nil, "", nil, err
-		}
-		value = file
-	}
-	const mark = "{prompt}"
-	found := false
-	for i, arg := range argv {
-		if strings.Contains(arg, mark) {
-			argv[i], found = strings.ReplaceAll(arg, mark, value), true
-		}
-	}
-	if !found {
-		argv = append(argv, value)
-	}
-	return argv, "", cleanup, nil
 }
 
 // parseOutput interprets OpenClaw's output. An answer is used only if the exit code is 0.

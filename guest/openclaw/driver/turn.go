@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/drive"
 	"github.com/caisson-dev/caisson/guest/task"
@@ -75,7 +77,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 		time.AfterFunc(grace, stop)
 		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
 		if err == nil {
-			err = c.write(reading, b)
+			err = c.conn.Write(reading, websocket.MessageText, b) // may be called concurrently with read
 		}
 		if err != nil {
 			stop()

@@ -130,9 +130,9 @@ func (c *checker) content(w *strictjson.Walker, only string) error {
 	})
 }
 
-// cacheControl checks a cache breakpoint.
+// cacheControl checks a cache breakpoint, which may be missing.
 func (c *checker) cacheControl(v strictjson.Value) error {
-	if v.IsNull() {
+	if v == nil || v.IsNull() {
 		return nil
 	}
 	if err := c.fields(v, "type", "ttl", "scope"); err != nil {

@@ -45,7 +45,7 @@ func (c *checker) tool(v strictjson.Value) error {
 		if err := c.findIDs(v); err != nil {
 			return err
 		}
-		return strictjson.InField(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
+		return strictjson.InField(c.cacheControl(v.Get("cache_control")), "cache_control")
 	}
 	if err := c.fields(v, toolFields...); err != nil {
 		return err
@@ -53,14 +53,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	if err := c.callers(v.Get("allowed_callers")); err != nil {
 		return strictjson.InField(err, "allowed_callers")
 	}
-	return strictjson.InField(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
-}
-
-func orNull(v strictjson.Value) strictjson.Value {
-	if v == nil {
-		return strictjson.Value("null")
-	}
-	return v
+	return strictjson.InField(c.cacheControl(v.Get("cache_control")), "cache_control")
 }
 
 // callers checks which callers a tool allows. Other callers than direct are tools of the provider, such as its code execution.

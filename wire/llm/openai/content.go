@@ -11,7 +11,7 @@ var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
 	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
 	// Reasoning that providers of other models require to be sent back.
-	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
+	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": optional(checkThinking),
 	"cache_control": checkCacheControl,
 	"audio":         refuseField("audio cannot be bounded; send text"),
 }
@@ -21,7 +21,7 @@ var messageFields = map[string]rule{
 var partFields = map[string]rule{
 	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
 	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
-	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
+	"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).url), "file_url": unbounded((*parser).url), "filename": copyScalar,
 	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // result of a shell command
 	"cache_control": checkCacheControl,
 	"input_audio":   refuseField("audio cannot be bounded; send text"),
@@ -32,8 +32,9 @@ var (
 		"type": copyScalar, "thinking": copyScalar, "signature": copyScalar, "data": copyScalar, "cache_control": checkCacheControl,
 	}
 	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
-	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": copyScalar}
-	partTypes   = stringSet("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
+	// Files are compressed, so their size does not bound the tokens.
+	fileFields = map[string]rule{"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).url), "filename": copyScalar}
+	partTypes  = stringSet("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
 
@@ -157,30 +158,6 @@ func (p *parser) url(v value) error {
 
 func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
 
-func checkFileData(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
-	p.request.bounded = false // files are compressed, so their size does not bound the tokens
-	return p.url(v)
-}
-
-func checkFileURL(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
-	p.request.bounded = false
-	return p.url(v)
-}
-
-func checkFileID(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
-	p.request.bounded = false
-	return p.serverID(v)
-}
-
 // serverID copies an id of server-side state. The gateway checks later that the id belongs to the account.
 func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
@@ -197,9 +174,6 @@ func (p *parser) serverID(v value) error {
 // checkThinking copies thinking blocks that a proxy requires to be sent back. Blocks of other types would be interpreted as
 // content.
 func checkThinking(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	return p.list(v, func(p *parser, x value) error {
 		if kind := x.Get("type"); !kind.Is("thinking") && !kind.Is("redacted_thinking") {
 			return strictjson.Refuse("type", "only blocks of type thinking and redacted_thinking are allowed; send other blocks as content")

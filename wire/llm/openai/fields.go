@@ -27,11 +27,11 @@ type parser struct {
 var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,
-		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkAnswerCount,
-		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
+		"model":    optional(checkModel), "stream": checkStream, "stream_options": checkStreamOptions, "n": checkAnswerCount,
+		"max_tokens": optional(checkLimit), "max_completion_tokens": optional(checkLimit),
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
-		"tools": checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyCountingGrowth,
-		"web_search_options": checkWebSearch,
+		"tools": optional(checkTools), "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "functions": optional(checkFunctions), "function_call": copyCountingGrowth,
+		"web_search_options": optional(checkWebSearch),
 		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
 		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyCountingGrowth, "seed": copyScalar, "stop": copyRaw,
 		"reasoning_effort": copyScalar, "verbosity": copyScalar,
@@ -42,19 +42,19 @@ var (
 		"audio": refuseField("audio answers are priced separately and cannot be bounded; leave the field out"),
 	}
 	responsesFields = map[string]rule{
-		"input": checkItems, "instructions": checkInstructions,
-		"model": checkModel, "stream": checkStream, "stream_options": checkStreamOptions,
-		"max_output_tokens": checkLimit,
+		"input": checkItems, "instructions": optional(checkInstructions),
+		"model": optional(checkModel), "stream": checkStream, "stream_options": checkStreamOptions,
+		"max_output_tokens": optional(checkLimit),
 		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
-		"previous_response_id": checkPrevious,
-		"tools":                checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
+		"previous_response_id": unbounded((*parser).serverID), // the earlier turns are not in this body
+		"tools":                optional(checkTools), "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
 		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyCountingGrowth, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
 
 		"conversation": refuseField("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
 		"prompt":       refuseField("stored prompts belong to the provider's account; send instructions and input"),
 	}
 	embeddingsFields = map[string]rule{
-		"input": checkEmbeddingInput, "model": checkModel, "dimensions": copyScalar, "encoding_format": copyScalar,
+		"input": checkEmbeddingInput, "model": optional(checkModel), "dimensions": copyScalar, "encoding_format": copyScalar,
 	}
 )
 
@@ -132,21 +132,31 @@ func copyScalar(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// refuseField returns a rule for a field that must be missing or null; why is the message of the error.
-func refuseField(why string) rule {
-	return func(_ *parser, v value) error {
+// optional returns a rule that drops null, and applies r to other values.
+func optional(r rule) rule {
+	return func(p *parser, v value) error {
 		if v.IsNull() {
 			return nil
 		}
-		return strictjson.Refuse("", "%s", why)
+		return r(p, v)
 	}
+}
+
+// unbounded is optional for values whose size does not bound the tokens that they stand for.
+func unbounded(r rule) rule {
+	return optional(func(p *parser, v value) error {
+		p.request.bounded = false
+		return r(p, v)
+	})
+}
+
+// refuseField returns a rule for a field that must be missing or null; why is the message of the error.
+func refuseField(why string) rule {
+	return optional(func(*parser, value) error { return strictjson.Refuse("", "%s", why) })
 }
 
 // checkLimit keeps the lowest limit. Encode writes it under the name that the provider obeys.
 func checkLimit(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	n, ok := v.Int()
 	if !ok || n < 1 {
 		return strictjson.Refuse("", "the limit is not a positive integer; send one, or leave the field out")
@@ -158,9 +168,6 @@ func checkLimit(p *parser, v value) error {
 }
 
 func checkModel(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	s, ok := v.Text()
 	if !ok || len(s) > 256 {
 		return strictjson.Refuse("", "the value is no name of a model; send a string")
@@ -226,18 +233,6 @@ func checkBackground(p *parser, v value) error {
 	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
 }
 
-// checkPrevious copies the id of the previous response.
-func checkPrevious(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
-	if err := p.serverID(v); err != nil {
-		return err
-	}
-	p.request.bounded = false // the earlier turns are not in this body
-	return nil
-}
-
 func checkModalities(p *parser, v value) error {
 	for i, m := range v.Elements() {
 		if !m.Is("text") {
@@ -248,9 +243,6 @@ func checkModalities(p *parser, v value) error {
 }
 
 func checkWebSearch(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	if !p.allow.ProviderTools {
 		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or request the grant provider-tools")
 	}
@@ -259,9 +251,6 @@ func checkWebSearch(p *parser, v value) error {
 }
 
 func checkInstructions(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the value is not a string; send instructions as text")
 	}

@@ -29,7 +29,7 @@ var (
 	clientTools = stringSet("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
 		"type": copyScalar, "name": copyScalar, "description": copyScalar, "parameters": copyCountingGrowth, "strict": copyScalar, "format": copyCountingGrowth,
-		"function": checkFunction, "custom": checkFunction, "display_width": copyScalar, "display_height": copyScalar, "environment": copyScalar,
+		"function": optional(checkFunction), "custom": optional(checkFunction), "display_width": copyScalar, "display_height": copyScalar, "environment": copyScalar,
 		"cache_control": checkCacheControl,
 	}
 )
@@ -43,17 +43,11 @@ var functionFields = map[string]rule{
 }
 
 func checkFunction(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	p.extraTokens += v.Growth()
 	return p.object(v, functionFields)
 }
 
 func checkFunctions(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	return p.list(v, checkFunction)
 }
 
@@ -112,9 +106,6 @@ func checkSummary(p *parser, v value) error {
 }
 
 func checkTools(p *parser, v value) error {
-	if v.IsNull() {
-		return nil
-	}
 	p.extraTokens += toolsOverhead
 	return p.list(v, checkTool)
 }

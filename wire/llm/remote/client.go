@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -29,9 +30,8 @@ type ClientConfig struct {
 	Roots *x509.CertPool
 	// Log is required.
 	Log *slog.Logger
-	// Transport replaces the TCP connection to the gateway, for processes without network access; nil means TCP. Roots must be
-	// nil if it is set.
-	Transport http.RoundTripper
+	// Dial connects to the gateway; nil means TCP.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 const (
@@ -50,8 +50,8 @@ type Client struct {
 
 // NewClient returns a client without connecting. Errors are of kind Invalid.
 func NewClient(cfg ClientConfig) (*Client, error) {
-	if cfg.Log == nil || cfg.Transport != nil && cfg.Roots != nil {
-		return nil, errors.New("remote: Log is required, and of Transport and Roots at most one")
+	if cfg.Log == nil {
+		return nil, errors.New("remote: Log is required")
 	}
 	target, err := ParseURL(cfg.URL)
 	if err != nil {
@@ -59,13 +59,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	c := &Client{log: cfg.Log}
 	c.tokens.Store(cfg.Tokens)
-	transport := cfg.Transport
-	if transport == nil {
-		transport = newTransport(cfg.Roots)
-	}
 	c.proxy = &httputil.ReverseProxy{
 		Rewrite:        func(pr *httputil.ProxyRequest) { rewrite(pr, target) },
-		Transport:      transport,
+		Transport:      newTransport(cfg),
 		FlushInterval:  -1, // flush each piece of an answer immediately
 		ModifyResponse: checkAnswer,
 		ErrorHandler:   c.fail,
@@ -95,12 +91,19 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-func newTransport(roots *x509.CertPool) *http.Transport {
-	dialer := &net.Dialer{Timeout: dialTimeout}
+func newTransport(cfg ClientConfig) *http.Transport {
+	dial := cfg.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	return &http.Transport{
-		Proxy:                  nil, // tokens are sent to the gateway only
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		Proxy: nil, // tokens are sent to the gateway only
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return dial(ctx, network, addr)
+		},
+		TLSClientConfig:        &tls.Config{RootCAs: cfg.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,

@@ -181,10 +181,8 @@ func wait(ctx context.Context, d caisson.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
-	t := time.NewTimer(time.Duration(d))
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(time.Duration(d)):
 		return true
 	case <-ctx.Done():
 		return false
@@ -209,16 +207,8 @@ type event struct {
 type formatter interface {
 	// whole returns an answer that is not streamed.
 	whole() any
-	// The other methods return the events of a streamed answer, in this order: begin; if there is text, beginText, text for each
-	// piece and endText; for each call beginCall, arguments for each piece and endCall; end.
-	begin() []event
-	beginText() []event
-	text(piece string) []event
-	endText() []event
-	beginCall(i int) []event
-	arguments(i int, piece string) []event
-	endCall(i int) []event
-	end() []event
+	// stream sends a streamed answer: its text, its calls and, after settle, its end.
+	stream(s *sender)
 	// failed returns the event of an error within a stream.
 	failed() event
 }
@@ -231,6 +221,8 @@ type sender struct {
 	a    *answer
 	f    formatter
 	sent int64 // bytes of text and arguments sent so far
+
+	billed bool // the whole answer was billed
 }
 
 // reportBill passes the billed tokens to the function set by WithBill, if any.
@@ -266,64 +258,56 @@ func (s *sender) whole() error {
 func (s *sender) streamed() error {
 	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	s.w.Header().Set("Cache-Control", "no-cache")
-	billed := false
 	defer func() {
-		if !billed {
+		if !s.billed {
 			s.reportBill(s.sentUsage())
 		}
 	}()
-	s.emit(s.f.begin())
-	if s.a.text != "" {
-		s.emit(s.f.beginText())
-		s.send(s.a.text, s.f.text)
-		s.emit(s.f.endText())
-	}
-	for i, c := range s.a.calls {
-		s.emit(s.f.beginCall(i))
-		s.send(c.Arguments, func(piece string) []event { return s.f.arguments(i, piece) })
-		s.emit(s.f.endCall(i))
-	}
-	if b := s.a.turn.Break; b != nil {
-		s.breakOff(b.How)
-		return nil
-	}
-	billed = true
-	s.reportBill(s.a.tokens)
-	s.emit(s.f.end())
+	s.f.stream(s)
 	return nil
 }
 
-// send sends text in pieces, up to the point where the answer breaks off.
-func (s *sender) send(text string, events func(piece string) []event) {
+// settle is called before the end of a stream is sent: it bills the answer, unless that breaks off here.
+func (s *sender) settle() {
+	if b := s.a.turn.Break; b != nil {
+		s.breakOff(b.How)
+	}
+	s.billed = true
+	s.reportBill(s.a.tokens)
+}
+
+// send sends text in pieces, each in an event unless format is nil, up to the point where the answer breaks off.
+func (s *sender) send(text string, format func(piece string) event) {
 	for _, piece := range pieces(text, s.a.chunk) {
 		if s.sent > 0 && !wait(s.ctx, s.a.delay.Chunk) {
 			panic(http.ErrAbortHandler)
 		}
 		b := s.a.turn.Break
-		if b == nil || s.sent+int64(len(piece)) <= int64(b.After) {
-			s.sent += int64(len(piece))
-			s.emit(events(piece))
-			continue
+		whole := b == nil || s.sent+int64(len(piece)) <= int64(b.After)
+		if !whole {
+			piece = clip(piece, b.After-int(s.sent))
 		}
-		if piece = clip(piece, b.After-int(s.sent)); piece != "" {
-			s.sent += int64(len(piece))
-			s.emit(events(piece))
+		s.sent += int64(len(piece))
+		if piece != "" && format != nil {
+			s.emit(format(piece))
 		}
-		s.breakOff(b.How)
+		if !whole {
+			s.breakOff(b.How)
+		}
 	}
 }
 
 // breakOff ends a stream. It does not return.
 func (s *sender) breakOff(how string) {
 	if how == breakError {
-		s.emit([]event{s.f.failed()})
+		s.emit(s.f.failed())
 		how = breakCut
 	}
 	breakConnection(s.ctx, how)
 }
 
 // emit sends events and flushes them.
-func (s *sender) emit(events []event) {
+func (s *sender) emit(events ...event) {
 	var b []byte
 	for _, e := range events {
 		if e.name != "" {
@@ -336,9 +320,6 @@ func (s *sender) emit(events []event) {
 			b = append(b, encode(e.data)...)
 		}
 		b = append(b, "\n\n"...)
-	}
-	if len(b) == 0 {
-		return
 	}
 	if _, err := s.w.Write(b); err != nil || s.ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client has disconnected

@@ -146,7 +146,7 @@ func (f chatFormatter) usageObject() object {
 }
 
 func (f chatFormatter) whole() any {
-	message := object{"role": "assistant", "content": orNull(f.answer.text), "refusal": nil, "annotations": []any{}}
+	message := object{"role": "assistant", "content": orNull(f.text), "refusal": nil, "annotations": []any{}}
 	if len(f.calls) > 0 {
 		calls := []any{}
 		for i, c := range f.calls {
@@ -155,7 +155,7 @@ func (f chatFormatter) whole() any {
 			})
 		}
 		message["tool_calls"] = calls
-	} else if f.answer.text == "" {
+	} else if f.text == "" {
 		message["content"] = ""
 	}
 	out := object{
@@ -182,36 +182,29 @@ func (f chatFormatter) part(choices ...any) object {
 }
 
 // delta returns the event of a chunk with the given part of the message.
-func (f chatFormatter) delta(delta object) []event {
-	return []event{{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}}
+func (f chatFormatter) delta(delta object) event {
+	return event{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}
 }
 
-func (f chatFormatter) begin() []event {
-	return f.delta(object{"role": "assistant", "content": "", "refusal": nil})
-}
-func (f chatFormatter) text(piece string) []event { return f.delta(object{"content": piece}) }
-func (f chatFormatter) beginText() []event        { return nil }
-func (f chatFormatter) endText() []event          { return nil }
-
-func (f chatFormatter) beginCall(i int) []event {
-	return f.delta(object{"tool_calls": []any{object{
-		"index": i, "id": f.callID("call", i), "type": "function", "function": object{"name": f.calls[i].Name, "arguments": ""},
-	}}})
-}
-
-func (f chatFormatter) arguments(i int, piece string) []event {
-	return f.delta(object{"tool_calls": []any{object{"index": i, "function": object{"arguments": piece}}}})
-}
-func (f chatFormatter) endCall(int) []event { return nil }
-
-func (f chatFormatter) end() []event {
-	out := []event{{data: f.part(object{"index": 0, "delta": object{}, "logprobs": nil, "finish_reason": f.finishReason()})}}
-	if f.usage && !f.turn.Silent {
-		last := f.part()
-		last["choices"], last["usage"] = []any{}, f.usageObject()
-		out = append(out, event{data: last})
+func (f chatFormatter) stream(s *sender) {
+	s.emit(f.delta(object{"role": "assistant", "content": "", "refusal": nil}))
+	s.send(f.text, func(piece string) event { return f.delta(object{"content": piece}) })
+	for i, c := range f.calls {
+		s.emit(f.delta(object{"tool_calls": []any{object{
+			"index": i, "id": f.callID("call", i), "type": "function", "function": object{"name": c.Name, "arguments": ""},
+		}}}))
+		s.send(c.Arguments, func(piece string) event {
+			return f.delta(object{"tool_calls": []any{object{"index": i, "function": object{"arguments": piece}}}})
+		})
 	}
-	return append(out, event{})
+	s.settle()
+	last := []event{{data: f.part(object{"index": 0, "delta": object{}, "logprobs": nil, "finish_reason": f.finishReason()})}}
+	if f.usage && !f.turn.Silent {
+		usage := f.part()
+		usage["choices"], usage["usage"] = []any{}, f.usageObject()
+		last = append(last, event{data: usage})
+	}
+	s.emit(append(last, event{})...)
 }
 
 func (f chatFormatter) failed() event {

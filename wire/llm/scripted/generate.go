@@ -173,8 +173,8 @@ func (f generateFormatter) call(i int) object {
 
 func (f generateFormatter) whole() any {
 	parts := []any{}
-	if f.answer.text != "" {
-		parts = append(parts, object{"text": f.answer.text})
+	if f.text != "" {
+		parts = append(parts, object{"text": f.text})
 	}
 	for i := range f.calls {
 		parts = append(parts, f.call(i))
@@ -182,19 +182,16 @@ func (f generateFormatter) whole() any {
 	return f.part(true, parts...)
 }
 
-func (f generateFormatter) begin() []event     { return nil }
-func (f generateFormatter) beginText() []event { return nil }
-func (f generateFormatter) endText() []event   { return nil }
-
-func (f generateFormatter) text(piece string) []event {
-	return []event{{data: f.part(false, object{"text": piece})}}
+func (f generateFormatter) stream(s *sender) {
+	s.send(f.text, func(piece string) event { return event{data: f.part(false, object{"text": piece})} })
+	for i, c := range f.calls {
+		s.emit(event{data: f.part(false, f.call(i))}) // whole, because this API does not split calls
+		s.send(c.Arguments, nil)
+	}
+	s.settle()
+	s.emit(event{data: f.part(true, object{"text": ""})})
 }
 
-// beginCall returns a whole call, because this API does not split calls.
-func (f generateFormatter) beginCall(i int) []event       { return []event{{data: f.part(false, f.call(i))}} }
-func (f generateFormatter) arguments(int, string) []event { return nil }
-func (f generateFormatter) endCall(int) []event           { return nil }
-func (f generateFormatter) end() []event                  { return []event{{data: f.part(true, object{"text": ""})}} }
 func (f generateFormatter) failed() event {
 	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).format(styleGemini)}
 }

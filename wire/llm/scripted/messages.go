@@ -191,8 +191,8 @@ func (f messagesFormatter) message(blocks []any, stop any, output int64) object 
 
 func (f messagesFormatter) whole() any {
 	blocks := []any{}
-	if f.answer.text != "" {
-		blocks = append(blocks, object{"type": "text", "text": f.answer.text, "citations": nil})
+	if f.text != "" {
+		blocks = append(blocks, object{"type": "text", "text": f.text, "citations": nil})
 	}
 	for i, c := range f.calls {
 		blocks = append(blocks, object{"type": "tool_use", "id": f.callID("toolu", i), "name": c.Name, "input": json.RawMessage(c.Arguments)})
@@ -200,20 +200,8 @@ func (f messagesFormatter) whole() any {
 	return f.message(blocks, f.finishReason(), f.tokens.Output)
 }
 
-// block returns the index of the i-th call's block.
-func (f messagesFormatter) block(i int) int {
-	if f.answer.text != "" {
-		i++
-	}
-	return i
-}
-
 // namedEvent returns an event whose name is its type.
 func namedEvent(data object) event { return event{data["type"].(string), data} }
-
-func (f messagesFormatter) begin() []event {
-	return []event{namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"})}
-}
 
 // start returns the event that begins the block with the given index.
 func (f messagesFormatter) start(index int, block object) event {
@@ -226,34 +214,33 @@ func (f messagesFormatter) delta(index int, delta object) event {
 }
 
 // stop returns the event that ends a block.
-func (f messagesFormatter) stop(index int) []event {
-	return []event{namedEvent(object{"type": "content_block_stop", "index": index})}
+func (f messagesFormatter) stop(index int) event {
+	return namedEvent(object{"type": "content_block_stop", "index": index})
 }
 
-func (f messagesFormatter) beginText() []event {
-	return []event{f.start(0, object{"type": "text", "text": "", "citations": nil})}
-}
-
-func (f messagesFormatter) text(piece string) []event {
-	return []event{f.delta(0, object{"type": "text_delta", "text": piece})}
-}
-func (f messagesFormatter) endText() []event { return f.stop(0) }
-
-func (f messagesFormatter) beginCall(i int) []event {
-	return []event{f.start(f.block(i), object{"type": "tool_use", "id": f.callID("toolu", i), "name": f.calls[i].Name, "input": object{}})}
-}
-
-func (f messagesFormatter) arguments(i int, piece string) []event {
-	return []event{f.delta(f.block(i), object{"type": "input_json_delta", "partial_json": piece})}
-}
-func (f messagesFormatter) endCall(i int) []event { return f.stop(f.block(i)) }
-
-func (f messagesFormatter) end() []event {
+func (f messagesFormatter) stream(s *sender) {
+	s.emit(namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"}))
+	index := 0 // of the block
+	if f.text != "" {
+		s.emit(f.start(index, object{"type": "text", "text": "", "citations": nil}))
+		s.send(f.text, func(piece string) event { return f.delta(index, object{"type": "text_delta", "text": piece}) })
+		s.emit(f.stop(index))
+		index++
+	}
+	for i, c := range f.calls {
+		s.emit(f.start(index, object{"type": "tool_use", "id": f.callID("toolu", i), "name": c.Name, "input": object{}}))
+		s.send(c.Arguments, func(piece string) event {
+			return f.delta(index, object{"type": "input_json_delta", "partial_json": piece})
+		})
+		s.emit(f.stop(index))
+		index++
+	}
+	s.settle()
 	last := object{"type": "message_delta", "delta": object{"stop_reason": f.finishReason(), "stop_sequence": nil}}
 	if !f.turn.Silent {
 		last["usage"] = f.usageObject(f.tokens.Output)
 	}
-	return []event{namedEvent(last), namedEvent(object{"type": "message_stop"})}
+	s.emit(namedEvent(last), namedEvent(object{"type": "message_stop"}))
 }
 
 func (f messagesFormatter) failed() event {

@@ -162,8 +162,8 @@ func (f *responsesFormatter) done() (response object, status string) {
 		status = "incomplete"
 	}
 	output := []any{}
-	if f.answer.text != "" {
-		output = append(output, f.message(f.answer.text, status))
+	if f.text != "" {
+		output = append(output, f.message(f.text, status))
 	}
 	for i := range f.calls {
 		output = append(output, f.call(i, f.calls[i].Arguments, status))
@@ -209,71 +209,52 @@ func (f *responsesFormatter) call(i int, arguments, status string) object {
 	}
 }
 
-// index returns the index of the i-th call in the output.
-func (f *responsesFormatter) index(i int) int {
-	if f.answer.text != "" {
-		i++
-	}
-	return i
-}
-
-func (f *responsesFormatter) begin() []event {
-	return []event{
+func (f *responsesFormatter) stream(s *sender) {
+	s.emit(
 		f.event("response.created", object{"response": f.response("in_progress", []any{})}),
 		f.event("response.in_progress", object{"response": f.response("in_progress", []any{})}),
-	}
-}
-
-func (f *responsesFormatter) beginText() []event {
-	return []event{
-		f.event("response.output_item.added", object{"output_index": 0, "item": f.message("", "in_progress")}),
-		f.event("response.content_part.added", object{"item_id": f.messageID(), "output_index": 0, "content_index": 0, "part": textPart("")}),
-	}
-}
-
-func (f *responsesFormatter) text(piece string) []event {
-	return []event{f.event("response.output_text.delta", object{
-		"item_id": f.messageID(), "output_index": 0, "content_index": 0, "delta": piece, "logprobs": []any{},
-	})}
-}
-
-func (f *responsesFormatter) endText() []event {
-	at := func() object { return object{"item_id": f.messageID(), "output_index": 0, "content_index": 0} }
-	done, part := at(), at()
-	done["text"], done["logprobs"] = f.answer.text, []any{}
-	part["part"] = textPart(f.answer.text)
-	_, status := f.done()
-	return []event{
-		f.event("response.output_text.done", done),
-		f.event("response.content_part.done", part),
-		f.event("response.output_item.done", object{"output_index": 0, "item": f.message(f.answer.text, status)}),
-	}
-}
-
-func (f *responsesFormatter) beginCall(i int) []event {
-	return []event{f.event("response.output_item.added", object{"output_index": f.index(i), "item": f.call(i, "", "in_progress")})}
-}
-
-func (f *responsesFormatter) arguments(i int, piece string) []event {
-	return []event{f.event("response.function_call_arguments.delta", object{
-		"item_id": f.callID("fc", i), "output_index": f.index(i), "delta": piece,
-	})}
-}
-
-func (f *responsesFormatter) endCall(i int) []event {
-	args := f.calls[i].Arguments
-	_, status := f.done()
-	return []event{
-		f.event("response.function_call_arguments.done", object{
-			"item_id": f.callID("fc", i), "output_index": f.index(i), "name": f.calls[i].Name, "arguments": args,
-		}),
-		f.event("response.output_item.done", object{"output_index": f.index(i), "item": f.call(i, args, status)}),
-	}
-}
-
-func (f *responsesFormatter) end() []event {
+	)
 	response, status := f.done()
-	return []event{f.event("response."+status, object{"response": response})}
+	index := 0 // of the item
+	if f.text != "" {
+		f.streamText(s, status)
+		index++
+	}
+	for i, c := range f.calls {
+		s.emit(f.event("response.output_item.added", object{"output_index": index, "item": f.call(i, "", "in_progress")}))
+		s.send(c.Arguments, func(piece string) event {
+			return f.event("response.function_call_arguments.delta", object{"item_id": f.callID("fc", i), "output_index": index, "delta": piece})
+		})
+		s.emit(
+			f.event("response.function_call_arguments.done", object{
+				"item_id": f.callID("fc", i), "output_index": index, "name": c.Name, "arguments": c.Arguments,
+			}),
+			f.event("response.output_item.done", object{"output_index": index, "item": f.call(i, c.Arguments, status)}),
+		)
+		index++
+	}
+	s.settle()
+	s.emit(f.event("response."+status, object{"response": response}))
+}
+
+// streamText sends the item with the text of the answer.
+func (f *responsesFormatter) streamText(s *sender, status string) {
+	at := func(fields object) object {
+		fields["item_id"], fields["output_index"], fields["content_index"] = f.messageID(), 0, 0
+		return fields
+	}
+	s.emit(
+		f.event("response.output_item.added", object{"output_index": 0, "item": f.message("", "in_progress")}),
+		f.event("response.content_part.added", at(object{"part": textPart("")})),
+	)
+	s.send(f.text, func(piece string) event {
+		return f.event("response.output_text.delta", at(object{"delta": piece, "logprobs": []any{}}))
+	})
+	s.emit(
+		f.event("response.output_text.done", at(object{"text": f.text, "logprobs": []any{}})),
+		f.event("response.content_part.done", at(object{"part": textPart(f.text)})),
+		f.event("response.output_item.done", object{"output_index": 0, "item": f.message(f.text, status)}),
+	)
 }
 
 func (f *responsesFormatter) failed() event {

@@ -24,17 +24,6 @@ func (o *Object) Clone() *Object {
 	return &Object{members: append(make([]member, 0, len(o.members)+4), o.members...)}
 }
 
-// Members yields names and values in order. o must not be changed during the iteration.
-func (o *Object) Members() func(yield func(string, Value) bool) {
-	return func(yield func(string, Value) bool) {
-		for _, m := range o.members {
-			if !yield(m.name, m.value) {
-				return
-			}
-		}
-	}
-}
-
 // Get returns a member, or nil if there is none.
 func (o *Object) Get(name string) Value {
 	for _, m := range o.members {
@@ -61,19 +50,6 @@ func (o *Object) SetText(name, s string) { o.Set(name, Quote(nil, s)) }
 
 // SetInt sets a member to a number.
 func (o *Object) SetInt(name string, n int64) { o.Set(name, strconv.AppendInt(nil, n, 10)) }
-
-// SetBool sets a member to true or false.
-func (o *Object) SetBool(name string, b bool) { o.Set(name, strconv.AppendBool(nil, b)) }
-
-// Delete removes a member if it exists.
-func (o *Object) Delete(name string) {
-	for i := range o.members {
-		if o.members[i].name == name {
-			o.members = append(o.members[:i:i], o.members[i+1:]...)
-			return
-		}
-	}
-}
 
 // Value returns o as JSON. Names are encoded again, values are copied.
 func (o *Object) Value() Value {

@@ -47,18 +47,6 @@ func Parse(body []byte) (Value, error) {
 	return v, nil
 }
 
-// ParseObject is [Parse] for a body that must be an object.
-func ParseObject(body []byte) (*Object, error) {
-	v, err := Parse(body)
-	if err != nil {
-		return nil, err
-	}
-	if v.Kind() != '{' {
-		return nil, Refuse("", "the body is a JSON value of another kind; send a JSON object")
-	}
-	return v.Object(), nil
-}
-
 // countLimits returns the nesting depth, the number of members of all objects, and the number of commas, which separate
 // elements and members. It reads punctuation only, so it works on invalid text. It stops at a depth of more than MaxDepth.
 func countLimits(b []byte) (depth, members, elements int) {
@@ -146,46 +134,29 @@ func (v Value) IsNull() bool { return v.Kind() == 'n' }
 // iteration. `switch string(name)` does not allocate.
 func (v Value) Members() iter.Seq2[[]byte, Value] {
 	return func(yield func([]byte, Value) bool) {
-		if v.Kind() != '{' {
-			return
-		}
-		for i := skipSpace(v, 1); i < len(v) && v[i] == '"'; i = skipSpace(v, i+1) {
-			end := stringEnd(v, i)
-			if end < 0 {
-				return
+		w := v.Walk()
+		_ = w.Object(func(name []byte) error {
+			if x := w.Skip(); x == nil || !yield(name, x) {
+				return errEnough
 			}
-			name := unquote(v[i:end])
-			if i = skipSpace(v, end); i == len(v) || v[i] != ':' {
-				return
-			}
-			i = skipSpace(v, i+1)
-			if end = valueEnd(v, i); end < 0 || !yield(name, v[i:end]) {
-				return
-			}
-			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
-				return
-			}
-		}
+			return nil
+		})
 	}
 }
+
+// errEnough ends a walk whose caller needs no more.
+var errEnough = errors.New("enough")
 
 // Elements yields the indexes and elements of an array, and nothing for other values.
 func (v Value) Elements() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
-		if v.Kind() != '[' {
-			return
-		}
-		n := 0
-		for i := skipSpace(v, 1); i < len(v); i = skipSpace(v, i+1) {
-			end := valueEnd(v, i)
-			if end < 0 || !yield(n, v[i:end]) {
-				return
+		w := v.Walk()
+		_ = w.Array(func(i int) error {
+			if x := w.Skip(); x == nil || !yield(i, x) {
+				return errEnough
 			}
-			n++
-			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
-				return
-			}
-		}
+			return nil
+		})
 	}
 }
 

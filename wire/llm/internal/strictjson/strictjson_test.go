@@ -54,9 +54,6 @@ func TestParse(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ParseObject([]byte(`[1]`)); err == nil {
-		t.Error("an array is not an object")
-	}
 }
 
 func TestValue(t *testing.T) {
@@ -109,11 +106,9 @@ func TestObject(t *testing.T) {
 	o := Value(`{"model":"a","\u0073tream":false,"user":"me","x":{"y":[1]}}`).Object()
 	c := o.Clone()
 	c.SetText("model", `up"stream`)
-	c.SetBool("stream", true)
+	c.Set("stream", Value("true"))
 	c.SetInt("max_tokens", 7)
-	c.Delete("user")
-	c.Delete("nothing")
-	if got, want := string(c.Value()), `{"model":"up\"stream","stream":true,"x":{"y":[1]},"max_tokens":7}`; got != want {
+	if got, want := string(c.Value()), `{"model":"up\"stream","stream":true,"user":"me","x":{"y":[1]},"max_tokens":7}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got, want := string(o.Value()), `{"model":"a","stream":false,"user":"me","x":{"y":[1]}}`; got != want {

@@ -1,4 +1,4 @@
-package remote
+package httpserver
 
 import (
 	"crypto/ecdsa"
@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 )
+
+var timeouts = Timeouts{Header: 10 * time.Second, Idle: time.Minute, Write: time.Minute}
 
 // certificate returns a new certificate for 127.0.0.1, and a pool that trusts it.
 func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) {
@@ -39,7 +41,7 @@ func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) 
 }
 
 // serveFront serves f at an address of this machine and returns it.
-func serveFront(t testing.TB, f *HTTPServer, wrap func(net.Listener) net.Listener) string {
+func serveFront(t testing.TB, f *Server, wrap func(net.Listener) net.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +52,7 @@ func serveFront(t testing.TB, f *HTTPServer, wrap func(net.Listener) net.Listene
 		l = wrap(l)
 	}
 	done := make(chan error, 1)
-	go func() { done <- f.Serve(l) }()
+	go func() { done <- f.Serve(l, false) }()
 	t.Cleanup(func() {
 		f.Close()
 		if err := <-done; err != nil {
@@ -86,7 +88,7 @@ func fetch(t testing.TB, url string, roots *x509.CertPool) (string, error) {
 }
 
 func TestFrontTLS(t *testing.T) {
-	f := NewHTTPServer(http.HandlerFunc(hello))
+	f := New(http.HandlerFunc(hello), timeouts)
 	first, trustsFirst := certificate(t, 1)
 	f.SetCertificate(first)
 	addr := serveFront(t, f, nil)
@@ -123,11 +125,11 @@ func TestFrontTLS(t *testing.T) {
 
 // TestFrontPlain checks that plain HTTP is served on loopback only.
 func TestFrontPlain(t *testing.T) {
-	addr := serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), nil)
+	addr := serveFront(t, New(http.HandlerFunc(hello), timeouts), nil)
 	if got, err := fetch(t, "http://"+addr, nil); err != nil || got != "HTTP/1.1" {
 		t.Error(got, err)
 	}
-	addr = serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
+	addr = serveFront(t, New(http.HandlerFunc(hello), timeouts), func(l net.Listener) net.Listener { return outward{l} })
 	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
 		t.Error("other machines are served in the clear")
 	}

@@ -1,0 +1,84 @@
+// Package httpserver serves HTTP to untrusted clients on other machines, and limits what a connection of them can use.
+package httpserver
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Limits of a connection. One takes at most about 350 KiB: what HTTP/2 receives and has not passed on, a frame, a header, a record of
+// TLS.
+const (
+	maxHeader        = 64 << 10
+	maxStreams       = 128 // concurrent requests of one connection of HTTP/2
+	maxFrame         = 16 << 10
+	maxStreamReceive = 64 << 10
+	maxConnReceive   = 256 << 10
+)
+
+// Timeouts bound how long clients may take.
+type Timeouts struct {
+	Header time.Duration // for the header of a request
+	Idle   time.Duration // between requests
+	Write  time.Duration // for a part of an answer, with HTTP/2
+}
+
+// A Server serves a handler: with TLS, or with plain HTTP on loopback only. It is safe for concurrent use.
+type Server struct {
+	server *http.Server
+	cert   atomic.Pointer[tls.Certificate]
+}
+
+// New returns a server of h. Call Serve to start it.
+func New(h http.Handler, t Timeouts) *Server {
+	s := &Server{}
+	s.server = &http.Server{
+		Handler: h, ReadHeaderTimeout: t.Header, IdleTimeout: t.Idle, MaxHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
+			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: t.Write,
+		},
+		ErrorLog:  log.New(io.Discard, "", 0), // what strangers cause is not logged: its amount is unbounded
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate},
+	}
+	return s
+}
+
+// SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except those with plain HTTP; see Serve.
+func (s *Server) SetCertificate(c *tls.Certificate) { s.cert.Store(c) }
+
+func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := s.cert.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errors.New("there is no certificate")
+}
+
+// Serve serves l, whose connections the caller limits, and closes it. It serves plain HTTP if l is on loopback, there is no
+// certificate yet, and secure is not set. It returns nil after Close.
+func (s *Server) Serve(l net.Listener, secure bool) (err error) {
+	if !secure && s.cert.Load() == nil && loopback(l.Addr()) {
+		err = s.server.Serve(l)
+	} else {
+		err = s.server.ServeTLS(l, "", "")
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Close closes all connections.
+func (s *Server) Close() error { return s.server.Close() }
+
+func loopback(a net.Addr) bool {
+	ap, err := netip.ParseAddrPort(a.String())
+	return err == nil && ap.Addr().Unmap().IsLoopback()
+}
