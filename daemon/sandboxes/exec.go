@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -30,12 +31,10 @@ var _ caisson.Processes = (*Processes)(nil)
 
 // Exec implements [caisson.Processes].
 func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
-	} {
-		if err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
 	switch {
 	case len(req.Command) == 0:
@@ -63,7 +62,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.ExecRequest) (caisson.Process, error) {
 	e := caisson.RuntimeExec{
 		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, req),
-		User: firstNonEmpty(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
+		User: cmp.Or(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
 		return p.execDetached(ctx, sb.ID, e)
@@ -122,7 +121,7 @@ func (e reasonedProcess) reason(ctx context.Context, said string) string {
 		case err != nil:
 			return said
 		case sb.State == caisson.Failed:
-			return firstNonEmpty(sb.Reason, said)
+			return cmp.Or(sb.Reason, said)
 		case sb.State == caisson.Removing:
 			return "the sandbox was removed"
 		case sb.State == caisson.Stopping, sb.State == caisson.Stopped:
@@ -146,7 +145,7 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	if req.Workdir == "" && req.User != "" && req.User != sb.Spec.User && sb.Spec.Workdir == "/root" {
 		return "/"
 	}
-	return firstNonEmpty(req.Workdir, sb.Spec.Workdir)
+	return cmp.Or(req.Workdir, sb.Spec.Workdir)
 }
 
 // timeLimited is a Process that is killed when its time limit is reached.

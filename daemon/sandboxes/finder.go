@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -45,7 +46,7 @@ var nextSteps = map[caisson.State]caisson.Verb{
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		if step := nextSteps[sb.State]; step != "" && v != caisson.VerbStop {
-			return caisson.Wrap(err, caisson.Conflict, "%s: caisson sandbox %s %s", caisson.MessageOf(err), step, firstNonEmpty(sb.Name, string(sb.ID)))
+			return caisson.Wrap(err, caisson.Conflict, "%s: caisson sandbox %s %s", caisson.MessageOf(err), step, cmp.Or(sb.Name, string(sb.ID)))
 		}
 		return err
 	}

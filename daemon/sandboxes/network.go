@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -122,10 +123,7 @@ func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
-	limits := sb.Spec.Models.Budget
-	if limits.IsZero() {
-		limits = n.budget
-	}
+	limits := cmp.Or(sb.Spec.Models.Budget, n.budget)
 	if limits.IsZero() {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := p.catalog.get(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
+	t, err := p.catalog.get(ctx, cmp.Or(req.Template, caisson.HostTemplate))
 	if err != nil {
 		return nil, nil, err
 	}

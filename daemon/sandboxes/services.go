@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -279,13 +280,11 @@ func validateService(at string, s *caisson.Service) error {
 	if s.ID == "" {
 		return caisson.Invalidf(at+".id", "an id is required")
 	}
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateName(at+".id", s.ID), validateCommand(at+".command", s.Command), validateEnv(at+".env", s.Env), validatePath(at+".cwd", s.Cwd),
 		validateUser(at+".user", s.User), validateReadiness(at+".readiness", s),
-	} {
-		if err != nil {
-			return err
-		}
+	); err != nil {
+		return err
 	}
 	switch s.Restart {
 	case "", caisson.RestartAlways, caisson.RestartOnFailure, caisson.RestartNever:

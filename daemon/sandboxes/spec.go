@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path"
@@ -32,16 +33,18 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	conf := rootfs.Config
 	s := caisson.Spec{
 		Image: img.Reference, Digest: rootfs.Digest,
-		Command: firstNonEmptyList(req.Command, t.Command, append(slices.Clone(conf.Entrypoint), conf.Command...)),
-		Workdir: firstNonEmpty(req.Workdir, t.Workdir, conf.Workdir, "/"),
-		User:    firstNonEmpty(req.User, t.User, conf.User, "0:0"),
-		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
-		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
-	}
-	if len(req.Command) == 0 && len(t.Command) == 0 {
 		// The default command of an image (often a shell, which exits at once without a terminal) is not run unless the
 		// request or the template contains a command.
-		s.Command = nil
+		Command: t.Command,
+		Workdir: cmp.Or(req.Workdir, t.Workdir, conf.Workdir, "/"),
+		User:    cmp.Or(req.User, t.User, conf.User, "0:0"),
+		// The request overrides the template, which overrides the defaults.
+		Resources: replaceLimits(replaceLimits(caisson.DefaultResources(), t.Resources), req.Resources),
+		Env:       map[string]string{}, Mounts: req.Mounts,
+		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
+	}
+	if len(req.Command) > 0 {
+		s.Command = req.Command
 	}
 	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
 		maps.Copy(s.Env, env)
@@ -76,48 +79,13 @@ func setRest(s *caisson.Spec, autoPause *caisson.AutoPause, finalSnapshot *bool)
 	}
 }
 
-// firstNonEmpty returns the first of values that is not "", or "".
-func firstNonEmpty(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
-// firstNonEmptyList returns the first of lists that is not empty, or nil.
-func firstNonEmptyList(lists ...[]string) []string {
-	for _, l := range lists {
-		if len(l) > 0 {
-			return l
-		}
-	}
-	return nil
-}
-
-// limits merges resources: the request overrides the template, which overrides the defaults.
-func limits(template, request caisson.Resources) caisson.Resources {
-	return replaceLimits(replaceLimits(caisson.DefaultResources(), template), request)
-}
-
 // replaceLimits returns r with the non-zero fields of over.
 func replaceLimits(r, over caisson.Resources) caisson.Resources {
-	if over.CPUs != 0 {
-		r.CPUs = over.CPUs
-	}
-	if over.Memory != 0 {
-		r.Memory = over.Memory
-	}
-	if over.PIDs != 0 {
-		r.PIDs = over.PIDs
-	}
-	if over.Disk != 0 {
-		r.Disk = over.Disk
-	}
-	if over.OpenFiles != 0 {
-		r.OpenFiles = over.OpenFiles
-	}
+	r.CPUs = cmp.Or(over.CPUs, r.CPUs)
+	r.Memory = cmp.Or(over.Memory, r.Memory)
+	r.PIDs = cmp.Or(over.PIDs, r.PIDs)
+	r.Disk = cmp.Or(over.Disk, r.Disk)
+	r.OpenFiles = cmp.Or(over.OpenFiles, r.OpenFiles)
 	return r
 }
 
@@ -341,16 +309,14 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 
 // validateCreate checks the form of a request: each field, and which fields may be combined.
 func validateCreate(req *caisson.CreateRequest) error {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
 		validateTimes(req.TTL, req.HardTTL, req.AutoPause), validateRandomness(req.Randomness),
 		validateServices("services", req.Services),
-	} {
-		if err != nil {
-			return err
-		}
+	); err != nil {
+		return err
 	}
 	if req.Snapshot == "" {
 		if req.KeepRandomness {

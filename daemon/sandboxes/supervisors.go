@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -167,7 +168,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 	list := make([]caisson.Service, 0, len(sb.Spec.Services))
 	for _, s := range sb.Spec.Services {
 		s.Cwd = workdir(sb, &caisson.ExecRequest{Workdir: s.Cwd, User: s.User})
-		s.User = firstNonEmpty(s.User, sb.Spec.User, "0:0")
+		s.User = cmp.Or(s.User, sb.Spec.User, "0:0")
 		if s.Restart == "" {
 			s.Restart = caisson.RestartAlways
 		}

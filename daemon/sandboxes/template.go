@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -190,19 +191,11 @@ func validateTemplate(t *caisson.Template) error {
 			return err
 		}
 	}
-	if err := validateSeeds(t.Setup); err != nil {
-		return err
-	}
-	for _, err := range []error{
-		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
-		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
-		validateServices("services", t.Services),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(
+		validateSeeds(t.Setup), validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env),
+		validatePath("workdir", t.Workdir), validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources),
+		validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause), validateServices("services", t.Services),
+	)
 }
 
 // RemoveTemplate implements [caisson.Templates].

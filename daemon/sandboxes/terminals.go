@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"strconv"
@@ -47,12 +48,10 @@ func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
 
 // CreateTerminal implements [caisson.Terminals].
 func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
-	} {
-		if err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
 	if len(req.Command) == 0 {
 		return nil, caisson.Invalidf("command", "say what to run")
@@ -68,7 +67,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	command := guestd.TerminalCommand{
 		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols, Keep: req.Keep,
 		Launch: &guestd.Launch{
-			User: firstNonEmpty(req.User, sb.Spec.User), Command: req.Command,
+			User: cmp.Or(req.User, sb.Spec.User), Command: req.Command,
 			Dir: workdir(sb, &caisson.ExecRequest{Workdir: req.Workdir, User: req.User}),
 		},
 	}

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path"
@@ -59,7 +60,7 @@ func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, m
 
 // defaultTarget fills in the mount point of the workspace and checks that no other mount uses it.
 func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
-	req.Target = path.Clean(firstNonEmpty(req.Target, workspaceTarget))
+	req.Target = path.Clean(cmp.Or(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
