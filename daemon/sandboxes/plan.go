@@ -143,15 +143,9 @@ func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*pla
 	if err != nil {
 		return nil, err
 	}
-	if req.TTL != nil {
-		snap.Spec.TTL = *req.TTL
-	}
-	if req.HardTTL != nil {
-		snap.Spec.HardTTL = *req.HardTTL
-	}
-	if req.Randomness != "" {
-		snap.Spec.Randomness = req.Randomness
-	}
+	override(&snap.Spec.TTL, req.TTL)
+	override(&snap.Spec.HardTTL, req.HardTTL)
+	snap.Spec.Randomness = cmp.Or(req.Randomness, snap.Spec.Randomness)
 	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
 		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness, AutoPause: req.AutoPause, FinalSnapshot: req.FinalSnapshot,
@@ -213,10 +207,9 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		if sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, nil, nil); len(pl.handles) > 0 {
 			sb.Spec.WorkspaceAt = ""
 		}
-		if req.Policy != nil {
-			sb.Spec.Policy = *req.Policy
-		}
-		setRest(&sb.Spec, req.AutoPause, req.FinalSnapshot)
+		override(&sb.Spec.Policy, req.Policy)
+		override(&sb.Spec.AutoPause, req.AutoPause)
+		override(&sb.Spec.FinalSnapshot, req.FinalSnapshot)
 		if req.KeepRandomness {
 			pl.randomness, sb.Spec.Randomness = "", ""
 		}

@@ -20,14 +20,6 @@ func hostTemplate() *caisson.Template {
 	}
 }
 
-// builtin returns a built-in template, or nil.
-func builtin(name string) *caisson.Template {
-	if name == caisson.HostTemplate {
-		return hostTemplate()
-	}
-	return nil
-}
-
 // resolve combines a template, its image and a request into a spec.
 func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req *caisson.CreateRequest) caisson.Spec {
 	conf := rootfs.Config
@@ -40,7 +32,7 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 		User:    cmp.Or(req.User, t.User, conf.User, "0:0"),
 		// The request overrides the template, which overrides the defaults.
 		Resources: replaceLimits(replaceLimits(caisson.DefaultResources(), t.Resources), req.Resources),
-		Env:       map[string]string{}, Mounts: req.Mounts,
+		Env:       map[string]string{}, Mounts: req.Mounts, Policy: t.Policy, Models: cmp.Or(req.Models, t.Models),
 		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
 	}
 	if len(req.Command) > 0 {
@@ -52,30 +44,18 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	if s.Services = mergeServices(t.Services, req.Services); len(s.Services) > 0 {
 		s.ServicesRevision = 1
 	}
-	s.Policy, s.Models = t.Policy, t.Models
-	if req.Policy != nil {
-		s.Policy = *req.Policy
-	}
-	if req.Models != nil {
-		s.Models = req.Models
-	}
-	if req.TTL != nil {
-		s.TTL = *req.TTL
-	}
-	if req.HardTTL != nil {
-		s.HardTTL = *req.HardTTL
-	}
-	setRest(&s, req.AutoPause, req.FinalSnapshot)
+	override(&s.Policy, req.Policy)
+	override(&s.TTL, req.TTL)
+	override(&s.HardTTL, req.HardTTL)
+	override(&s.AutoPause, req.AutoPause)
+	override(&s.FinalSnapshot, req.FinalSnapshot)
 	return s
 }
 
-// setRest sets what happens to a sandbox at rest and at its end; nil leaves a value unchanged.
-func setRest(s *caisson.Spec, autoPause *caisson.AutoPause, finalSnapshot *bool) {
-	if autoPause != nil {
-		s.AutoPause = *autoPause
-	}
-	if finalSnapshot != nil {
-		s.FinalSnapshot = *finalSnapshot
+// override sets *v to *by; nil leaves it unchanged.
+func override[T any](v, by *T) {
+	if by != nil {
+		*v = *by
 	}
 }
 
@@ -100,12 +80,10 @@ func labels(template, request map[string]string) map[string]string {
 }
 
 // env merges maps to the environment of a process, as sorted KEY=value strings. Later maps override earlier ones.
-func env(maps ...map[string]string) []string {
+func env(vars ...map[string]string) []string {
 	all := map[string]string{}
-	for _, m := range maps {
-		for k, v := range m {
-			all[k] = v
-		}
+	for _, m := range vars {
+		maps.Copy(all, m)
 	}
 	list := make([]string, 0, len(all))
 	for k, v := range all {

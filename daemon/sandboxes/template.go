@@ -37,14 +37,14 @@ type catalog struct {
 	templates caisson.Table[caisson.Template]
 }
 
-// get returns a template of the caller's account, or a built-in one.
+// get returns a template of the caller's account, or the built-in one.
 func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if tpl := builtin(name); tpl != nil {
-		return tpl, nil
+	if name == caisson.HostTemplate {
+		return hostTemplate(), nil
 	}
 	tpl, err := c.templates.Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -53,7 +53,7 @@ func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error
 	return tpl, err
 }
 
-// list returns the built-in templates and those in a scope.
+// list returns the built-in template and those in a scope.
 func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
 	own, err := listAll(ctx, c.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
@@ -103,7 +103,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if err := t.network.check(ctx, "", &tpl.Policy, tpl.Models); err != nil {
 		return nil, err
 	}
-	if builtin(tpl.Name) != nil {
+	if tpl.Name == caisson.HostTemplate {
 		return nil, caisson.Errorf(caisson.Denied, "%s is built in; choose another name", tpl.Name)
 	}
 	if ref, err := t.driver.Canonical(tpl.Image); err != nil {
@@ -204,7 +204,7 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if builtin(name) != nil {
+	if name == caisson.HostTemplate {
 		return caisson.Errorf(caisson.Denied, "%s is built in", name)
 	}
 	if err := t.templates.Delete(ctx, in, name); err != nil {
