@@ -165,7 +165,7 @@ func (p *planner) checkFork(ctx context.Context, req *caisson.ForkRequest) error
 		return caisson.Invalidf("count", "%d is not between 1 and 100", req.Count)
 	}
 	if err := errors.Join(
-		validateName("name", req.Name), validateLabels("labels", req.Labels), validateTimes(nil, nil, req.AutoPause),
+		validateName("name", req.Name), caisson.CheckLabels("labels", req.Labels), validateTimes(nil, nil, req.AutoPause),
 	); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ var _ caisson.Snapshots = (*Snapshots)(nil)
 
 // Snapshot implements [caisson.Snapshots].
 func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
-	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+	if err := errors.Join(validateName("name", req.Name), caisson.CheckLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
 	sb, release, err := s.lockFor(ctx, ref, caisson.VerbSnapshot)

@@ -98,7 +98,6 @@ var (
 	idForm         = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 	envForm        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	labelForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 	maxStringBytes = 1 << 20 // limit of the size in bytes of all arguments or variables together
 )
 
@@ -216,22 +215,6 @@ func validateRandomness(r string) error {
 	return caisson.Invalidf("randomness", "%.70q is neither %s nor %s", r, randomnessKernel, randomnessOpenSSL)
 }
 
-// validateLabels returns an Invalid error if there are too many labels, or one has an invalid name or too long a value.
-func validateLabels(field string, labels map[string]string) error {
-	if len(labels) > 64 {
-		return caisson.Invalidf(field, "more than 64 labels")
-	}
-	for k, v := range labels {
-		if !labelForm.MatchString(k) {
-			return caisson.Invalidf(field, "%.70q is not the name of a label", k)
-		}
-		if len(v) > 1024 {
-			return caisson.Invalidf(field+"."+k, "the value is longer than 1024 bytes")
-		}
-	}
-	return nil
-}
-
 // Limits of the resources that can be requested: with less than the minimum nothing can run, and more than the maximum is
 // taken for a typing error.
 const (
@@ -289,7 +272,7 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 func validateCreate(req *caisson.CreateRequest) error {
 	if err := cmp.Or(
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
-		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
+		validatePath("workdir", req.Workdir), validateUser("user", req.User), caisson.CheckLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
 		validateTimes(req.TTL, req.HardTTL, req.AutoPause), validateRandomness(req.Randomness),
 		validateServices("services", req.Services),

@@ -193,8 +193,9 @@ func validateTemplate(t *caisson.Template) error {
 	}
 	return cmp.Or(
 		validateSeeds(t.Setup), validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env),
-		validatePath("workdir", t.Workdir), validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources),
-		validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause), validateServices("services", t.Services),
+		validatePath("workdir", t.Workdir), validateUser("user", t.User), caisson.CheckLabels("labels", t.Labels),
+		validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
+		validateServices("services", t.Services),
 	)
 }
 

@@ -3,7 +3,6 @@ package volumes
 import (
 	"context"
 	"errors"
-	"regexp"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -29,7 +28,7 @@ func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(caisson.CheckVolumeName("name", req.Name), checkLabels(req.Labels)); err != nil {
+	if err := errors.Join(caisson.CheckVolumeName("name", req.Name), caisson.CheckLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
 	return s.c.create(ctx, caller.Account, req)
@@ -149,22 +148,4 @@ func (c *Core) deleteRecord(ctx context.Context, in caisson.Scope, id caisson.ID
 		return caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove the sandbox first (caisson sandbox rm %s)", v.Sandbox, v.Name, v.Sandbox)
 	}
 	return c.Store.Volumes().Delete(ctx, in, string(id))
-}
-
-var labelPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
-
-// checkLabels applies the same rules as for the labels of sandboxes.
-func checkLabels(labels map[string]string) error {
-	if len(labels) > 64 {
-		return caisson.Invalidf("labels", "more than 64 labels")
-	}
-	for k, v := range labels {
-		if !labelPattern.MatchString(k) {
-			return caisson.Invalidf("labels", "%.70q is not the name of a label", k)
-		}
-		if len(v) > 1024 {
-			return caisson.Invalidf("labels."+k, "the value is longer than 1024 bytes")
-		}
-	}
-	return nil
 }
