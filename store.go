@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -48,6 +49,30 @@ type Table[T any] interface {
 	Update(ctx context.Context, in Scope, ref string, change func(*T) error) (*T, error)
 	// Delete removes an object by key or name.
 	Delete(ctx context.Context, in Scope, ref string) error
+}
+
+// All yields the objects that list, a method of a store, returns for f, page by page. It ends after an error. next makes the filter
+// select the page behind an object.
+func All[T, F any](
+	ctx context.Context, list func(context.Context, Scope, F) ([]*T, bool, error), in Scope, f F, next func(f *F, last *T),
+) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		f := f // an iterator may be used again
+		for more := true; more; {
+			page, rest, err := list(ctx, in, f)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, obj := range page {
+				next(&f, obj)
+				if !yield(obj, nil) {
+					return
+				}
+			}
+			more = rest && len(page) > 0
+		}
+	}
 }
 
 // AccountStore holds accounts.
@@ -98,4 +123,15 @@ type AnswerStore interface {
 	Finish(ctx context.Context, account, key string, answer []byte) error
 	// Trim deletes keys that were recorded before the given time.
 	Trim(ctx context.Context, before time.Time) error
+}
+
+// ListAll returns all objects of a table in a scope. key returns what [Filter.After] names an object by.
+func ListAll[T any](ctx context.Context, t Table[T], in Scope, key func(*T) ID) (list []*T, err error) {
+	for obj, err := range All(ctx, t.List, in, Filter{Limit: 1000}, func(f *Filter, last *T) { f.After = key(last) }) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, obj)
+	}
+	return list, nil
 }

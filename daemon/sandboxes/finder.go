@@ -75,8 +75,14 @@ func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error
 
 // list returns all sandboxes in a scope.
 func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
-	return listAll(ctx, s.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
+
+// sandboxID, snapshotID, imageKey and templateKey return the keys of objects for [caisson.ListAll].
+func sandboxID(s *caisson.Sandbox) caisson.ID    { return s.ID }
+func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
+func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
+func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
 // errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")

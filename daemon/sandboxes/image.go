@@ -120,7 +120,7 @@ func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error)
 	if err != nil {
 		return nil, err
 	}
-	list, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	list, err := caisson.ListAll(ctx, s.images, in, imageKey)
 	return append([]*caisson.Image{host}, list...), err
 }
 
@@ -171,21 +171,21 @@ func (u rootfsUsers) byDigest(ctx context.Context, in caisson.Scope) (map[string
 
 // each calls f for every root file system that an object other than an image uses.
 func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
-	boxes, err := listAll(ctx, u.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := caisson.ListAll(ctx, u.sandboxes, in, sandboxID)
 	if err != nil {
 		return err
 	}
 	for _, s := range boxes {
 		f(s.Rootfs, "sandbox "+string(s.ID))
 	}
-	snaps, err := listAll(ctx, u.snapshots, in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, u.snapshots, in, snapshotID)
 	if err != nil {
 		return err
 	}
 	for _, s := range snaps {
 		f(s.Rootfs, "snapshot "+string(s.ID))
 	}
-	tpls, err := listAll(ctx, u.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := caisson.ListAll(ctx, u.templates, in, templateKey)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	if err != nil {
 		return 0, err
 	}
-	imgs, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := caisson.ListAll(ctx, s.images, in, imageKey)
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +251,7 @@ func (s *ImageService) layersInUse(ctx context.Context) (map[string]bool, error)
 	if err := s.users.each(ctx, caisson.AllAccounts(), note); err != nil {
 		return nil, err
 	}
-	imgs, err := listAll(ctx, s.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := caisson.ListAll(ctx, s.images, caisson.AllAccounts(), imageKey)
 	if err != nil {
 		return nil, err
 	}

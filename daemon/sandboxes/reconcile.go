@@ -156,7 +156,7 @@ func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, g.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (g *garbage) programsInUse(ctx context.Context) (map[string]bool, error) {
 	for _, sb := range boxes {
 		used[sb.Build] = true
 	}
-	snapshots, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snapshots, err := caisson.ListAll(ctx, g.snapshots, caisson.AllAccounts(), snapshotID)
 	for _, s := range snapshots {
 		used[s.Depends.Build] = true
 	}

@@ -56,7 +56,7 @@ func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error
 // list returns the built-in template and those in a scope.
 func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
-	own, err := listAll(ctx, c.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	own, err := caisson.ListAll(ctx, c.templates, in, templateKey)
 	return append(list, own...), err
 }
 
@@ -72,23 +72,6 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 		return nil, err
 	}
 	return t.catalog.list(ctx, in)
-}
-
-// listAll returns all rows of a table.
-func listAll[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
-	var list []*T
-	f := caisson.Filter{Limit: 1000}
-	for {
-		page, more, err := table.List(ctx, in, f)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, page...)
-		if !more || len(page) == 0 {
-			return list, nil
-		}
-		f.After = key(page[len(page)-1])
-	}
 }
 
 // PutTemplate implements [caisson.Templates].
