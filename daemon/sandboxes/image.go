@@ -85,7 +85,10 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = now()
 	}
-	stored, err := s.insertOrReplace(ctx, img)
+	stored, err := put(ctx, s.images, img.Account, name, img, func(old *caisson.Image) error {
+		*old = *img
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -93,19 +96,16 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	return stored, nil
 }
 
-// insertOrReplace inserts an image, or replaces the one with the same reference.
-func (s *ImageService) insertOrReplace(ctx context.Context, img *caisson.Image) (*caisson.Image, error) {
+// put inserts an object, or changes the one that has the name already.
+func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
 	for {
-		stored, err := s.images.Update(ctx, caisson.In(img.Account), img.Reference, func(old *caisson.Image) error {
-			*old = *img
-			return nil
-		})
+		stored, err := table.Update(ctx, caisson.In(account), name, change)
 		if caisson.KindOf(err) != caisson.NotFound {
 			return stored, err
 		}
-		// A concurrent pull may have inserted the same image; then that one is replaced.
-		if err = s.images.Insert(ctx, img); caisson.KindOf(err) != caisson.Conflict {
-			return img, err
+		// A concurrent request may have inserted the same object; then that one is changed.
+		if err = table.Insert(ctx, obj); caisson.KindOf(err) != caisson.Conflict {
+			return obj, err
 		}
 	}
 }

@@ -98,35 +98,20 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	put, err := t.insertOrReplace(ctx, &tpl)
+	stored, err := put(ctx, t.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
+		next := tpl
+		next.CreatedAt = old.CreatedAt
+		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
+			next.Built = old.Built
+		}
+		*old = next
+		return nil
+	})
 	if err == nil {
 		t.events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
-		t.pools.refill(keyOf(put))
+		t.pools.refill(keyOf(stored))
 	}
-	return put, err
-}
-
-// insertOrReplace inserts a template, or replaces the one with the same name.
-func (t *Templates) insertOrReplace(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
-	table := t.templates
-	for {
-		put, err := table.Update(ctx, caisson.In(tpl.Account), tpl.Name, func(old *caisson.Template) error {
-			next := *tpl
-			next.CreatedAt = old.CreatedAt
-			if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
-				next.Built = old.Built
-			}
-			*old = next
-			return nil
-		})
-		if caisson.KindOf(err) != caisson.NotFound {
-			return put, err
-		}
-		// A concurrent request may have inserted the same template; then that one is replaced.
-		if err = table.Insert(ctx, tpl); caisson.KindOf(err) != caisson.Conflict {
-			return tpl, err
-		}
-	}
+	return stored, err
 }
 
 // sameSteps reports whether two lists of set-up steps have the same commands and files; timeouts are not compared.
