@@ -18,7 +18,6 @@ import (
 type ServiceService struct {
 	finder      finder
 	states      states
-	sandboxes   caisson.Table[caisson.Sandbox]
 	locks       *locks
 	supervisors *supervisors
 }
@@ -147,7 +146,7 @@ func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func
 		return nil, err
 	}
 	defer release()
-	return s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
+	return s.states.update(ctx, sb.ID, func(sb *caisson.Sandbox) error {
 		if sb.Pooled {
 			return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 		}

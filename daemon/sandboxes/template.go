@@ -18,16 +18,15 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog   catalog
-	templates caisson.Table[caisson.Template]
-	accounts  caisson.AccountStore
-	driver    Images
-	images    *ImageService
-	network   network
-	events    caisson.Publisher
-	pools     *pools
-	builder   *builder
-	builds    keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
+	catalog  catalog
+	accounts caisson.AccountStore
+	driver   Images
+	images   *ImageService
+	network  network
+	events   caisson.Publisher
+	pools    *pools
+	builder  *builder
+	builds   keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
 }
 
 var _ caisson.Templates = (*Templates)(nil)
@@ -98,7 +97,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	stored, err := put(ctx, t.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
+	stored, err := put(ctx, t.catalog.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
 		next := tpl
 		next.CreatedAt = old.CreatedAt
 		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
@@ -176,7 +175,7 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 	if name == caisson.HostTemplate {
 		return caisson.Errorf(caisson.Denied, "%s is built in", name)
 	}
-	if err := t.templates.Delete(ctx, in, name); err != nil {
+	if err := t.catalog.templates.Delete(ctx, in, name); err != nil {
 		return err
 	}
 	t.events.Publish(ctx, caller.Account, "template.removed", name, nil)
@@ -227,7 +226,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil, err
 	}
 	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
-	done, err := t.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
+	done, err := t.catalog.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
 		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) || !maps.Equal(stored.Env, tpl.Env) {
 			return caisson.Errorf(caisson.Conflict, "the template was changed while it was built; build it again")
 		}

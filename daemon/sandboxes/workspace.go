@@ -21,12 +21,11 @@ const workspaceTarget = "/workspace"
 
 // workspaces manages the workspaces and volumes of sandboxes.
 type workspaces struct {
-	layers    caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
-	volumes   caisson.VolumeAttachments // nil: no sandbox can have a volume
-	sandboxes caisson.Table[caisson.Sandbox]
-	accounts  caisson.AccountStore
-	states    states
-	dirs      dirs
+	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
+	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
+	accounts caisson.AccountStore
+	states   states
+	dirs     dirs
 }
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
@@ -129,7 +128,7 @@ func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caiss
 	back.Push(func() error { return w.layers.Detach(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
 	// The workspace is stored now, not with the sandbox's first state, so that Reconcile finds it after a crash.
-	_, err = w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.states.update(ctx, sb.ID, func(s *caisson.Sandbox) error {
 		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
 		return nil
 	})
