@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,21 +151,15 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 // timeLimited is a Process that is killed when its time limit is reached.
 type timeLimited struct {
 	caisson.Process
-	timer *time.Timer // sets expired and kills the process
-
-	mu      sync.Mutex
-	expired bool // guarded by mu
+	timer   *time.Timer // sets expired and kills the process
+	expired atomic.Bool
 }
 
 // limitTime returns p with a time limit that is counted from now.
 func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 	t := &timeLimited{Process: p}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(limit, func() {
-		t.mu.Lock()
-		t.expired = true
-		t.mu.Unlock()
+		t.expired.Store(true)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = p.Signal(ctx, int(unix.SIGKILL)) // The process may have ended by itself just before.
@@ -178,9 +172,7 @@ func (t *timeLimited) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := t.Process.Wait(ctx)
 	if err == nil {
 		t.timer.Stop()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.expired && status.Signal == int(unix.SIGKILL) {
+		if t.expired.Load() && status.Signal == int(unix.SIGKILL) {
 			status.Reason = "time limit"
 		}
 	}

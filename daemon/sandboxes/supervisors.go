@@ -214,13 +214,11 @@ const (
 func (f *follower) run(ctx context.Context) {
 	defer f.supervisors.forget(f.id, f.this)
 	done := f.supervisors.runtime.Done(f.id)
-	stop := make(chan struct{})
-	defer close(stop)
 	go func() {
 		select {
 		case <-done:
 			f.this.cancel()
-		case <-stop:
+		case <-ctx.Done(): // at the latest by forget
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {
