@@ -250,17 +250,8 @@ func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) e
 		return err
 	}
 	for _, name := range []string{emptyDir, upperDir, workDir} {
-		p := filepath.Join(dir, name)
-		if err := os.Mkdir(p, 0o755); err != nil {
+		if err := makeOwned(filepath.Join(dir, name), int(account.UIDBase)); err != nil {
 			return err
-		}
-		if err := os.Chmod(p, 0o755); err != nil { // regardless of the umask
-			return err
-		}
-		if os.Geteuid() == 0 {
-			if err := os.Chown(p, int(account.UIDBase), int(account.UIDBase)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
