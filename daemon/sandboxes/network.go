@@ -93,15 +93,12 @@ func prefixField(prefix string, err error) error {
 	if caisson.KindOf(err) != caisson.Invalid || prefix == "" {
 		return err
 	}
-	field := prefix
-	if f := caisson.FieldOf(err); f != "" {
-		field += "." + f
-	}
 	msg := caisson.MessageOf(err)
-	if f := caisson.FieldOf(err); f != "" {
-		msg = msg[len(f)+len(": "):]
+	if field := caisson.FieldOf(err); field != "" {
+		prefix += "." + field
+		msg = msg[len(field)+len(": "):]
 	}
-	return caisson.Invalidf(field, "%s", msg)
+	return caisson.Invalidf(prefix, "%s", msg)
 }
 
 // wireSpec returns the spec of the sandbox's wire. A pooled sandbox is not in use yet and has no network access.
