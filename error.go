@@ -70,6 +70,14 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
+// IgnoreNotFound returns nil if err is NotFound, and else err.
+func IgnoreNotFound(err error) error {
+	if KindOf(err) == NotFound {
+		return nil
+	}
+	return err
+}
+
 // FieldOf returns the field that the outermost [*Error] in err's chain names, or "".
 func FieldOf(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -224,7 +224,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 		if used[img.Rootfs.Digest] != "" || named {
 			continue
 		}
-		if err := s.images.Delete(ctx, in, img.Reference); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(s.images.Delete(ctx, in, img.Reference)); err != nil {
 			return 0, err
 		}
 	}

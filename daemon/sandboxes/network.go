@@ -135,11 +135,7 @@ func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
-	err := n.ledger.DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID))
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(n.ledger.DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID)))
 }
 
 // budgetKey returns the key of the budget of a sandbox.
@@ -252,10 +248,8 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 	if !wired(sb) || s.traffic == nil {
 		return e, nil
 	}
-	if e.Recent, err = s.traffic.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
-		err = nil
-	}
-	return e, err
+	e.Recent, err = s.traffic.Recent(ctx, sb.ID)
+	return e, caisson.IgnoreNotFound(err)
 }
 
 // TestPolicy implements [caisson.Policies].

@@ -170,11 +170,7 @@ func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Workspace == "" || w.layers == nil {
 		return nil
 	}
-	err := w.layers.Detach(ctx, sb.Spec.Workspace)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(w.layers.Detach(ctx, sb.Spec.Workspace))
 }
 
 // workspaceDir is the directory in a snapshot's directory that contains the changes in the sandbox's workspace.

@@ -64,7 +64,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if err == nil && sb.Spec.Volume != nil && sb.Spec.Volume.ID == v.ID {
 		return nil
 	}
-	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(err); err != nil {
 		return err
 	}
 	if c.HasProcesses != nil {
