@@ -158,7 +158,7 @@ func (gs *fileClients) drop(id caisson.ID) {
 // client returns a client for the files of a running sandbox. Its program in the sandbox runs as the guest's root.
 func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath}, args...), Stdin: stdin})
 	})
 }
 

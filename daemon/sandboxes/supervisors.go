@@ -112,14 +112,7 @@ func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, err
 
 // start starts a supervisor, unless there is one.
 func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
-	p, err := execIn(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{"/.caisson/inside", "services"}})
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	defer context.AfterFunc(ctx, func() { p.Close() })() // Closing unblocks the read below.
-	said := readShort(p.Stderr())
-	status, err := p.Wait(ctx)
+	_, said, status, err := runGuestd(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{guestdPath, "services"}})
 	if err == nil && !status.Success() {
 		err = caisson.Errorf(caisson.Unavailable, "the supervisor of the sandbox's services cannot be started: %.200s", safetext.Line(said))
 	}
