@@ -290,20 +290,16 @@ func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, re
 		return req, func() {}
 	}
 	r := *req
-	h := &onceHandle{Handle: req.Directory}
+	h := onceHandle{req.Directory, sync.OnceValue(req.Directory.Close)}
 	r.Directory = h
 	return &r, func() { h.Close() }
 }
 
-// onceHandle is a Handle whose Close may be called more than once.
+// onceHandle is a Handle whose Close may be called more than once. Later calls return the result of the first.
 type onceHandle struct {
 	caisson.Handle
-	once sync.Once
-	err  error
+	closed func() error
 }
 
-// Close closes the directory at the first call. Later calls return the result of the first.
-func (h *onceHandle) Close() error {
-	h.once.Do(func() { h.err = h.Handle.Close() })
-	return h.err
-}
+// Close implements [caisson.Handle].
+func (h onceHandle) Close() error { return h.closed() }
