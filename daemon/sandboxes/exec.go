@@ -46,7 +46,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, end, err := p.activity.use(func() (*caisson.Sandbox, error) { return p.finder.findFor(ctx, ref, caisson.VerbExec) })
+	sb, end, err := p.activity.use(ctx, p.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,7 @@ import (
 )
 
 // Files implements [caisson.Files].
-type Files struct {
-	finder finder
-	access *fileAccess
-}
+type Files struct{ access *fileAccess }
 
 var _ caisson.Files = (*Files)(nil)
 
@@ -257,7 +254,7 @@ func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool
 
 // WatchFiles implements [caisson.Files].
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	sb, err := f.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := f.access.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}

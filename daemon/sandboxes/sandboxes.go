@@ -277,7 +277,7 @@ func New(cfg Config) (*Core, error) {
 				remover: remover, deadlines: deadlines, writers: writers,
 			},
 			processes: &Processes{finder: finder, states: states, runtime: runtime, activity: activity, traffic: cfg.Network.Traffic, logs: logs},
-			files: &Files{finder: finder, access: &fileAccess{
+			files: &Files{&fileAccess{
 				finder: finder, locks: locks, activity: activity, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
 				dirs: dirs, log: log,
 			}},

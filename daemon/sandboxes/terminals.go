@@ -59,7 +59,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	if req.Rows == 0 || req.Cols == 0 {
 		req.Rows, req.Cols = 24, 80
 	}
-	sb, end, err := t.use(ctx, ref)
+	sb, end, err := t.activity.use(ctx, t.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
 		return nil, err
 	}
-	sb, end, err := t.use(ctx, ref)
+	sb, end, err := t.activity.use(ctx, t.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +118,6 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 		return nil, err
 	}
 	return reasonedProcess{p, t.states, sb.ID, end}, nil
-}
-
-// use counts a use of a sandbox until end is called.
-func (t *Terminals) use(ctx context.Context, ref string) (sb *caisson.Sandbox, end func(), err error) {
-	return t.activity.use(func() (*caisson.Sandbox, error) { return t.finder.findFor(ctx, ref, caisson.VerbExec) })
 }
 
 // attach connects to a terminal of a sandbox.
