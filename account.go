@@ -81,6 +81,12 @@ func CallerOf(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
+// ScopeOf returns the scope of the account of the caller in ctx, and the caller. The error is that of [CallerOf].
+func ScopeOf(ctx context.Context) (Scope, Caller, error) {
+	c, err := CallerOf(ctx)
+	return In(c.Account), c, err
+}
+
 // LocalOnly returns a Denied error for callers with a token, for operations on the objects of all accounts.
 func LocalOnly(ctx context.Context) error {
 	c, err := CallerOf(ctx)

@@ -20,7 +20,7 @@ type finder struct {
 
 // find returns a sandbox of the caller's account.
 func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +54,6 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.Whose(sb.Build))
 	}
 	return nil
-}
-
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
 }
 
 // states stores the states of sandboxes, of any account, and publishes events about them.

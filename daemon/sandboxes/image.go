@@ -22,7 +22,7 @@ var _ caisson.Images = (*ImageService)(nil)
 
 // image returns an image of the caller's account, and pulls it if it is not present.
 func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err == nil && req.Source != nil && !caller.Local {
 		err = caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	}
@@ -112,7 +112,7 @@ func put[T any](ctx context.Context, table caisson.Table[T], account, name strin
 
 // ListImages implements [caisson.Images].
 func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error)
 
 // RemoveImage implements [caisson.Images].
 func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisso
 // PruneImages implements [caisson.Images]. It removes the caller's unused images, and the layers that no image and no
 // other object of any account uses.
 func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -90,7 +90,7 @@ func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
 // fresh resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
 // from pruning until the caller calls hold, which it must do once the sandbox is in the store.
 func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,7 +135,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 
 // restore resolves a request to create a sandbox from a snapshot, which forks it.
 func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*plan, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

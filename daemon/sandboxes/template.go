@@ -38,7 +38,7 @@ type catalog struct {
 
 // get returns a template of the caller's account, or the built-in one.
 func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Temp
 
 // ListTemplates implements [caisson.Templates].
 func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 
 // PutTemplate implements [caisson.Templates].
 func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*caisson.Template, error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func validateTemplate(t *caisson.Template) error {
 
 // RemoveTemplate implements [caisson.Templates].
 func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}

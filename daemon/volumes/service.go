@@ -16,15 +16,9 @@ var _ caisson.Volumes = (*Service)(nil)
 // maxVolumes bounds the volumes of an account. A request for a sandbox creates a volume by naming it.
 const maxVolumes = 1000
 
-// scope returns the scope and the identity of the caller in ctx.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
 // CreateVolume implements [caisson.Volumes].
 func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +67,7 @@ func (c *Core) create(ctx context.Context, account string, req caisson.VolumeReq
 
 // GetVolume implements [caisson.Volumes].
 func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +80,7 @@ func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, e
 
 // ListVolumes implements [caisson.Volumes].
 func (s *Service) ListVolumes(ctx context.Context, f caisson.Filter) ([]*caisson.Volume, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -99,7 +93,7 @@ const removeWait = 2 * time.Second
 // RemoveVolume implements [caisson.Volumes]. Its files may be removed later, in the background; no sandbox can access them any
 // more.
 func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
