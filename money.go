@@ -99,6 +99,16 @@ func (a Amount) Covers(b Amount) bool {
 	return a.USD >= b.USD && a.Tokens >= b.Tokens && a.Calls >= b.Calls
 }
 
+// Min returns the smaller value of each field.
+func (a Amount) Min(b Amount) Amount {
+	return Amount{min(a.USD, b.USD), min(a.Tokens, b.Tokens), min(a.Calls, b.Calls)}
+}
+
+// NonNegative returns a with negative values replaced by 0.
+func (a Amount) NonNegative() Amount {
+	return Amount{max(a.USD, 0), max(a.Tokens, 0), max(a.Calls, 0)}
+}
+
 // IsZero reports whether all fields of a are 0.
 func (a Amount) IsZero() bool { return a == Amount{} }
 

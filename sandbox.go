@@ -3,6 +3,7 @@ package caisson
 import (
 	"context"
 	"encoding/json"
+	"regexp"
 	"time"
 )
 
@@ -135,6 +136,24 @@ func (r *Resources) unmarshal(decode func(any) error) error {
 // DefaultResources returns the limits of a sandbox whose request has none.
 func DefaultResources() Resources {
 	return Resources{CPUs: 2, Memory: 2 << 30, PIDs: 1024, Disk: 10 << 30, OpenFiles: 65536}
+}
+
+var labelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+
+// CheckLabels returns an Invalid error about field if there are too many labels, or one has an invalid name or too long a value.
+func CheckLabels(field string, labels map[string]string) error {
+	if len(labels) > 64 {
+		return Invalidf(field, "more than 64 labels")
+	}
+	for k, v := range labels {
+		if !labelName.MatchString(k) {
+			return Invalidf(field, "%.70q is not the name of a label", k)
+		}
+		if len(v) > 1024 {
+			return Invalidf(field+"."+k, "the value is longer than 1024 bytes")
+		}
+	}
+	return nil
 }
 
 // A Mount mounts a host directory in a sandbox. The directory is passed as a descriptor that the client opened with its

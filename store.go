@@ -124,3 +124,14 @@ type AnswerStore interface {
 	// Trim deletes keys that were recorded before the given time.
 	Trim(ctx context.Context, before time.Time) error
 }
+
+// ListAll returns all objects of a table in a scope. key returns what [Filter.After] names an object by.
+func ListAll[T any](ctx context.Context, t Table[T], in Scope, key func(*T) ID) (list []*T, err error) {
+	for obj, err := range All(ctx, t.List, in, Filter{Limit: 1000}, func(f *Filter, last *T) { f.After = key(last) }) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, obj)
+	}
+	return list, nil
+}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -173,11 +175,7 @@ func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) 
 func (b *Book) openReaders() []*reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := make([]*reader, 0, len(b.journals))
-	for _, r := range b.journals {
-		list = append(list, r)
-	}
-	return list
+	return slices.Collect(maps.Values(b.journals))
 }
 
 // Ingest reads all journals into the store. When it returns, the store has every call that was settled before.

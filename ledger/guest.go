@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -26,13 +27,8 @@ func validLineage(g caisson.Guest) bool {
 		return false
 	}
 	for i, run := range runs {
-		if _, err := caisson.ParseID(caisson.RunPrefix, run); err != nil || run == g.Run {
+		if _, err := caisson.ParseID(caisson.RunPrefix, run); err != nil || run == g.Run || slices.Contains(runs[:i], run) {
 			return false
-		}
-		for _, other := range runs[:i] {
-			if run == other {
-				return false
-			}
 		}
 	}
 	return true

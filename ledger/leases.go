@@ -196,9 +196,9 @@ func missing(b *leasedBudget, a caisson.Amount) caisson.Amount {
 	have := b.available
 	if !b.terms.valid {
 		// The available amount is returned before the lease is requested; a debt remains.
-		have = minAmount(have, caisson.Amount{})
+		have = have.Min(caisson.Amount{})
 	}
-	return nonNegative(a.Minus(have))
+	return a.Minus(have).NonNegative()
 }
 
 // due reports whether a prefetch is to start when this amount is available.
@@ -221,7 +221,7 @@ func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.A
 	// The products do not overflow, because the cost of one call is bounded; see checkCall.
 	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxPrefetch) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
 	f.refillBelow = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
-	a = minAmount(a.Plus(f.queued), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
+	a = a.Plus(f.queued).Min(caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
 	l, left := t.lease.Limits, t.lease.Left
 	if l.USD != nil {
 		a.USD = min(a.USD, left.USD/prefetchShare)
@@ -270,7 +270,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 // returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set
 // b.leasing. mu is released during the request.
 func (p *segment) returnLease(b *leasedBudget, should bool) {
-	a := nonNegative(b.available)
+	a := b.available.NonNegative()
 	if !should || b.terms.unlimited || a.IsZero() {
 		return
 	}
@@ -342,7 +342,7 @@ func (p *segment) returnIdle(before time.Time) {
 
 // overBudget returns the error that refuses a call that costs at least a.
 func (b *leasedBudget) overBudget(a caisson.Amount) error {
-	l, left := b.terms.lease.Limits, b.terms.lease.Left.Plus(nonNegative(b.available))
+	l, left := b.terms.lease.Limits, b.terms.lease.Left.Plus(b.available.NonNegative())
 	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // if the calls in progress cost nothing
 	e := &caisson.OverBudget{Budget: b.terms.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
@@ -377,14 +377,4 @@ func countText(n int64, unit string) string {
 		unit += "s"
 	}
 	return strconv.FormatInt(n, 10) + " " + unit
-}
-
-// nonNegative returns a with negative values replaced by 0.
-func nonNegative(a caisson.Amount) caisson.Amount {
-	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
-}
-
-// minAmount returns the smaller value of each field.
-func minAmount(a, b caisson.Amount) caisson.Amount {
-	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
 }

@@ -1,13 +1,13 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -307,10 +307,7 @@ func (r *reader) unsettled() []caisson.Call {
 		}
 	}
 	slices.SortFunc(rows, func(a, b caisson.Call) int {
-		if d := a.At.Compare(b.At); d != 0 {
-			return d
-		}
-		return strings.Compare(string(a.ID), string(b.ID))
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID))
 	})
 	return rows
 }

@@ -257,8 +257,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Cost = caisson.USD(f.number(0, math.MaxInt64))
 	c.UpstreamID = f.text()
 	if flags&4 != 0 {
-		cost := caisson.USD(f.number(0, math.MaxInt64))
-		c.UpstreamCost = &cost
+		c.UpstreamCost = new(caisson.USD(f.number(0, math.MaxInt64)))
 	}
 	boundCost(c)
 	c.FirstByte = caisson.Duration(f.number(0, math.MaxInt64))
@@ -283,7 +282,6 @@ func boundCost(c *caisson.Call) {
 		c.Cost, c.Estimated = caisson.USD(maxCost), true
 	}
 	if u := c.UpstreamCost; u != nil && (*u > caisson.USD(maxCost) || *u < 0) {
-		bound := min(max(*u, 0), caisson.USD(maxCost))
-		c.UpstreamCost = &bound
+		c.UpstreamCost = new(min(max(*u, 0), caisson.USD(maxCost)))
 	}
 }

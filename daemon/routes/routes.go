@@ -186,17 +186,6 @@ func (t *Table) stamps() (s [2]stamp) {
 const maxRoutes = 2000
 
 // allRoutes returns the routes of all accounts.
-func allRoutes(ctx context.Context, store caisson.Table[caisson.Route]) (list []*caisson.Route, err error) {
-	f := caisson.Filter{Limit: 500}
-	for {
-		page, more, err := store.List(ctx, caisson.AllAccounts(), f)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, page...)
-		if !more || len(page) == 0 {
-			return list, nil
-		}
-		f.After = page[len(page)-1].ID
-	}
+func allRoutes(ctx context.Context, store caisson.Table[caisson.Route]) ([]*caisson.Route, error) {
+	return caisson.ListAll(ctx, store, caisson.AllAccounts(), func(r *caisson.Route) caisson.ID { return r.ID })
 }

@@ -113,11 +113,8 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	}
 	// Cancellation by the caller is ignored from here on, because store and wire process would differ.
 	ctx = context.WithoutCancel(ctx)
-	old, err := s.store.Get(ctx, caisson.In(caller.Account), name)
-	if caisson.KindOf(err) == caisson.NotFound {
-		old, err = nil, nil
-	}
-	if err != nil {
+	old, err := s.store.Get(ctx, caisson.In(caller.Account), name) // nil if there is none
+	if err := caisson.IgnoreNotFound(err); err != nil {
 		return nil, err
 	}
 	r, err := s.put(ctx, caller.Account, name, spec, old)

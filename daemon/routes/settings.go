@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"path/filepath"
@@ -29,17 +30,12 @@ const defaultDomain = "localhost"
 
 // domain returns the domain, with its default, in lower case.
 func (s *Settings) domain() string {
-	if s.Domain == "" {
-		return defaultDomain
-	}
-	return strings.ToLower(s.Domain)
+	return strings.ToLower(cmp.Or(s.Domain, defaultDomain))
 }
 
 // WithDefaults returns s with the defaults in place of zero values.
 func (s Settings) WithDefaults() Settings {
-	if s.Domain == "" {
-		s.Domain = defaultDomain
-	}
+	s.Domain = cmp.Or(s.Domain, defaultDomain)
 	return s
 }
 

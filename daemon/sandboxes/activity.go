@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -108,11 +109,11 @@ func (a *activity) forget(id caisson.ID) {
 	delete(a.uses, id)
 }
 
-// use counts a use of the sandbox that find returns, until end is called. find returns an error if the sandbox's state does not allow
-// the use; the sandbox is not suspended, paused or stopped for want of use afterwards.
-func (a *activity) use(find func() (*caisson.Sandbox, error)) (sb *caisson.Sandbox, end func(), err error) {
+// use counts a use of a sandbox of the caller's account until end is called. Returns an error if the sandbox's state does not allow v; the
+// sandbox is not suspended, paused or stopped for want of use afterwards.
+func (a *activity) use(ctx context.Context, f finder, ref string, v caisson.Verb) (sb *caisson.Sandbox, end func(), err error) {
 	for {
-		if sb, err = find(); err != nil {
+		if sb, err = f.findFor(ctx, ref, v); err != nil {
 			return nil, nil, err
 		}
 		end = a.begin(sb.ID)
@@ -120,7 +121,7 @@ func (a *activity) use(find func() (*caisson.Sandbox, error)) (sb *caisson.Sandb
 			return sb, end, nil
 		}
 		// It may just be suspended: whoever does so stores its state first and then looks whether it is in use.
-		again, err := find()
+		again, err := f.findFor(ctx, ref, v)
 		if err == nil && again.ID == sb.ID {
 			return again, end, nil
 		}

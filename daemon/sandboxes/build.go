@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -127,7 +128,7 @@ func (b *builder) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson
 	status, err := proc.Wait(ctx)
 	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
 	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
-	last := firstNonEmpty(<-errOut, <-out)
+	last := cmp.Or(<-errOut, <-out)
 	if err != nil {
 		return err
 	}

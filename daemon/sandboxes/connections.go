@@ -19,8 +19,7 @@ const (
 
 // Connections implements [caisson.Connections]. A connection leads into a sandbox and nowhere else: there is no host in its address.
 type Connections struct {
-	// find returns a sandbox of the caller's account if its state allows the verb.
-	find     func(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error)
+	finder   finder
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
 	activity *activity
 
@@ -34,7 +33,7 @@ var _ caisson.Connections = (*Connections)(nil)
 // NewConnections returns the service that connects, with d, to servers in the sandboxes of c.
 func NewConnections(c *Core, d caisson.Dialer) *Connections {
 	return &Connections{
-		find: c.api.lifecycle.finder.findFor, dial: d.Dial, activity: c.deadlines.activity,
+		finder: c.api.lifecycle.finder, dial: d.Dial, activity: c.deadlines.activity,
 		sandbox: map[caisson.ID]int{}, accounts: map[string]int{},
 	}
 }
@@ -61,7 +60,7 @@ func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectR
 	if err != nil {
 		return nil, nil, err
 	}
-	sb, end, err := s.activity.use(func() (*caisson.Sandbox, error) { return s.find(ctx, ref, caisson.VerbConnect) })
+	sb, end, err := s.activity.use(ctx, s.finder, ref, caisson.VerbConnect)
 	if err != nil {
 		return nil, nil, err
 	}

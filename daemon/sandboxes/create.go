@@ -31,7 +31,7 @@ func (l *Lifecycle) Get(ctx context.Context, ref string) (*caisson.Sandbox, erro
 
 // List implements [caisson.Sandboxes].
 func (l *Lifecycle) List(ctx context.Context, f caisson.Filter) ([]*caisson.Sandbox, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -93,7 +93,7 @@ func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, err
 
 // Extend implements [caisson.Sandboxes].
 func (l *Lifecycle) Extend(ctx context.Context, ref string, req caisson.ExtendRequest) (*caisson.Sandbox, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // and survives pauses and forks. The returned exec session has already ended.
 func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	command := e.Command[0]
-	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
+	argv := []string{guestdPath, "run", "--detach", "--user", e.User}
 	if e.Workdir != "" {
 		argv = append(argv, "--cwd", e.Workdir)
 	}

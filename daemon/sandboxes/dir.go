@@ -72,10 +72,7 @@ func writeEtc(layer string, id caisson.ID) error {
 		"resolv.conf": "nameserver 10.87.0.1\noptions timeout:2 attempts:2\n",
 	}
 	for _, d := range []string{layer, filepath.Join(layer, "etc")} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return err
-		}
-		if err := setOwner(d, 0o755); err != nil {
+		if err := makeOwned(d, caisson.LayerUIDBase); err != nil {
 			return err
 		}
 	}
@@ -84,18 +81,26 @@ func writeEtc(layer string, id caisson.ID) error {
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
 			return err
 		}
-		if err := setOwner(p, 0o644); err != nil {
+		if err := setOwner(p, caisson.LayerUIDBase, 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setOwner makes the guest's root the owner of a file in an image layer, and sets its mode regardless of the umask.
+// makeOwned creates a directory that every user of a guest can enter; base is as in setOwner.
+func makeOwned(p string, base int) error {
+	if err := os.Mkdir(p, 0o755); err != nil {
+		return err
+	}
+	return setOwner(p, base, 0o755)
+}
+
+// setOwner makes the guest's root, which is base on the host, the owner of a file, and sets its mode regardless of the umask.
 // If the daemon does not run as root, the owner remains unchanged.
-func setOwner(p string, mode os.FileMode) error {
+func setOwner(p string, base int, mode os.FileMode) error {
 	if os.Geteuid() == 0 {
-		if err := os.Chown(p, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
+		if err := os.Chown(p, base, base); err != nil {
 			return err
 		}
 	}

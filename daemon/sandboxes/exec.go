@@ -1,9 +1,10 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"io"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +31,10 @@ var _ caisson.Processes = (*Processes)(nil)
 
 // Exec implements [caisson.Processes].
 func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
-	} {
-		if err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
 	switch {
 	case len(req.Command) == 0:
@@ -47,7 +46,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, end, err := p.activity.use(func() (*caisson.Sandbox, error) { return p.finder.findFor(ctx, ref, caisson.VerbExec) })
+	sb, end, err := p.activity.use(ctx, p.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +62,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.ExecRequest) (caisson.Process, error) {
 	e := caisson.RuntimeExec{
 		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, req),
-		User: firstNonEmpty(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
+		User: cmp.Or(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
 		return p.execDetached(ctx, sb.ID, e)
@@ -122,7 +121,7 @@ func (e reasonedProcess) reason(ctx context.Context, said string) string {
 		case err != nil:
 			return said
 		case sb.State == caisson.Failed:
-			return firstNonEmpty(sb.Reason, said)
+			return cmp.Or(sb.Reason, said)
 		case sb.State == caisson.Removing:
 			return "the sandbox was removed"
 		case sb.State == caisson.Stopping, sb.State == caisson.Stopped:
@@ -146,27 +145,21 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	if req.Workdir == "" && req.User != "" && req.User != sb.Spec.User && sb.Spec.Workdir == "/root" {
 		return "/"
 	}
-	return firstNonEmpty(req.Workdir, sb.Spec.Workdir)
+	return cmp.Or(req.Workdir, sb.Spec.Workdir)
 }
 
 // timeLimited is a Process that is killed when its time limit is reached.
 type timeLimited struct {
 	caisson.Process
-	timer *time.Timer // sets expired and kills the process
-
-	mu      sync.Mutex
-	expired bool // guarded by mu
+	timer   *time.Timer // sets expired and kills the process
+	expired atomic.Bool
 }
 
 // limitTime returns p with a time limit that is counted from now.
 func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 	t := &timeLimited{Process: p}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(limit, func() {
-		t.mu.Lock()
-		t.expired = true
-		t.mu.Unlock()
+		t.expired.Store(true)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = p.Signal(ctx, int(unix.SIGKILL)) // The process may have ended by itself just before.
@@ -179,9 +172,7 @@ func (t *timeLimited) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := t.Process.Wait(ctx)
 	if err == nil {
 		t.timer.Stop()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.expired && status.Signal == int(unix.SIGKILL) {
+		if t.expired.Load() && status.Signal == int(unix.SIGKILL) {
 			status.Reason = "time limit"
 		}
 	}

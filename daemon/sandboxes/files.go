@@ -14,10 +14,7 @@ import (
 )
 
 // Files implements [caisson.Files].
-type Files struct {
-	finder finder
-	access *fileAccess
-}
+type Files struct{ access *fileAccess }
 
 var _ caisson.Files = (*Files)(nil)
 
@@ -158,7 +155,7 @@ func (gs *fileClients) drop(id caisson.ID) {
 // client returns a client for the files of a running sandbox. Its program in the sandbox runs as the guest's root.
 func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath}, args...), Stdin: stdin})
 	})
 }
 
@@ -257,7 +254,7 @@ func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool
 
 // WatchFiles implements [caisson.Files].
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	sb, err := f.finder.findFor(ctx, ref, caisson.VerbExec)
+	sb, err := f.access.finder.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -19,7 +20,7 @@ type finder struct {
 
 // find returns a sandbox of the caller's account.
 func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ var nextSteps = map[caisson.State]caisson.Verb{
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		if step := nextSteps[sb.State]; step != "" && v != caisson.VerbStop {
-			return caisson.Wrap(err, caisson.Conflict, "%s: caisson sandbox %s %s", caisson.MessageOf(err), step, firstNonEmpty(sb.Name, string(sb.ID)))
+			return caisson.Wrap(err, caisson.Conflict, "%s: caisson sandbox %s %s", caisson.MessageOf(err), step, cmp.Or(sb.Name, string(sb.ID)))
 		}
 		return err
 	}
@@ -53,12 +54,6 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.Whose(sb.Build))
 	}
 	return nil
-}
-
-// scope returns the scope that the caller in ctx may access, and the caller.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
 }
 
 // states stores the states of sandboxes, of any account, and publishes events about them.
@@ -74,8 +69,14 @@ func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error
 
 // list returns all sandboxes in a scope.
 func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
-	return listAll(ctx, s.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
+
+// sandboxID, snapshotID, imageKey and templateKey return the keys of objects for [caisson.ListAll].
+func sandboxID(s *caisson.Sandbox) caisson.ID    { return s.ID }
+func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
+func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
+func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
 // errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")

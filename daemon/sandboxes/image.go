@@ -22,7 +22,7 @@ var _ caisson.Images = (*ImageService)(nil)
 
 // image returns an image of the caller's account, and pulls it if it is not present.
 func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err == nil && req.Source != nil && !caller.Local {
 		err = caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	}
@@ -85,7 +85,10 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = now()
 	}
-	stored, err := s.insertOrReplace(ctx, img)
+	stored, err := put(ctx, s.images, img.Account, name, img, func(old *caisson.Image) error {
+		*old = *img
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -93,26 +96,23 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	return stored, nil
 }
 
-// insertOrReplace inserts an image, or replaces the one with the same reference.
-func (s *ImageService) insertOrReplace(ctx context.Context, img *caisson.Image) (*caisson.Image, error) {
+// put inserts an object, or changes the one that has the name already.
+func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
 	for {
-		stored, err := s.images.Update(ctx, caisson.In(img.Account), img.Reference, func(old *caisson.Image) error {
-			*old = *img
-			return nil
-		})
+		stored, err := table.Update(ctx, caisson.In(account), name, change)
 		if caisson.KindOf(err) != caisson.NotFound {
 			return stored, err
 		}
-		// A concurrent pull may have inserted the same image; then that one is replaced.
-		if err = s.images.Insert(ctx, img); caisson.KindOf(err) != caisson.Conflict {
-			return img, err
+		// A concurrent request may have inserted the same object; then that one is changed.
+		if err = table.Insert(ctx, obj); caisson.KindOf(err) != caisson.Conflict {
+			return obj, err
 		}
 	}
 }
 
 // ListImages implements [caisson.Images].
 func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +120,13 @@ func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error)
 	if err != nil {
 		return nil, err
 	}
-	list, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	list, err := caisson.ListAll(ctx, s.images, in, imageKey)
 	return append([]*caisson.Image{host}, list...), err
 }
 
 // RemoveImage implements [caisson.Images].
 func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -171,21 +171,21 @@ func (u rootfsUsers) byDigest(ctx context.Context, in caisson.Scope) (map[string
 
 // each calls f for every root file system that an object other than an image uses.
 func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
-	boxes, err := listAll(ctx, u.sandboxes, in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := caisson.ListAll(ctx, u.sandboxes, in, sandboxID)
 	if err != nil {
 		return err
 	}
 	for _, s := range boxes {
 		f(s.Rootfs, "sandbox "+string(s.ID))
 	}
-	snaps, err := listAll(ctx, u.snapshots, in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, u.snapshots, in, snapshotID)
 	if err != nil {
 		return err
 	}
 	for _, s := range snaps {
 		f(s.Rootfs, "snapshot "+string(s.ID))
 	}
-	tpls, err := listAll(ctx, u.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := caisson.ListAll(ctx, u.templates, in, templateKey)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (u rootfsUsers) each(ctx context.Context, in caisson.Scope, f func(r caisso
 // PruneImages implements [caisson.Images]. It removes the caller's unused images, and the layers that no image and no
 // other object of any account uses.
 func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -212,7 +212,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	if err != nil {
 		return 0, err
 	}
-	imgs, err := listAll(ctx, s.images, in, func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := caisson.ListAll(ctx, s.images, in, imageKey)
 	if err != nil {
 		return 0, err
 	}
@@ -224,7 +224,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 		if used[img.Rootfs.Digest] != "" || named {
 			continue
 		}
-		if err := s.images.Delete(ctx, in, img.Reference); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := caisson.IgnoreNotFound(s.images.Delete(ctx, in, img.Reference)); err != nil {
 			return 0, err
 		}
 	}
@@ -251,7 +251,7 @@ func (s *ImageService) layersInUse(ctx context.Context) (map[string]bool, error)
 	if err := s.users.each(ctx, caisson.AllAccounts(), note); err != nil {
 		return nil, err
 	}
-	imgs, err := listAll(ctx, s.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := caisson.ListAll(ctx, s.images, caisson.AllAccounts(), imageKey)
 	if err != nil {
 		return nil, err
 	}

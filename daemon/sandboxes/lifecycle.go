@@ -124,6 +124,17 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 	return done, nil
 }
 
+// disconnectFor closes the connections from outside to a sandbox before a change that stops its processes, so that no request waits
+// for a frozen sandbox. The sandbox's transient state is stored already.
+func (c *changes) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
+	if c.disconnect == nil || v != caisson.VerbSuspend && v != caisson.VerbPause && v != caisson.VerbStop {
+		return
+	}
+	if err := c.disconnect(ctx, id); err != nil {
+		c.log.ErrorContext(ctx, "connections from outside to a sandbox could not be closed", "sandbox", id, "err", err)
+	}
+}
+
 // reasonData returns the sandbox's reason as the data of an event; nil if it has none.
 func reasonData(sb *caisson.Sandbox) map[string]string {
 	if sb.Reason == "" {

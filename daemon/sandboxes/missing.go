@@ -28,7 +28,7 @@ type missing struct {
 
 // forget implements [Core.ForgetMissing].
 func (m *missing) forget(ctx context.Context) error {
-	snaps, err := listAll(ctx, m.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, m.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (m *missing) forget(ctx context.Context) error {
 		}
 		m.forgot(ctx, s.Account, "snapshot", string(s.ID))
 	}
-	imgs, err := listAll(ctx, m.images, caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := caisson.ListAll(ctx, m.images, caisson.AllAccounts(), imageKey)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (m *missing) forget(ctx context.Context) error {
 		}
 		m.forgot(ctx, i.Account, "image", i.Reference)
 	}
-	tpls, err := listAll(ctx, m.templates, caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := caisson.ListAll(ctx, m.templates, caisson.AllAccounts(), templateKey)
 	if err != nil {
 		return err
 	}

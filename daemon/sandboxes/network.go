@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -92,15 +93,12 @@ func prefixField(prefix string, err error) error {
 	if caisson.KindOf(err) != caisson.Invalid || prefix == "" {
 		return err
 	}
-	field := prefix
-	if f := caisson.FieldOf(err); f != "" {
-		field += "." + f
-	}
 	msg := caisson.MessageOf(err)
-	if f := caisson.FieldOf(err); f != "" {
-		msg = msg[len(f)+len(": "):]
+	if field := caisson.FieldOf(err); field != "" {
+		prefix += "." + field
+		msg = msg[len(field)+len(": "):]
 	}
-	return caisson.Invalidf(field, "%s", msg)
+	return caisson.Invalidf(prefix, "%s", msg)
 }
 
 // wireSpec returns the spec of the sandbox's wire. A pooled sandbox is not in use yet and has no network access.
@@ -122,10 +120,7 @@ func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
-	limits := sb.Spec.Models.Budget
-	if limits.IsZero() {
-		limits = n.budget
-	}
+	limits := cmp.Or(sb.Spec.Models.Budget, n.budget)
 	if limits.IsZero() {
 		return nil
 	}
@@ -140,11 +135,7 @@ func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
 	}
-	err := n.ledger.DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID))
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(n.ledger.DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID)))
 }
 
 // budgetKey returns the key of the budget of a sandbox.
@@ -257,10 +248,8 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 	if !wired(sb) || s.traffic == nil {
 		return e, nil
 	}
-	if e.Recent, err = s.traffic.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
-		err = nil
-	}
-	return e, err
+	e.Recent, err = s.traffic.Recent(ctx, sb.ID)
+	return e, caisson.IgnoreNotFound(err)
 }
 
 // TestPolicy implements [caisson.Policies].

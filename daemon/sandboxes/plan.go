@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,11 +90,11 @@ func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
 // fresh resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
 // from pruning until the caller calls hold, which it must do once the sandbox is in the store.
 func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := p.catalog.get(ctx, firstNonEmpty(req.Template, caisson.HostTemplate))
+	t, err := p.catalog.get(ctx, cmp.Or(req.Template, caisson.HostTemplate))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -134,7 +135,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 
 // restore resolves a request to create a sandbox from a snapshot, which forks it.
 func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*plan, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,15 +143,9 @@ func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*pla
 	if err != nil {
 		return nil, err
 	}
-	if req.TTL != nil {
-		snap.Spec.TTL = *req.TTL
-	}
-	if req.HardTTL != nil {
-		snap.Spec.HardTTL = *req.HardTTL
-	}
-	if req.Randomness != "" {
-		snap.Spec.Randomness = req.Randomness
-	}
+	override(&snap.Spec.TTL, req.TTL)
+	override(&snap.Spec.HardTTL, req.HardTTL)
+	snap.Spec.Randomness = cmp.Or(req.Randomness, snap.Spec.Randomness)
 	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
 		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness, AutoPause: req.AutoPause, FinalSnapshot: req.FinalSnapshot,
@@ -170,7 +165,7 @@ func (p *planner) checkFork(ctx context.Context, req *caisson.ForkRequest) error
 		return caisson.Invalidf("count", "%d is not between 1 and 100", req.Count)
 	}
 	if err := errors.Join(
-		validateName("name", req.Name), validateLabels("labels", req.Labels), validateTimes(nil, nil, req.AutoPause),
+		validateName("name", req.Name), caisson.CheckLabels("labels", req.Labels), validateTimes(nil, nil, req.AutoPause),
 	); err != nil {
 		return err
 	}
@@ -212,10 +207,9 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		if sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, nil, nil); len(pl.handles) > 0 {
 			sb.Spec.WorkspaceAt = ""
 		}
-		if req.Policy != nil {
-			sb.Spec.Policy = *req.Policy
-		}
-		setRest(&sb.Spec, req.AutoPause, req.FinalSnapshot)
+		override(&sb.Spec.Policy, req.Policy)
+		override(&sb.Spec.AutoPause, req.AutoPause)
+		override(&sb.Spec.FinalSnapshot, req.FinalSnapshot)
 		if req.KeepRandomness {
 			pl.randomness, sb.Spec.Randomness = "", ""
 		}

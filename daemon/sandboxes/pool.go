@@ -161,7 +161,7 @@ func matchesSpec(sb, want *caisson.Sandbox) bool {
 
 // refillAll starts to fill the pools of all templates and snapshots, in the background.
 func (p *pools) refillAll(ctx context.Context) error {
-	snaps, err := listAll(ctx, p.planner.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, p.planner.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return err
 	}

@@ -111,13 +111,15 @@ func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 	ids = append(ids, g.leftovers.list()...)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	boxDirs, err := os.ReadDir(filepath.Join(g.dirs.root, "sandboxes"))
-	if err != nil {
-		return nil, err
-	}
-	snapDirs, err := os.ReadDir(filepath.Join(g.dirs.root, "snapshots"))
-	if err != nil {
-		return nil, err
+	var names []string // of directories, relative to the data directory
+	for _, kind := range []string{"sandboxes", "snapshots"} {
+		entries, err := os.ReadDir(filepath.Join(g.dirs.root, kind))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			names = append(names, filepath.Join(kind, e.Name()))
+		}
 	}
 	known, err := g.knownIDs(ctx)
 	if err != nil {
@@ -131,16 +133,12 @@ func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 			found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
 		}
 	}
-	for _, e := range boxDirs {
-		if !known[caisson.ID(e.Name())] {
-			errs = append(errs, g.removeDir("sandboxes", e.Name(), &found))
-		}
-	}
-	for _, e := range snapDirs {
+	for _, name := range names {
 		// The directory of a snapshot that is being written has a suffix; it is kept if the snapshot's id is known.
-		id := strings.TrimSuffix(e.Name(), partSuffix)
+		id := strings.TrimSuffix(filepath.Base(name), partSuffix)
 		if !known[caisson.ID(id)] {
-			errs = append(errs, g.removeDir("snapshots", e.Name(), &found))
+			errs = append(errs, guesttree.Remove(context.Background(), filepath.Join(g.dirs.root, name)))
+			found = append(found, caisson.Garbage{Kind: "directory", Name: name})
 		}
 	}
 	return found, errors.Join(errs...)
@@ -156,7 +154,7 @@ func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := caisson.ListAll(ctx, g.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return nil, err
 	}
@@ -169,12 +167,6 @@ func (g *garbage) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	return known, nil
 }
 
-// removeDir removes the directory called name from the directory kind ("sandboxes" or "snapshots"), and appends it to found.
-func (g *garbage) removeDir(kind, name string, found *[]caisson.Garbage) error {
-	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
-	return guesttree.Remove(context.Background(), filepath.Join(g.dirs.root, kind, name))
-}
-
 // programsInUse implements [Core.ProgramsInUse].
 func (g *garbage) programsInUse(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
@@ -185,7 +177,7 @@ func (g *garbage) programsInUse(ctx context.Context) (map[string]bool, error) {
 	for _, sb := range boxes {
 		used[sb.Build] = true
 	}
-	snapshots, err := listAll(ctx, g.snapshots, caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snapshots, err := caisson.ListAll(ctx, g.snapshots, caisson.AllAccounts(), snapshotID)
 	for _, s := range snapshots {
 		used[s.Depends.Build] = true
 	}

@@ -196,7 +196,7 @@ func New(cfg Config) (*Core, error) {
 		users: rootfsUsers{boxes, snapshots, templates},
 	}
 	workspaces := &workspaces{
-		layers: cfg.Workspaces, volumes: cfg.Volumes, sandboxes: boxes, accounts: accounts, states: states, dirs: dirs,
+		layers: cfg.Workspaces, volumes: cfg.Volumes, accounts: accounts, states: states, dirs: dirs,
 	}
 	specs := &specs{
 		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, programs: cfg.Programs,
@@ -209,7 +209,7 @@ func New(cfg Config) (*Core, error) {
 		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*following{},
 	}
 	watches := &watches{
-		runtime: runtime, ends: ends, sandboxes: boxes, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
+		runtime: runtime, ends: ends, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
 		background: background, log: log, stops: map[caisson.ID]func(){},
 	}
 	remover := &remover{
@@ -244,7 +244,7 @@ func New(cfg Config) (*Core, error) {
 		planner: planner, creator: creator, remover: remover, states: states, network: network, deadlines: deadlines,
 		admission: admission, background: background, log: log, filling: map[poolKey]int{},
 	}
-	wires := &wireChanges{finder: finder, sandboxes: boxes, locks: locks, network: network, activity: activity, log: log}
+	wires := &wireChanges{finder: finder, states: states, locks: locks, network: network, activity: activity, log: log}
 	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
 	keeper := &keeper{
 		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
@@ -277,7 +277,7 @@ func New(cfg Config) (*Core, error) {
 				remover: remover, deadlines: deadlines, writers: writers,
 			},
 			processes: &Processes{finder: finder, states: states, runtime: runtime, activity: activity, traffic: cfg.Network.Traffic, logs: logs},
-			files: &Files{finder: finder, access: &fileAccess{
+			files: &Files{&fileAccess{
 				finder: finder, locks: locks, activity: activity, clients: clients, admission: admission, hidden: hidden, specs: specs, runtime: runtime,
 				dirs: dirs, log: log,
 			}},
@@ -286,14 +286,14 @@ func New(cfg Config) (*Core, error) {
 				captures: captures, keeper: keeper, workspaces: workspaces, forker: &forker{planner, creator, remover}, pools: pools,
 			},
 			templates: &Templates{
-				catalog: catalog, templates: templates, accounts: accounts, driver: cfg.Images, images: images, network: network,
+				catalog: catalog, accounts: accounts, driver: cfg.Images, images: images, network: network,
 				events: cfg.Events, pools: pools, builder: &builder{
 					planner: planner, accounts: accounts, admission: admission, hidden: hidden, processes: processes, clients: clients,
 					dirs: dirs, images: cfg.Images, runtime: runtime,
 				},
 			},
 			images:   images,
-			services: &ServiceService{finder: finder, states: states, sandboxes: boxes, locks: locks, supervisors: supervisors},
+			services: &ServiceService{finder: finder, states: states, locks: locks, supervisors: supervisors},
 			policies: &PolicyService{
 				finder: finder, states: states, wires: wires, network: network, egress: cfg.Network.Egress, traffic: cfg.Network.Traffic,
 			},

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 type ServiceService struct {
 	finder      finder
 	states      states
-	sandboxes   caisson.Table[caisson.Sandbox]
 	locks       *locks
 	supervisors *supervisors
 }
@@ -146,7 +146,7 @@ func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func
 		return nil, err
 	}
 	defer release()
-	return s.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
+	return s.states.update(ctx, sb.ID, func(sb *caisson.Sandbox) error {
 		if sb.Pooled {
 			return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 		}
@@ -279,13 +279,11 @@ func validateService(at string, s *caisson.Service) error {
 	if s.ID == "" {
 		return caisson.Invalidf(at+".id", "an id is required")
 	}
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateName(at+".id", s.ID), validateCommand(at+".command", s.Command), validateEnv(at+".env", s.Env), validatePath(at+".cwd", s.Cwd),
 		validateUser(at+".user", s.User), validateReadiness(at+".readiness", s),
-	} {
-		if err != nil {
-			return err
-		}
+	); err != nil {
+		return err
 	}
 	switch s.Restart {
 	case "", caisson.RestartAlways, caisson.RestartOnFailure, caisson.RestartNever:

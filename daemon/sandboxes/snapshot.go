@@ -29,7 +29,7 @@ var _ caisson.Snapshots = (*Snapshots)(nil)
 
 // Snapshot implements [caisson.Snapshots].
 func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
-	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+	if err := errors.Join(validateName("name", req.Name), caisson.CheckLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
 	sb, release, err := s.lockFor(ctx, ref, caisson.VerbSnapshot)
@@ -65,7 +65,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 
 // GetSnapshot implements [caisson.Snapshots].
 func (s *Snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snapshot, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (s *Snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snaps
 
 // ListSnapshots implements [caisson.Snapshots].
 func (s *Snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) ([]*caisson.Snapshot, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -99,7 +99,7 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 // SetPool sets how many forks of a snapshot are kept running in advance, at most 64; [Snapshots.Fork] hands them out. They are made
 // again in the background, as far as the limits of the host allow it.
 func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}

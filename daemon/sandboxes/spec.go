@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path"
@@ -19,29 +20,23 @@ func hostTemplate() *caisson.Template {
 	}
 }
 
-// builtin returns a built-in template, or nil.
-func builtin(name string) *caisson.Template {
-	if name == caisson.HostTemplate {
-		return hostTemplate()
-	}
-	return nil
-}
-
 // resolve combines a template, its image and a request into a spec.
 func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req *caisson.CreateRequest) caisson.Spec {
 	conf := rootfs.Config
 	s := caisson.Spec{
 		Image: img.Reference, Digest: rootfs.Digest,
-		Command: firstNonEmptyList(req.Command, t.Command, append(slices.Clone(conf.Entrypoint), conf.Command...)),
-		Workdir: firstNonEmpty(req.Workdir, t.Workdir, conf.Workdir, "/"),
-		User:    firstNonEmpty(req.User, t.User, conf.User, "0:0"),
-		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
-		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
-	}
-	if len(req.Command) == 0 && len(t.Command) == 0 {
 		// The default command of an image (often a shell, which exits at once without a terminal) is not run unless the
 		// request or the template contains a command.
-		s.Command = nil
+		Command: t.Command,
+		Workdir: cmp.Or(req.Workdir, t.Workdir, conf.Workdir, "/"),
+		User:    cmp.Or(req.User, t.User, conf.User, "0:0"),
+		// The request overrides the template, which overrides the defaults.
+		Resources: replaceLimits(replaceLimits(caisson.DefaultResources(), t.Resources), req.Resources),
+		Env:       map[string]string{}, Mounts: req.Mounts, Policy: t.Policy, Models: cmp.Or(req.Models, t.Models),
+		TTL: t.TTL, HardTTL: t.HardTTL, AutoPause: t.AutoPause, FinalSnapshot: t.FinalSnapshot, Randomness: req.Randomness,
+	}
+	if len(req.Command) > 0 {
+		s.Command = req.Command
 	}
 	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
 		maps.Copy(s.Env, env)
@@ -49,75 +44,28 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	if s.Services = mergeServices(t.Services, req.Services); len(s.Services) > 0 {
 		s.ServicesRevision = 1
 	}
-	s.Policy, s.Models = t.Policy, t.Models
-	if req.Policy != nil {
-		s.Policy = *req.Policy
-	}
-	if req.Models != nil {
-		s.Models = req.Models
-	}
-	if req.TTL != nil {
-		s.TTL = *req.TTL
-	}
-	if req.HardTTL != nil {
-		s.HardTTL = *req.HardTTL
-	}
-	setRest(&s, req.AutoPause, req.FinalSnapshot)
+	override(&s.Policy, req.Policy)
+	override(&s.TTL, req.TTL)
+	override(&s.HardTTL, req.HardTTL)
+	override(&s.AutoPause, req.AutoPause)
+	override(&s.FinalSnapshot, req.FinalSnapshot)
 	return s
 }
 
-// setRest sets what happens to a sandbox at rest and at its end; nil leaves a value unchanged.
-func setRest(s *caisson.Spec, autoPause *caisson.AutoPause, finalSnapshot *bool) {
-	if autoPause != nil {
-		s.AutoPause = *autoPause
+// override sets *v to *by; nil leaves it unchanged.
+func override[T any](v, by *T) {
+	if by != nil {
+		*v = *by
 	}
-	if finalSnapshot != nil {
-		s.FinalSnapshot = *finalSnapshot
-	}
-}
-
-// firstNonEmpty returns the first of values that is not "", or "".
-func firstNonEmpty(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
-// firstNonEmptyList returns the first of lists that is not empty, or nil.
-func firstNonEmptyList(lists ...[]string) []string {
-	for _, l := range lists {
-		if len(l) > 0 {
-			return l
-		}
-	}
-	return nil
-}
-
-// limits merges resources: the request overrides the template, which overrides the defaults.
-func limits(template, request caisson.Resources) caisson.Resources {
-	return replaceLimits(replaceLimits(caisson.DefaultResources(), template), request)
 }
 
 // replaceLimits returns r with the non-zero fields of over.
 func replaceLimits(r, over caisson.Resources) caisson.Resources {
-	if over.CPUs != 0 {
-		r.CPUs = over.CPUs
-	}
-	if over.Memory != 0 {
-		r.Memory = over.Memory
-	}
-	if over.PIDs != 0 {
-		r.PIDs = over.PIDs
-	}
-	if over.Disk != 0 {
-		r.Disk = over.Disk
-	}
-	if over.OpenFiles != 0 {
-		r.OpenFiles = over.OpenFiles
-	}
+	r.CPUs = cmp.Or(over.CPUs, r.CPUs)
+	r.Memory = cmp.Or(over.Memory, r.Memory)
+	r.PIDs = cmp.Or(over.PIDs, r.PIDs)
+	r.Disk = cmp.Or(over.Disk, r.Disk)
+	r.OpenFiles = cmp.Or(over.OpenFiles, r.OpenFiles)
 	return r
 }
 
@@ -132,12 +80,10 @@ func labels(template, request map[string]string) map[string]string {
 }
 
 // env merges maps to the environment of a process, as sorted KEY=value strings. Later maps override earlier ones.
-func env(maps ...map[string]string) []string {
+func env(vars ...map[string]string) []string {
 	all := map[string]string{}
-	for _, m := range maps {
-		for k, v := range m {
-			all[k] = v
-		}
+	for _, m := range vars {
+		maps.Copy(all, m)
 	}
 	list := make([]string, 0, len(all))
 	for k, v := range all {
@@ -152,7 +98,6 @@ var (
 	idForm         = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 	envForm        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	labelForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 	maxStringBytes = 1 << 20 // limit of the size in bytes of all arguments or variables together
 )
 
@@ -270,22 +215,6 @@ func validateRandomness(r string) error {
 	return caisson.Invalidf("randomness", "%.70q is neither %s nor %s", r, randomnessKernel, randomnessOpenSSL)
 }
 
-// validateLabels returns an Invalid error if there are too many labels, or one has an invalid name or too long a value.
-func validateLabels(field string, labels map[string]string) error {
-	if len(labels) > 64 {
-		return caisson.Invalidf(field, "more than 64 labels")
-	}
-	for k, v := range labels {
-		if !labelForm.MatchString(k) {
-			return caisson.Invalidf(field, "%.70q is not the name of a label", k)
-		}
-		if len(v) > 1024 {
-			return caisson.Invalidf(field+"."+k, "the value is longer than 1024 bytes")
-		}
-	}
-	return nil
-}
-
 // Limits of the resources that can be requested: with less than the minimum nothing can run, and more than the maximum is
 // taken for a typing error.
 const (
@@ -341,16 +270,14 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 
 // validateCreate checks the form of a request: each field, and which fields may be combined.
 func validateCreate(req *caisson.CreateRequest) error {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
-		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
+		validatePath("workdir", req.Workdir), validateUser("user", req.User), caisson.CheckLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
 		validateTimes(req.TTL, req.HardTTL, req.AutoPause), validateRandomness(req.Randomness),
 		validateServices("services", req.Services),
-	} {
-		if err != nil {
-			return err
-		}
+	); err != nil {
+		return err
 	}
 	if req.Snapshot == "" {
 		if req.KeepRandomness {

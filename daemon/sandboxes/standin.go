@@ -54,7 +54,7 @@ func (s *standIn) remove() {
 // acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
 func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
-	sb, end, err := a.activity.use(func() (*caisson.Sandbox, error) { return a.finder.findFor(ctx, ref, caisson.VerbFiles) })
+	sb, end, err := a.activity.use(ctx, a.finder, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
 	}

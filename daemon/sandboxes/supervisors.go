@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -111,14 +112,7 @@ func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, err
 
 // start starts a supervisor, unless there is one.
 func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
-	p, err := execIn(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{"/.caisson/inside", "services"}})
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	defer context.AfterFunc(ctx, func() { p.Close() })() // Closing unblocks the read below.
-	said := readShort(p.Stderr())
-	status, err := p.Wait(ctx)
+	_, said, status, err := runGuestd(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{guestdPath, "services"}})
 	if err == nil && !status.Success() {
 		err = caisson.Errorf(caisson.Unavailable, "the supervisor of the sandbox's services cannot be started: %.200s", safetext.Line(said))
 	}
@@ -167,7 +161,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 	list := make([]caisson.Service, 0, len(sb.Spec.Services))
 	for _, s := range sb.Spec.Services {
 		s.Cwd = workdir(sb, &caisson.ExecRequest{Workdir: s.Cwd, User: s.User})
-		s.User = firstNonEmpty(s.User, sb.Spec.User, "0:0")
+		s.User = cmp.Or(s.User, sb.Spec.User, "0:0")
 		if s.Restart == "" {
 			s.Restart = caisson.RestartAlways
 		}
@@ -213,13 +207,11 @@ const (
 func (f *follower) run(ctx context.Context) {
 	defer f.supervisors.forget(f.id, f.this)
 	done := f.supervisors.runtime.Done(f.id)
-	stop := make(chan struct{})
-	defer close(stop)
 	go func() {
 		select {
 		case <-done:
 			f.this.cancel()
-		case <-stop:
+		case <-ctx.Done(): // at the latest by forget
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,16 +18,15 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog   catalog
-	templates caisson.Table[caisson.Template]
-	accounts  caisson.AccountStore
-	driver    Images
-	images    *ImageService
-	network   network
-	events    caisson.Publisher
-	pools     *pools
-	builder   *builder
-	builds    keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
+	catalog  catalog
+	accounts caisson.AccountStore
+	driver   Images
+	images   *ImageService
+	network  network
+	events   caisson.Publisher
+	pools    *pools
+	builder  *builder
+	builds   keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
 }
 
 var _ caisson.Templates = (*Templates)(nil)
@@ -36,14 +36,14 @@ type catalog struct {
 	templates caisson.Table[caisson.Template]
 }
 
-// get returns a template of the caller's account, or a built-in one.
+// get returns a template of the caller's account, or the built-in one.
 func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if tpl := builtin(name); tpl != nil {
-		return tpl, nil
+	if name == caisson.HostTemplate {
+		return hostTemplate(), nil
 	}
 	tpl, err := c.templates.Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -52,10 +52,10 @@ func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error
 	return tpl, err
 }
 
-// list returns the built-in templates and those in a scope.
+// list returns the built-in template and those in a scope.
 func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
-	own, err := listAll(ctx, c.templates, in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	own, err := caisson.ListAll(ctx, c.templates, in, templateKey)
 	return append(list, own...), err
 }
 
@@ -66,33 +66,16 @@ func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Temp
 
 // ListTemplates implements [caisson.Templates].
 func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return t.catalog.list(ctx, in)
 }
 
-// listAll returns all rows of a table.
-func listAll[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
-	var list []*T
-	f := caisson.Filter{Limit: 1000}
-	for {
-		page, more, err := table.List(ctx, in, f)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, page...)
-		if !more || len(page) == 0 {
-			return list, nil
-		}
-		f.After = key(page[len(page)-1])
-	}
-}
-
 // PutTemplate implements [caisson.Templates].
 func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*caisson.Template, error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +85,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if err := t.network.check(ctx, "", &tpl.Policy, tpl.Models); err != nil {
 		return nil, err
 	}
-	if builtin(tpl.Name) != nil {
+	if tpl.Name == caisson.HostTemplate {
 		return nil, caisson.Errorf(caisson.Denied, "%s is built in; choose another name", tpl.Name)
 	}
 	if ref, err := t.driver.Canonical(tpl.Image); err != nil {
@@ -114,35 +97,20 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	put, err := t.insertOrReplace(ctx, &tpl)
+	stored, err := put(ctx, t.catalog.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
+		next := tpl
+		next.CreatedAt = old.CreatedAt
+		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
+			next.Built = old.Built
+		}
+		*old = next
+		return nil
+	})
 	if err == nil {
 		t.events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
-		t.pools.refill(keyOf(put))
+		t.pools.refill(keyOf(stored))
 	}
-	return put, err
-}
-
-// insertOrReplace inserts a template, or replaces the one with the same name.
-func (t *Templates) insertOrReplace(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
-	table := t.templates
-	for {
-		put, err := table.Update(ctx, caisson.In(tpl.Account), tpl.Name, func(old *caisson.Template) error {
-			next := *tpl
-			next.CreatedAt = old.CreatedAt
-			if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
-				next.Built = old.Built
-			}
-			*old = next
-			return nil
-		})
-		if caisson.KindOf(err) != caisson.NotFound {
-			return put, err
-		}
-		// A concurrent request may have inserted the same template; then that one is replaced.
-		if err = table.Insert(ctx, tpl); caisson.KindOf(err) != caisson.Conflict {
-			return tpl, err
-		}
-	}
+	return stored, err
 }
 
 // sameSteps reports whether two lists of set-up steps have the same commands and files; timeouts are not compared.
@@ -190,31 +158,24 @@ func validateTemplate(t *caisson.Template) error {
 			return err
 		}
 	}
-	if err := validateSeeds(t.Setup); err != nil {
-		return err
-	}
-	for _, err := range []error{
-		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
-		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
+	return cmp.Or(
+		validateSeeds(t.Setup), validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env),
+		validatePath("workdir", t.Workdir), validateUser("user", t.User), caisson.CheckLabels("labels", t.Labels),
+		validateResources("resources", t.Resources), validateTimes(&t.TTL, &t.HardTTL, &t.AutoPause),
 		validateServices("services", t.Services),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	)
 }
 
 // RemoveTemplate implements [caisson.Templates].
 func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
-	in, caller, err := scope(ctx)
+	in, caller, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
-	if builtin(name) != nil {
+	if name == caisson.HostTemplate {
 		return caisson.Errorf(caisson.Denied, "%s is built in", name)
 	}
-	if err := t.templates.Delete(ctx, in, name); err != nil {
+	if err := t.catalog.templates.Delete(ctx, in, name); err != nil {
 		return err
 	}
 	t.events.Publish(ctx, caller.Account, "template.removed", name, nil)
@@ -226,7 +187,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +226,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil, err
 	}
 	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
-	done, err := t.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
+	done, err := t.catalog.templates.Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
 		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) || !maps.Equal(stored.Env, tpl.Env) {
 			return caisson.Errorf(caisson.Conflict, "the template was changed while it was built; build it again")
 		}

@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"strconv"
@@ -47,12 +48,10 @@ func NewTerminals(c *Core, d caisson.Dialer) *Terminals {
 
 // CreateTerminal implements [caisson.Terminals].
 func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.TerminalRequest) (*caisson.Terminal, error) {
-	for _, err := range []error{
+	if err := cmp.Or(
 		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
-	} {
-		if err != nil {
-			return nil, err
-		}
+	); err != nil {
+		return nil, err
 	}
 	if len(req.Command) == 0 {
 		return nil, caisson.Invalidf("command", "say what to run")
@@ -60,7 +59,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	if req.Rows == 0 || req.Cols == 0 {
 		req.Rows, req.Cols = 24, 80
 	}
-	sb, end, err := t.use(ctx, ref)
+	sb, end, err := t.activity.use(ctx, t.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +67,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	command := guestd.TerminalCommand{
 		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols, Keep: req.Keep,
 		Launch: &guestd.Launch{
-			User: firstNonEmpty(req.User, sb.Spec.User), Command: req.Command,
+			User: cmp.Or(req.User, sb.Spec.User), Command: req.Command,
 			Dir: workdir(sb, &caisson.ExecRequest{Workdir: req.Workdir, User: req.User}),
 		},
 	}
@@ -109,7 +108,7 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 	if _, err := caisson.ParseID(caisson.TerminalPrefix, string(id)); err != nil {
 		return nil, err
 	}
-	sb, end, err := t.use(ctx, ref)
+	sb, end, err := t.activity.use(ctx, t.finder, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +118,6 @@ func (t *Terminals) AttachTerminal(ctx context.Context, ref string, id caisson.I
 		return nil, err
 	}
 	return reasonedProcess{p, t.states, sb.ID, end}, nil
-}
-
-// use counts a use of a sandbox until end is called.
-func (t *Terminals) use(ctx context.Context, ref string) (sb *caisson.Sandbox, end func(), err error) {
-	return t.activity.use(func() (*caisson.Sandbox, error) { return t.finder.findFor(ctx, ref, caisson.VerbExec) })
 }
 
 // attach connects to a terminal of a sandbox.

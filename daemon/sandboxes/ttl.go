@@ -14,8 +14,7 @@ func deadline(ttl caisson.Duration) *time.Time {
 	if ttl == 0 {
 		return nil
 	}
-	t := now().Add(time.Duration(ttl))
-	return &t
+	return new(now().Add(time.Duration(ttl)))
 }
 
 // setDeadlines sets the deadlines for TTL and hard TTL, counted from now.

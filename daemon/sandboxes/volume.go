@@ -61,7 +61,7 @@ func (w *workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req 
 		return nil
 	}
 	_ = has(sb) // has cannot fail
-	_, err = w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), has)
+	_, err = w.states.update(ctx, sb.ID, has)
 	return err
 }
 

@@ -16,7 +16,6 @@ type watches struct {
 		WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error)
 	}
 	ends       caisson.EndReporter // nil: the reason is unknown
-	sandboxes  caisson.Table[caisson.Sandbox]
 	states     states
 	locks      *locks
 	processes  *processes
@@ -85,7 +84,7 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	if err != nil || status.Unknown || ctx.Err() != nil {
 		return // The sandbox or its watch has ended.
 	}
-	_, err = w.sandboxes.Update(ctx, caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.states.update(ctx, sb.ID, func(s *caisson.Sandbox) error {
 		s.Exit = &status
 		return nil
 	})

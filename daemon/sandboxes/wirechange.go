@@ -10,12 +10,12 @@ import (
 
 // wireChanges changes what the wires of sandboxes are configured with.
 type wireChanges struct {
-	finder    finder
-	sandboxes caisson.Table[caisson.Sandbox]
-	locks     *locks
-	network   network
-	activity  *activity
-	log       *slog.Logger
+	finder   finder
+	states   states
+	locks    *locks
+	network  network
+	activity *activity
+	log      *slog.Logger
 }
 
 // assign implements [Core.Assign].
@@ -51,7 +51,7 @@ func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*cai
 	defer release()
 	var undo func(*caisson.Sandbox)
 	// The change is stored first: if the daemon stops here, the next one configures the wire from the store.
-	changed, err := w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) (err error) {
+	changed, err := w.states.update(ctx, sb.ID, func(s *caisson.Sandbox) (err error) {
 		undo, err = set(s)
 		return err
 	})
@@ -65,7 +65,7 @@ func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*cai
 	// The wire may be configured either way now. The old fields are restored, so that nothing remains of a change that was
 	// reported as failed: no run is charged for it, and no policy is in force.
 	clean := context.WithoutCancel(ctx)
-	back, uerr := w.sandboxes.Update(clean, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+	back, uerr := w.states.update(clean, sb.ID, func(s *caisson.Sandbox) error {
 		undo(s)
 		return nil
 	})

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path"
@@ -20,12 +21,11 @@ const workspaceTarget = "/workspace"
 
 // workspaces manages the workspaces and volumes of sandboxes.
 type workspaces struct {
-	layers    caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
-	volumes   caisson.VolumeAttachments // nil: no sandbox can have a volume
-	sandboxes caisson.Table[caisson.Sandbox]
-	accounts  caisson.AccountStore
-	states    states
-	dirs      dirs
+	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
+	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
+	accounts caisson.AccountStore
+	states   states
+	dirs     dirs
 }
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
@@ -59,7 +59,7 @@ func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, m
 
 // defaultTarget fills in the mount point of the workspace and checks that no other mount uses it.
 func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
-	req.Target = path.Clean(firstNonEmpty(req.Target, workspaceTarget))
+	req.Target = path.Clean(cmp.Or(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
@@ -97,7 +97,7 @@ func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caiss
 	back.Push(func() error { return w.layers.Detach(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
 	// The workspace is stored now, not with the sandbox's first state, so that Reconcile finds it after a crash.
-	_, err = w.sandboxes.Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.states.update(ctx, sb.ID, func(s *caisson.Sandbox) error {
 		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
 		return nil
 	})
@@ -139,11 +139,7 @@ func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Workspace == "" || w.layers == nil {
 		return nil
 	}
-	err := w.layers.Detach(ctx, sb.Spec.Workspace)
-	if caisson.KindOf(err) == caisson.NotFound {
-		return nil
-	}
-	return err
+	return caisson.IgnoreNotFound(w.layers.Detach(ctx, sb.Spec.Workspace))
 }
 
 // workspaceDir is the directory in a snapshot's directory that contains the changes in the sandbox's workspace.
@@ -219,17 +215,8 @@ func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) e
 		return err
 	}
 	for _, name := range []string{emptyDir, upperDir, workDir} {
-		p := filepath.Join(dir, name)
-		if err := os.Mkdir(p, 0o755); err != nil {
+		if err := makeOwned(filepath.Join(dir, name), int(account.UIDBase)); err != nil {
 			return err
-		}
-		if err := os.Chmod(p, 0o755); err != nil { // regardless of the umask
-			return err
-		}
-		if os.Geteuid() == 0 {
-			if err := os.Chown(p, int(account.UIDBase), int(account.UIDBase)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -272,20 +259,16 @@ func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, re
 		return req, func() {}
 	}
 	r := *req
-	h := &onceHandle{Handle: req.Directory}
+	h := onceHandle{req.Directory, sync.OnceValue(req.Directory.Close)}
 	r.Directory = h
 	return &r, func() { h.Close() }
 }
 
-// onceHandle is a Handle whose Close may be called more than once.
+// onceHandle is a Handle whose Close may be called more than once. Later calls return the result of the first.
 type onceHandle struct {
 	caisson.Handle
-	once sync.Once
-	err  error
+	closed func() error
 }
 
-// Close closes the directory at the first call. Later calls return the result of the first.
-func (h *onceHandle) Close() error {
-	h.once.Do(func() { h.err = h.Handle.Close() })
-	return h.err
-}
+// Close implements [caisson.Handle].
+func (h onceHandle) Close() error { return h.closed() }

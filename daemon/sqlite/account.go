@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -17,8 +18,8 @@ const (
 	lastUID  = 0x6effffff
 )
 
-// maxAccountName is the maximum length of an account's name in bytes.
-const maxAccountName = 32
+// accountName is the form of names of accounts, which are parts of keys and of paths on the host.
+var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // accounts implements [caisson.AccountStore].
 type accounts struct {
@@ -46,8 +47,8 @@ func newAccounts(p *preparer, now func() time.Time) *accounts {
 
 // Ensure implements [caisson.AccountStore].
 func (a *accounts) Ensure(ctx context.Context, name string) (*caisson.Account, error) {
-	if err := checkAccountName(name); err != nil {
-		return nil, err
+	if !accountName.MatchString(name) {
+		return nil, caisson.Invalidf("account", "%.40q is not an account name: lower-case letters, digits and dashes, 1 to 32, starting with a letter", name)
 	}
 	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -104,17 +105,4 @@ func scanAccount(s scanner) (*caisson.Account, error) {
 		return nil, err
 	}
 	return acc, nil
-}
-
-// checkAccountName enforces the rules of [caisson.AccountStore]: names are part of keys and of paths on the host.
-func checkAccountName(name string) error {
-	ok := len(name) >= 1 && len(name) <= maxAccountName && name[0] >= 'a' && name[0] <= 'z'
-	for i := 0; ok && i < len(name); i++ {
-		c := name[i]
-		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-'
-	}
-	if !ok {
-		return caisson.Invalidf("account", "%.40q is not an account name: lower-case letters, digits and dashes, 1 to %d, starting with a letter", name, maxAccountName)
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,7 +118,7 @@ func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	l := b.Limits
 	switch {
-	case columnOf(kind) == "" || name == "":
+	case !slices.Contains([]string{"account", "session", "run", "sandbox"}, kind) || name == "":
 		return caisson.Invalidf("key", "%.80q is not account/NAME, session/ID, run/ID or sandbox/ID", b.Key)
 	case b.Account == "" || !in.Covers(b.Account):
 		return caisson.Errorf(caisson.NotFound, "there is no budget %.80q", b.Key)
@@ -127,15 +128,6 @@ func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 		return caisson.Invalidf("limits", "a limit cannot be negative")
 	}
 	return nil
-}
-
-// columnOf returns the column of the tables call and usage that a kind of budget limits, or "".
-func columnOf(kind string) string {
-	switch kind {
-	case "account", "session", "run", "sandbox":
-		return kind
-	}
-	return ""
 }
 
 // usedQuery sums the amounts of calls. cutQuery sums the additional amounts that budgets count for calls that were cut

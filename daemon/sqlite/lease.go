@@ -118,14 +118,14 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	lease := caisson.Lease{Limits: b.Limits, Until: end, Title: budgetTitle(b)}
 	// A journal has a debt if its calls cost more than it had leased; the debt is already part of used. The new lease is reduced
 	// by the debt, so it may exceed the remaining amount by as much.
-	room := b.Limits.Left(used.Plus(others).Plus(positive(own))).Plus(debt(own))
+	room := b.Limits.Left(used.Plus(others).Plus(own.NonNegative())).Plus(debt(own))
 	if !room.Covers(need) {
-		lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
+		lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(own.NonNegative())), others.Plus(own.NonNegative())
 		return lease, errNotGranted
 	}
-	lease.Granted = minAmounts(want, room)
+	lease.Granted = want.Min(room)
 	own = own.Plus(lease.Granted)
-	lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
+	lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(own.NonNegative())), others.Plus(own.NonNegative())
 	if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
@@ -143,7 +143,7 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 		k, held := periodKey{budget: budget}, caisson.Amount{}
 		err := tx.StmtContext(ctx, l.leases.newest).QueryRowContext(ctx, string(journal), budget).
 			Scan(&k.start, (*int64)(&held.USD), &held.Tokens, &held.Calls)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && !positive(held).Covers(a) {
+		if errors.Is(err, sql.ErrNoRows) || err == nil && !held.NonNegative().Covers(a) {
 			return caisson.Invalidf("amount", "journal %s does not hold that much of %s", journal, budget)
 		}
 		if err != nil {
@@ -184,15 +184,5 @@ func scanAmount(s scanner) (a caisson.Amount, err error) {
 	return a, err
 }
 
-// positive returns a with negative numbers replaced by 0.
-func positive(a caisson.Amount) caisson.Amount {
-	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
-}
-
 // debt returns the negative numbers of a as positive numbers, and 0 for the others.
-func debt(a caisson.Amount) caisson.Amount { return positive(caisson.Amount{}.Minus(a)) }
-
-// minAmounts returns the minimum of each pair of numbers.
-func minAmounts(a, b caisson.Amount) caisson.Amount {
-	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
-}
+func debt(a caisson.Amount) caisson.Amount { return caisson.Amount{}.Minus(a).NonNegative() }

@@ -122,10 +122,14 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 // prepare compiles every fixed statement once, because compiling takes longer than running.
 func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	p := &preparer{ctx: ctx, db: s.db}
-	s.sandboxes = newTable(p, sandboxKind())
-	s.snapshots = newTable(p, snapshotKind())
-	s.templates = newTable(p, templateKind())
-	s.images = newTable(p, imageKind())
+	s.sandboxes = newTable(p, objectKind[caisson.Sandbox]{noun: "sandbox", columns: func(b *caisson.Sandbox) objectColumns {
+		return objectColumns{key: string(b.ID), account: b.Account, name: b.Name, state: string(b.State)}
+	}})
+	s.snapshots = newTable(p, objectKind[caisson.Snapshot]{noun: "snapshot", columns: func(o *caisson.Snapshot) objectColumns {
+		return objectColumns{key: string(o.ID), account: o.Account, name: o.Name}
+	}})
+	s.templates = newTable(p, named("template", func(t *caisson.Template) (account, name string) { return t.Account, t.Name }))
+	s.images = newTable(p, named("image", func(i *caisson.Image) (account, name string) { return i.Account, i.Reference }))
 	s.accounts = newAccounts(p, c.Now)
 	s.tokens = newTokens(p)
 	s.events = newEvents(p, events, c.Log)
@@ -133,13 +137,19 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.credentials = newCredentials(p)
 	s.ledger = newLedger(p, c.Now)
 	s.gatewayRuns = newGatewayRuns(p)
-	s.agents = newTable(p, agentKind())
-	s.volumes = newTable(p, volumeKind())
-	s.routes = newTable(p, routeKind())
+	s.agents = newTable(p, named("agent", func(a *caisson.Agent) (account, name string) { return a.Account, a.ID }))
+	s.volumes = newTable(p, objectKind[caisson.Volume]{noun: "volume", columns: func(v *caisson.Volume) objectColumns {
+		return objectColumns{key: string(v.ID), account: v.Account, name: v.Name}
+	}})
+	s.routes = newTable(p, objectKind[caisson.Route]{noun: "route", columns: func(r *caisson.Route) objectColumns {
+		return objectColumns{key: string(r.ID), account: r.Account, name: r.Name}
+	}})
 	s.runs = newRuns(p, c.Now)
-	s.sessions = newTable(p, sessionKind())
+	s.sessions = newTable(p, objectKind[caisson.Session]{noun: "session", columns: func(o *caisson.Session) objectColumns {
+		return objectColumns{key: string(o.ID), account: o.Account, name: caisson.SessionName(o.Agent, o.User, o.Key)}
+	}})
 	s.workspaces = newWorkspaces(p)
-	s.repos = newTable(p, repoKind())
+	s.repos = newTable(p, named("repo", func(r *caisson.Repo) (account, name string) { return r.Account, r.Name }))
 	s.deliveries = newDeliveries(p)
 	return s.db.explain(p.err)
 }

@@ -160,9 +160,6 @@ func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool
 
 // gapAt returns the gap that a statement finds, and reports whether there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
-	all, err := readRows(scanGap)(tx.StmtContext(ctx, stmt).QueryContext(ctx, seq))
-	if err != nil || len(all) == 0 {
-		return gap{}, false, err
-	}
-	return all[0], true, nil
+	g, err = scanGap(tx.StmtContext(ctx, stmt).QueryRowContext(ctx, seq))
+	return g, err == nil, noRows(err)
 }

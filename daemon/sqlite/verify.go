@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/caisson-dev/caisson"
@@ -175,10 +174,7 @@ const selectHead = `SELECT seq, hash, flaw, mac FROM event_head`
 // scanHead reads the result of selectHead; found is false if there is no row.
 func scanHead(row scanner) (h head, found bool, err error) {
 	err = row.Scan(&h.seq, &h.hash, &h.flaw, &h.mac)
-	if errors.Is(err, sql.ErrNoRows) {
-		return head{}, false, nil
-	}
-	return h, err == nil, err
+	return h, err == nil, noRows(err)
 }
 
 // scanGap reads the columns first, last, hash and mac of a gap.

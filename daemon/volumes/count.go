@@ -97,14 +97,14 @@ func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: topDir}
 	soon, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
-	err := c.each(ctx, func(v *caisson.Volume) error {
+	list, err := c.all(ctx)
+	for _, v := range list {
 		if soon.Err() == nil {
 			v = c.recount(soon, v)
 		}
 		u.Count++
 		u.Size += v.Bytes
-		return nil
-	})
+	}
 	return u, err
 }
 

@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"context"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -50,21 +49,12 @@ func (c *Core) makeDir(id caisson.ID, base uint32) error {
 
 // openData opens the data directory of a volume, which guests see. flags are added to those of openat, such as O_PATH.
 func (c *Core) openData(id caisson.ID, flags int) (*os.File, error) {
-	own, err := openAt(c.top, string(id), unix.O_PATH)
+	own, err := guesttree.OpenAt(c.top, string(id), unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
 	defer own.Close()
-	return openAt(own, dataDir, flags)
-}
-
-// openAt opens the directory name in dir. It does not follow a symlink.
-func openAt(dir *os.File, name string, flags int) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "openat", Path: name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return guesttree.OpenAt(own, dataDir, flags)
 }
 
 // removeDir removes the directory name, which belongs to no volume or to a removed one, with all its files.

@@ -16,7 +16,11 @@ import (
 // package and are kept as well, such as a directory that an administrator has moved aside.
 func (c *Core) Reconcile(ctx context.Context) error {
 	known := map[string]bool{}
-	err := c.each(ctx, func(v *caisson.Volume) error {
+	list, err := c.all(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range list {
 		known[string(v.ID)] = true
 		data, err := c.openData(v.ID, 0)
 		switch {
@@ -27,10 +31,9 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		default:
 			return err
 		}
-		return c.detachStale(ctx, v)
-	})
-	if err != nil {
-		return err
+		if err := c.detachStale(ctx, v); err != nil {
+			return err
+		}
 	}
 	entries, err := os.ReadDir(c.top.Name())
 	if err != nil {
@@ -61,7 +64,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if err == nil && sb.Spec.Volume != nil && sb.Spec.Volume.ID == v.ID {
 		return nil
 	}
-	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := caisson.IgnoreNotFound(err); err != nil {
 		return err
 	}
 	if c.HasProcesses != nil {
@@ -103,22 +106,7 @@ func (c *Core) sweep(ctx context.Context, names []string) {
 	}
 }
 
-// each calls do for every volume until a call returns an error.
-func (c *Core) each(ctx context.Context, do func(*caisson.Volume) error) error {
-	f := caisson.Filter{Limit: 1000}
-	for {
-		page, more, err := c.Store.Volumes().List(ctx, caisson.AllAccounts(), f)
-		if err != nil {
-			return err
-		}
-		for _, v := range page {
-			f.After = v.ID
-			if err := do(v); err != nil {
-				return err
-			}
-		}
-		if !more {
-			return nil
-		}
-	}
+// all returns the volumes of all accounts.
+func (c *Core) all(ctx context.Context) ([]*caisson.Volume, error) {
+	return caisson.ListAll(ctx, c.Store.Volumes(), caisson.AllAccounts(), func(v *caisson.Volume) caisson.ID { return v.ID })
 }

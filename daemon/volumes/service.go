@@ -3,7 +3,6 @@ package volumes
 import (
 	"context"
 	"errors"
-	"regexp"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -17,19 +16,13 @@ var _ caisson.Volumes = (*Service)(nil)
 // maxVolumes bounds the volumes of an account. A request for a sandbox creates a volume by naming it.
 const maxVolumes = 1000
 
-// scope returns the scope and the identity of the caller in ctx.
-func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
-	caller, err := caisson.CallerOf(ctx)
-	return caisson.In(caller.Account), caller, err
-}
-
 // CreateVolume implements [caisson.Volumes].
 func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	_, caller, err := scope(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(caisson.CheckVolumeName("name", req.Name), checkLabels(req.Labels)); err != nil {
+	if err := errors.Join(caisson.CheckVolumeName("name", req.Name), caisson.CheckLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
 	return s.c.create(ctx, caller.Account, req)
@@ -74,7 +67,7 @@ func (c *Core) create(ctx context.Context, account string, req caisson.VolumeReq
 
 // GetVolume implements [caisson.Volumes].
 func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +80,7 @@ func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, e
 
 // ListVolumes implements [caisson.Volumes].
 func (s *Service) ListVolumes(ctx context.Context, f caisson.Filter) ([]*caisson.Volume, bool, error) {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -100,7 +93,7 @@ const removeWait = 2 * time.Second
 // RemoveVolume implements [caisson.Volumes]. Its files may be removed later, in the background; no sandbox can access them any
 // more.
 func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
-	in, _, err := scope(ctx)
+	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,22 +142,4 @@ func (c *Core) deleteRecord(ctx context.Context, in caisson.Scope, id caisson.ID
 		return caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove the sandbox first (caisson sandbox rm %s)", v.Sandbox, v.Name, v.Sandbox)
 	}
 	return c.Store.Volumes().Delete(ctx, in, string(id))
-}
-
-var labelPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
-
-// checkLabels applies the same rules as for the labels of sandboxes.
-func checkLabels(labels map[string]string) error {
-	if len(labels) > 64 {
-		return caisson.Invalidf("labels", "more than 64 labels")
-	}
-	for k, v := range labels {
-		if !labelPattern.MatchString(k) {
-			return caisson.Invalidf("labels", "%.70q is not the name of a label", k)
-		}
-		if len(v) > 1024 {
-			return caisson.Invalidf("labels."+k, "the value is longer than 1024 bytes")
-		}
-	}
-	return nil
 }

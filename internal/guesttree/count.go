@@ -82,7 +82,7 @@ func (c *Tally) addEntry(ctx context.Context, dir *os.File, name string, depth i
 	if !isDir {
 		return nil
 	}
-	sub, err := openAt(dir, name)
+	sub, err := OpenAt(dir, name, unix.O_RDONLY)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return nil // The entry was replaced meanwhile.

@@ -36,7 +36,7 @@ func Remove(ctx context.Context, path string) error {
 
 // RemoveAt is Remove for a name in a directory.
 func RemoveAt(ctx context.Context, dir *os.File, name string) error {
-	top, err := openAt(dir, name)
+	top, err := OpenAt(dir, name, unix.O_RDONLY)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -70,7 +70,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	dir, err := openAt(r.top, name)
+	dir, err := OpenAt(r.top, name, unix.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -140,9 +140,9 @@ func unlink(dir *os.File, name string, flags int) error {
 	return nil
 }
 
-// openAt opens the directory name in dir. It does not follow a symlink.
-func openAt(dir *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// OpenAt opens the directory name in dir. It does not follow a symlink. flags are added to those of openat, such as O_PATH.
+func OpenAt(dir *os.File, name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "openat", Path: name, Err: err}
 	}
