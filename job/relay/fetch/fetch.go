@@ -75,11 +75,7 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	if err := r.updateRefs(ctx, changed, gone); err != nil {
 		return nil, err
 	}
-	head := l.Head
-	if head == "" {
-		head = "refs/heads/main"
-	}
-	if err := r.SetHead(head); err != nil {
+	if err := r.SetHead(cmp.Or(l.Head, "refs/heads/main")); err != nil {
 		return nil, err
 	}
 	r.optimize(ctx, len(changed))

@@ -115,7 +115,7 @@ func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, 
 	}
 	defer os.Remove(spool.Name())
 	defer spool.Close()
-	in := &cappedReader{r: body, left: maxPack, limit: maxPack}
+	in := git.LimitReader(body, maxPack, Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(maxPack)))
 	count, err := scanPack(io.TeeReader(in, spool), l)
 	if err != nil {
 		return err
@@ -187,26 +187,6 @@ func (q *Quarantine) Migrate() error {
 		}
 	}
 	return nil
-}
-
-// A cappedReader returns an error if there is more data than the limit.
-type cappedReader struct {
-	r           io.Reader
-	left, limit int64
-}
-
-func (c *cappedReader) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		var one [1]byte
-		n, err := c.r.Read(one[:])
-		if n > 0 {
-			return 0, Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(c.limit))
-		}
-		return 0, err
-	}
-	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
-	c.left -= int64(n)
-	return n, err
 }
 
 // ZeroID returns the all-zero object name, which stands for no object. idSize is the length of an object name in bytes.

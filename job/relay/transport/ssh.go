@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -115,11 +116,7 @@ func (s *sshLink) close() {
 }
 
 func (s *sshLink) address() string {
-	port := s.remote.Port
-	if port == "" {
-		port = "22"
-	}
-	return net.JoinHostPort(s.remote.Host, port)
+	return net.JoinHostPort(s.remote.Host, cmp.Or(s.remote.Port, "22"))
 }
 
 // path returns the repository's path for the server's program: relative to a home directory ("~"), or absolute.
