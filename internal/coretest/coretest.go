@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -82,9 +83,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	w := &World{dir: dir, images: newImages(filepath.Join(dir, "test-images")), wires: newWires(), live: &counter{}}
 	w.agents = &agents{w: w, turns: map[string]*turn{}}
 	programs := guest.Programs()
-	for name, p := range w.programs() {
-		programs[name] = p
-	}
+	maps.Copy(programs, w.programs())
 	if w.Runtime, err = fake.New(fake.Config{Dir: filepath.Join(dir, "test-runtime"), Programs: programs}); err != nil {
 		return nil, err
 	}
