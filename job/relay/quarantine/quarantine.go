@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
@@ -133,7 +134,7 @@ func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, 
 func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) error {
 	cmd := q.Repo.Git(ctx, "index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
 		"--max-input-size="+strconv.FormatInt(maxPack, 10))
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pack, io.Discard, said
 	err := cmd.Run()
 	if err == nil || ctx.Err() != nil {

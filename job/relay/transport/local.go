@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
@@ -31,7 +32,7 @@ func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, 
 	cmd := git.Repo{Dir: dir, Env: []string{"GIT_PROTOCOL=" + protocol}}.Git(ctx, args...)
 	// Without GIT_DIR, git detects whether there is a work tree.
 	cmd.Env = slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_DIR=") })
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	sent := &writeDetector{w: out}
 	cmd.Stdout, cmd.Stderr = sent, said
 	// cmd.Stdin is not used: when the program refuses the request, it exits before its input ends.

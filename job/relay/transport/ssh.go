@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
@@ -181,7 +182,7 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	if err != nil {
 		return err
 	}
-	said := &prefixBuffer{}
+	said := &excerpt.Head{Limit: maxErrorText}
 	out := &writeDetector{w: st.out}
 	session.Stdout, session.Stderr = out, said
 	if err := session.Start(st.service + " " + quote(s.path())); err != nil {
@@ -215,23 +216,4 @@ type writeDetector struct {
 func (n *writeDetector) Write(p []byte) (int, error) {
 	n.wrote = n.wrote || len(p) > 0
 	return n.w.Write(p)
-}
-
-// prefixBuffer stores the first maxErrorText bytes written to it.
-type prefixBuffer struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (h *prefixBuffer) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = append(h.buf, p[:min(len(p), maxErrorText-len(h.buf))]...)
-	return len(p), nil
-}
-
-func (h *prefixBuffer) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return string(h.buf)
 }
