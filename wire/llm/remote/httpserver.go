@@ -18,7 +18,7 @@ const (
 	headerTimeout     = 10 * time.Second
 	serverIdleTimeout = 2 * time.Minute
 	maxConns          = 2048 // concurrent connections of all sources; each takes at most about 350 KiB
-	maxSourceConns    = 256  // concurrent connections of one source; see [connlimit.SourceOf]
+	maxSourceConns    = 256  // concurrent connections of one source; see [reach.Source]
 	writeTimeout      = time.Minute
 	maxStreams        = 128 // concurrent requests of one connection of HTTP/2
 	maxFrame          = 16 << 10
