@@ -15,7 +15,8 @@ import (
 // Memory is bounded for any input. Copy returns Invalid if r does not have the form; other errors are those of r or w.
 func Copy(w io.Writer, r io.Reader, base string) error {
 	out, check := tar.NewWriter(w), orderChecker{base: base}
-	err := copyEntries(out, r, (*tar.Reader).Next, func(name string, dir bool) (bool, error) { return true, check.checkNext(name, dir) })
+	keep := func(name string, dir bool) (bool, error) { return true, check.checkNext(name, dir) }
+	err := copyEntries(out, r, (*tar.Reader).Next, keep)
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,8 @@ func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, 
 	}
 	defer os.Remove(spool.Name())
 	defer spool.Close()
-	in := git.LimitReader(body, maxPack, Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(maxPack)))
+	tooLarge := Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(maxPack))
+	in := git.LimitReader(body, maxPack, tooLarge)
 	count, err := scanPack(io.TeeReader(in, spool), l)
 	if err != nil {
 		return err
