@@ -20,9 +20,17 @@ import (
 // agents has the benchmarks of runs of agents. Runs are measured from the request to the event done.
 type agents struct{ *suite }
 
-// agentsBenchmark converts a benchmark of agents to one of suite.
-func agentsBenchmark(f func(agents, context.Context) error) func(*suite, context.Context) error {
-	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
+// agentsBenchmark converts a benchmark of agents to one of suite. It runs on the stage that ensure returns.
+func agentsBenchmark(
+	ensure func(agents, context.Context) (*agentStage, error), f func(agents, context.Context, *agentStage) error,
+) func(*suite, context.Context) error {
+	return func(s *suite, ctx context.Context) error {
+		t, err := ensure(agents{s}, ctx)
+		if err != nil {
+			return err
+		}
+		return f(agents{s}, ctx, t)
+	}
 }
 
 // A measuredRun is one measured run.
@@ -62,6 +70,15 @@ func (t *agentStage) run(ctx context.Context, req caisson.RunRequest) (*measured
 		return nil, fmt.Errorf("run %s of %s %s: %w%s", run.ID, run.Agent, run.State, run.Result.Error, t.stderrTail(ctx, run.ID))
 	}
 	return &measuredRun{milliseconds(end), run}, nil
+}
+
+// runAndRemove is run, and waits until the run's sandbox has been removed.
+func (t *agentStage) runAndRemove(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
+	tr, err := t.run(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return tr, t.waitRemoved(ctx, tr)
 }
 
 // stderrTail returns the end of the standard error of a failed run's agent.
@@ -155,11 +172,7 @@ func (s agents) addRun(r Row, all trials) {
 const shellAnswer = "done"
 
 // shell compares a run that does almost nothing with the sandbox and the process that the run consists of.
-func (s agents) shell(ctx context.Context) error {
-	t, err := s.ensureStage(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) shell(ctx context.Context, t *agentStage) error {
 	var ours trials
 	var id string
 	bare := side{
@@ -173,11 +186,7 @@ func (s agents) shell(ctx context.Context) error {
 	}
 	all, err := interleave(ctx, s.N,
 		ours.record(func(ctx context.Context) (*measuredRun, error) {
-			tr, err := t.run(ctx, caisson.RunRequest{Agent: "shell", Prompt: "echo " + shellAnswer})
-			if err != nil {
-				return nil, err
-			}
-			return tr, t.waitRemoved(ctx, tr)
+			return t.runAndRemove(ctx, caisson.RunRequest{Agent: "shell", Prompt: "echo " + shellAnswer})
 		}, checkAnswer(shellAnswer)),
 		bare.measure(),
 	)
@@ -190,11 +199,7 @@ func (s agents) shell(ctx context.Context) error {
 
 // caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same
 // repository.
-func (s agents) caisson(ctx context.Context) error {
-	t, err := s.ensureStage(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) caisson(ctx context.Context, t *agentStage) error {
 	var ours trials
 	native := filepath.Join(s.Dir, "native")
 	host := side{
@@ -216,11 +221,9 @@ func (s agents) caisson(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			tr, err := t.run(ctx, caisson.RunRequest{Agent: "caisson", Model: sampleModel, Prompt: sample.Prompt, Source: dir, Directory: f})
-			if err != nil {
-				return nil, err
-			}
-			return tr, t.waitRemoved(ctx, tr)
+			return t.runAndRemove(ctx, caisson.RunRequest{
+				Agent: "caisson", Model: sampleModel, Prompt: sample.Prompt, Source: dir, Directory: f,
+			})
 		}, checkAnswer(sample.Answer)),
 		host.measure(),
 	)

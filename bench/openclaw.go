@@ -146,12 +146,13 @@ const openclawOnHost = "openclaw agent --local on the host"
 // measureTalk returns a measure of runs of an agent with talkPrompt.
 func (t *agentStage) measureTalk(all *trials, agent string, warm bool) measure {
 	return all.record(func(ctx context.Context) (*measuredRun, error) {
-		tr, err := t.run(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
-		if err != nil {
-			return nil, err
-		}
-		return tr, t.waitRemoved(ctx, tr)
-	}, func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) })
+		return t.runAndRemove(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
+	}, checkTalk(warm))
+}
+
+// checkTalk checks the answer of a run with talkPrompt, and whether it started from the warm snapshot, as expected.
+func checkTalk(warm bool) func(*caisson.Run) error {
+	return func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) }
 }
 
 // checkWarm checks whether a run started from the warm snapshot, as expected.
@@ -163,11 +164,7 @@ func checkWarm(r *caisson.Run, warm bool) error {
 }
 
 // openclawWarm compares runs of OpenClaw from its warm snapshot with OpenClaw's own command line on the host.
-func (s agents) openclawWarm(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawWarm(ctx context.Context, t *agentStage) error {
 	var ours trials
 	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), side{do: t.claw.turn}.measure())
 	if err != nil {
@@ -178,11 +175,7 @@ func (s agents) openclawWarm(ctx context.Context) error {
 }
 
 // openclawCold is openclawWarm without a snapshot: each run starts OpenClaw's gateway.
-func (s agents) openclawCold(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawCold(ctx context.Context, t *agentStage) error {
 	var ours trials
 	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), side{do: t.claw.turn}.measure())
 	if err != nil {
@@ -193,11 +186,7 @@ func (s agents) openclawCold(ctx context.Context) error {
 }
 
 // openclawTen measures the time until ten concurrently started runs have ended, and the duration of the slowest one.
-func (s agents) openclawTen(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawTen(ctx context.Context, t *agentStage) error {
 	var slowest samples
 	all, err := interleave(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
 		var runs [concurrency]*measuredRun
@@ -212,7 +201,7 @@ func (s agents) openclawTen(ctx context.Context) error {
 		}
 		worst := 0.0
 		for _, tr := range runs {
-			if err := errors.Join(checkAnswer(talkAnswer)(tr.run), checkWarm(tr.run, true)); err != nil {
+			if err := checkTalk(true)(tr.run); err != nil {
 				return nil, err
 			}
 			worst = max(worst, tr.ms)
@@ -229,11 +218,7 @@ func (s agents) openclawTen(ctx context.Context) error {
 }
 
 // openclawSnapshot reports the size of the warm snapshot on disk.
-func (s agents) openclawSnapshot(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawSnapshot(ctx context.Context, t *agentStage) error {
 	s.add(newRow("agent.openclaw.snapshot", "MB", samples{float64(t.claw.size) / 1e6}, "", nil))
 	return nil
 }

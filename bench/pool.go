@@ -51,11 +51,7 @@ func (t *agentStage) withPool(ctx context.Context, n int, f func() error) error 
 }
 
 // openclawPool is openclawWarm with a fork that was made in advance for each run, and measures how long another one takes.
-func (s agents) openclawPool(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawPool(ctx context.Context, t *agentStage) error {
 	var ours trials
 	var refill samples
 	run := t.measureTalk(&ours, openclawAgent, true)
@@ -86,11 +82,7 @@ func (s agents) openclawPool(ctx context.Context) error {
 const poolDemand = 3
 
 // openclawPoolShort measures concurrent runs when the pool has one fork: the fastest and the slowest of them.
-func (s agents) openclawPoolShort(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawPoolShort(ctx context.Context, t *agentStage) error {
 	var slowest samples
 	return t.withPool(ctx, 1, func() error {
 		all, err := interleave(ctx, max(s.N/4, 1), func(ctx context.Context) (samples, error) {
@@ -122,11 +114,7 @@ func (s agents) openclawPoolShort(ctx context.Context) error {
 }
 
 // openclawDirectory is openclawWarm with a directory of the host, which a fork gets only when it is made.
-func (s agents) openclawDirectory(ctx context.Context) error {
-	t, err := s.ensureOpenclaw(ctx)
-	if err != nil {
-		return err
-	}
+func (s agents) openclawDirectory(ctx context.Context, t *agentStage) error {
 	dir := filepath.Join(s.Dir, "claw-directory")
 	if err := sample.Write(dir); err != nil {
 		return err
@@ -137,12 +125,10 @@ func (s agents) openclawDirectory(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		tr, err := t.run(ctx, caisson.RunRequest{Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt, Source: dir, Directory: f})
-		if err != nil {
-			return nil, err
-		}
-		return tr, t.waitRemoved(ctx, tr)
-	}, func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, true)) })
+		return t.runAndRemove(ctx, caisson.RunRequest{
+			Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt, Source: dir, Directory: f,
+		})
+	}, checkTalk(true))
 	all, err := interleave(ctx, max(s.N/4, 1), run, side{do: t.claw.turn}.measure())
 	if err != nil {
 		return err

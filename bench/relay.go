@@ -42,10 +42,7 @@ func makeRepo(ctx context.Context, work, bare string) error {
 			return err
 		}
 	}
-	if err := git(ctx, bare, "-c", "pack.compression=0", "-c", "pack.window=0", "repack", "-a", "-d", "-q"); err != nil {
-		return err
-	}
-	return nil
+	return git(ctx, bare, "-c", "pack.compression=0", "-c", "pack.window=0", "repack", "-a", "-d", "-q")
 }
 
 // relayClone compares clones of 256 MiB in a sandbox, from the relay's copy of the repository, with git's clones on the

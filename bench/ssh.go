@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 const (
@@ -74,8 +76,8 @@ func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measu
 		if connect != nil {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 		}
-		var output limitedOutput
-		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &output, &output, 5*time.Second
+		output := &excerpt.Head{Limit: 4 << 10}
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, 5*time.Second
 		if err := cmd.Start(); err != nil {
 			return nil, err
 		}
@@ -94,15 +96,6 @@ func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measu
 		}
 		return samples{scpSize / 1e6 / time.Since(begin).Seconds()}, nil
 	}
-}
-
-// limitedOutput keeps the first bytes of an output.
-type limitedOutput []byte
-
-// Write implements [io.Writer].
-func (o *limitedOutput) Write(b []byte) (int, error) {
-	*o = append(*o, b[:min(len(b), 4096-len(*o))]...)
-	return len(b), nil
 }
 
 // An sshd is OpenSSH's server in the foreground.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,7 +80,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 		return err
 	}
 	defer feed.Close()
-	output := &prefixBuffer{}
+	output := &excerpt.Head{Limit: 4 << 10}
 	cmd := m.command(ctx, output, remote, remoteFeed)
 	err = cmd.Start()
 	remote.Close()
@@ -102,7 +103,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 }
 
 // command returns the command of the wire process, which inherits only one end of the control connection and of the feed.
-func (m *Manager) command(ctx context.Context, output *prefixBuffer, remotes ...*os.File) *exec.Cmd {
+func (m *Manager) command(ctx context.Context, output *excerpt.Head, remotes ...*os.File) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, m.cfg.Exe)
 	cmd.Args = []string{processName, strconv.FormatUint(uint64(m.cfg.UID), 10)}
 	cmd.Env = []string{}
@@ -256,18 +257,6 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	}
 	return c.(*net.UnixConn), remote, nil
 }
-
-// A prefixBuffer keeps the first 4 KB written to it: for a Go program that crashes, these have the reason and the goroutine at
-// fault.
-type prefixBuffer struct{ buf []byte }
-
-func (h *prefixBuffer) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	h.buf = append(h.buf, p[:min(len(p), most-len(h.buf))]...)
-	return len(p), nil
-}
-
-func (h *prefixBuffer) String() string { return string(h.buf) }
 
 // sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"io"
+	"os"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
@@ -15,7 +15,7 @@ type imageDriver struct{ *image.Driver }
 var _ sandboxes.Images = imageDriver{}
 
 // Freeze implements [sandboxes.Images].
-func (d imageDriver) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
+func (d imageDriver) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	l, err := d.Layer(ctx, account, archive)
 	return l.Digest, l.Path, err
 }

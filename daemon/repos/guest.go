@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/tail"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 // collectTime is the timeout of a collection.
@@ -76,8 +76,8 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	}
 	defer p.Close()
 	out, errs, written := make(chan string, 1), make(chan string, 1), make(chan error, 1)
-	go func() { out <- tail.Read(p.Stdout(), maxOutput) }()
-	go func() { errs <- tail.Read(p.Stderr(), maxOutput) }()
+	go func() { out <- excerpt.ReadTail(p.Stdout(), maxOutput) }()
+	go func() { errs <- excerpt.ReadTail(p.Stderr(), maxOutput) }()
 	go func() { written <- writeInput(p.Stdin(), input) }()
 	status, err := p.Wait(ctx)
 	p.Close() // its children may still have its streams open

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
-	"github.com/caisson-dev/caisson/internal/tail"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 // guestExec executes programs in sandboxes.
@@ -48,7 +48,7 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 		}
 	}()
 	stderr := make(chan string, 1)
-	go func() { stderr <- tail.Read(p.Stderr(), maxShownOutput) }()
+	go func() { stderr <- excerpt.ReadTail(p.Stderr(), maxShownOutput) }()
 	// On cancellation, the driver is signalled to stop, for which it gives the agent the grace period; if it does not
 	// exit, closing the exec session kills it.
 	ended := make(chan struct{})
@@ -137,8 +137,8 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 	}
 	defer p.Close()
 	out := make(chan string, 2)
-	go func() { out <- tail.Read(p.Stdout(), maxShownOutput) }()
-	go func() { out <- tail.Read(p.Stderr(), maxShownOutput) }()
+	go func() { out <- excerpt.ReadTail(p.Stdout(), maxShownOutput) }()
+	go func() { out <- excerpt.ReadTail(p.Stderr(), maxShownOutput) }()
 	status, err := p.Wait(ctx)
 	if err != nil || status.Success() {
 		return err

@@ -11,8 +11,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/internal/tail"
 )
 
 // services starts the services of agents in their sandboxes.
@@ -131,7 +131,7 @@ func (s *services) output(ctx context.Context, box caisson.ID) string {
 		return ""
 	}
 	defer r.Close()
-	return tail.Read(r, task.MaxData)
+	return excerpt.ReadTail(r, task.MaxData)
 }
 
 // usable returns the models that an agent may use for the caller's account.

@@ -31,7 +31,7 @@ type builder struct {
 	clients   *fileClients
 	dirs      dirs
 	images    interface {
-		Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
+		Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	}
 	runtime interface {
 		fileSaver

@@ -23,7 +23,6 @@ package sandboxes
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -41,7 +40,7 @@ type Images interface {
 	// Host returns the image of the host's own programs.
 	Host(ctx context.Context) (*caisson.Image, error)
 	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
-	Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
+	Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	// Hold protects layers from being pruned until release is called.
 	Hold() (release func())
 	// Prune removes the layers for whose directory inUse returns false, and returns the freed space in bytes.

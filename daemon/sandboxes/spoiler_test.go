@@ -2,7 +2,6 @@ package sandboxes_test
 
 import (
 	"context"
-	"io"
 	"os"
 	"strings"
 
@@ -274,7 +273,7 @@ func (i stepImages) Pull(ctx context.Context, req caisson.PullRequest, account s
 	return taking(ctx, i.s, "pull image", func() (*caisson.Image, error) { return i.Driver.Pull(ctx, req, account, progress) })
 }
 
-func (i stepImages) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
+func (i stepImages) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	err = i.s.take(ctx, "freeze image", func() error {
 		digest, dir, err = i.Driver.Freeze(ctx, account, archive)
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/durable"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
@@ -169,7 +170,10 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	if err != nil {
 		return err
 	}
-	out := &outputTail{kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }} // it may have exited
+	out := &outputTail{
+		kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }, // it may have exited
+		kept: excerpt.Tail{Limit: tailBytes},
+	}
 	whole := out.drain(p.Stdout(), p.Stderr())
 	status, err := p.Wait(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

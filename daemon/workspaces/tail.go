@@ -1,12 +1,13 @@
 package workspaces
 
 import (
-	"bytes"
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -20,28 +21,18 @@ const (
 
 // An outputTail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
 type outputTail struct {
-	kill func() // kills the command; called once
-
-	mu    sync.Mutex
-	buf   []byte // the last tailBytes bytes; guarded by mu
-	total int64  // bytes written; guarded by mu
+	kill  func() // kills the command; called once
+	kept  excerpt.Tail
+	total atomic.Int64 // bytes written
 }
 
 // Write implements [io.Writer].
 func (t *outputTail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	before := t.total
-	t.total += int64(len(p))
-	over := before <= maxOutput && t.total > maxOutput
-	t.buf = append(t.buf, p[max(0, len(p)-tailBytes):]...)
-	if n := len(t.buf) - tailBytes; n > 0 {
-		t.buf = append(t.buf[:0], t.buf[n:]...)
-	}
-	t.mu.Unlock()
-	if over {
+	n := int64(len(p))
+	if total := t.total.Add(n); total > maxOutput && total-n <= maxOutput {
 		t.kill()
 	}
-	return len(p), nil
+	return t.kept.Write(p)
 }
 
 // drain reads from all of these until they end, and then closes whole.
@@ -56,17 +47,11 @@ func (t *outputTail) drain(from ...io.Reader) (whole <-chan struct{}) {
 }
 
 // exceeded reports whether the command has written more than maxOutput.
-func (t *outputTail) exceeded() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.total > maxOutput
-}
+func (t *outputTail) exceeded() bool { return t.total.Load() > maxOutput }
 
 // last returns the end of the output on one line, as a suffix for messages.
 func (t *outputTail) last() string {
-	t.mu.Lock()
-	text := string(bytes.ToValidUTF8(t.buf, []byte("\ufffd")))
-	t.mu.Unlock()
+	text := strings.ToValidUTF8(t.kept.String(), "\ufffd")
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
 		if line = strings.TrimSpace(line); line != "" {

@@ -1,7 +1,6 @@
 package drive
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 const (
@@ -172,7 +172,7 @@ func (p *Program) Exit() *caisson.ExitStatus {
 // started are killed.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
 	var readers sync.WaitGroup
-	var last tailBuffer
+	last := excerpt.Tail{Limit: 4 << 10}
 	readers.Go(func() { read(&pipeReader{f: p.stdout, p: p}) })
 	readers.Go(func() {
 		_, _ = io.Copy(io.MultiWriter(logWriter{out, caisson.LogStderr}, &last), &pipeReader{f: p.stderr, p: p})
@@ -201,7 +201,7 @@ func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done
 	now := time.Now().Add(lingerTimeout)
 	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // pipes always support deadlines
 	<-drained
-	return last.String()
+	return lastLines(last.String())
 }
 
 // Stop sends SIGTERM to the program's group. If the program has not exited after grace, it and all processes that it started
@@ -303,20 +303,8 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tailBuffer keeps the last bytes written to it.
-type tailBuffer struct{ end []byte }
-
-// maxTail is the number of bytes that a tailBuffer keeps.
-const maxTail = 4 << 10
-
-func (t *tailBuffer) Write(b []byte) (int, error) {
-	t.end = append(t.end, b[max(0, len(b)-maxTail):]...)
-	t.end = append(t.end[:0], t.end[max(0, len(t.end)-maxTail):]...)
-	return len(b), nil
-}
-
-// String returns the last lines as plain text.
-func (t *tailBuffer) String() string {
-	lines := bytes.Split(bytes.TrimSpace([]byte(plainText(string(t.end)))), []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-8):], []byte("\n")))
+// lastLines returns the last lines of text as plain text.
+func lastLines(text string) string {
+	lines := strings.Split(strings.TrimSpace(plainText(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-8):], "\n")
 }

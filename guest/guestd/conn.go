@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
@@ -24,7 +25,7 @@ type conn struct {
 	free   chan []byte   // buffers for out
 	stop   chan struct{} // closed by close
 	broken chan struct{} // closed when writing has failed
-	stderr headBuffer    // beginning of the process's standard error, for messages
+	stderr excerpt.Head  // beginning of the process's standard error, for messages
 
 	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
 	// killed.
@@ -43,7 +44,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 	}
 	c := &conn{
 		proc: proc, frames: make(chan frame), out: make(chan []byte), free: make(chan []byte, 2),
-		stop: make(chan struct{}), broken: make(chan struct{}),
+		stop: make(chan struct{}), broken: make(chan struct{}), stderr: excerpt.Head{Limit: 512},
 	}
 	for range cap(c.free) {
 		c.free <- nil // allocated on first use
@@ -146,7 +147,7 @@ func (c *conn) closeWithError(cause error) error {
 		return c.closeErr
 	default:
 	}
-	if said := c.stderr.String(); said != "" {
+	if said := printable(c.stderr.String()); said != "" {
 		cause = errors.Join(cause, errors.New(said))
 	}
 	err := caisson.Wrap(cause, caisson.Unavailable, "the helper in the sandbox that serves its files exited or sent a malformed answer; try again")
@@ -312,23 +313,4 @@ func (c *conn) handleRefusal(f *frame) (*result, error) {
 // closeAfter closes c when ctx ends. The returned function cancels that.
 func (c *conn) closeAfter(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { c.close(context.Cause(ctx)) })
-}
-
-// headBuffer keeps the first 512 bytes that are written to it. Safe for concurrent use.
-type headBuffer struct {
-	mu  sync.Mutex
-	buf []byte // guarded by mu
-}
-
-func (e *headBuffer) Write(b []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.buf = append(e.buf, b[:min(len(b), 512-len(e.buf))]...)
-	return len(b), nil
-}
-
-func (e *headBuffer) String() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return printable(string(e.buf))
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // A Listener closes connections above a limit. It does not queue them, because a client that occupies all connections must not
@@ -22,7 +24,7 @@ type Listener struct {
 	byCount []map[netip.Prefix]struct{}
 }
 
-// New returns a listener that accepts the connections of l, at most total, and perSource of each source; see [SourceOf].
+// New returns a listener that accepts the connections of l, at most total, and perSource of each source; see [reach.Source].
 func New(l net.Listener, total, perSource int) *Listener {
 	return &Listener{
 		Listener: l, maxTotal: total, maxPerSource: perSource, sources: map[netip.Prefix][]*conn{},
@@ -45,7 +47,7 @@ func (b *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		accepted := &conn{Conn: c, listener: b, source: SourceOf(c.RemoteAddr().String())}
+		accepted := &conn{Conn: c, listener: b, source: reach.Source(c.RemoteAddr().String())}
 		displaced, ok := b.add(accepted)
 		if displaced != nil {
 			displaced.Conn.Close() // as if the client had closed it; the owner calls Close, too
@@ -123,22 +125,4 @@ func (c *conn) Close() error {
 	defer c.listener.mu.Unlock()
 	c.listener.remove(c)
 	return err
-}
-
-// SourceOf returns the network that is assumed to belong to one client. All addresses that cannot be parsed map to the same
-// network, which is invalid.
-func SourceOf(remoteAddr string) netip.Prefix {
-	ap, err := netip.ParseAddrPort(remoteAddr)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	a, bits := ap.Addr().Unmap().WithZone(""), 32
-	if a.Is6() {
-		bits = 64
-	}
-	p, err := a.Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p
 }

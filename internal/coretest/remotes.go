@@ -94,7 +94,7 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request)
 	}
 	defer c.Close()
 	git := &gitserver.Server{Dir: filepath.Dir(dir)}
-	return serveConn(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+	return transport.Serve(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
 		if strings.Contains(req.URL, "unreachable") {
 			w.Header().Set(remote.LinkKind, string(caisson.Unavailable))
 			w.Header().Set(remote.LinkMessage, "the remote cannot be reached")
@@ -105,37 +105,6 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request)
 		git.ServeHTTP(w, hr)
 	}))
 }
-
-// serveConn serves HTTP/2 on a connection until it is closed.
-func serveConn(ctx context.Context, c net.Conn, h http.Handler) error {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	accept := make(single, 1)
-	accept <- c
-	srv := &http.Server{Handler: h, Protocols: protocols, ConnState: func(_ net.Conn, s http.ConnState) {
-		if s == http.StateClosed {
-			close(accept)
-		}
-	}}
-	defer context.AfterFunc(ctx, func() { srv.Close() })()
-	if err := srv.Serve(accept); !errors.Is(err, net.ErrClosed) && !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return ctx.Err()
-}
-
-// single is a listener that accepts one connection, and is closed together with it.
-type single chan net.Conn
-
-func (l single) Accept() (net.Conn, error) {
-	if c, ok := <-l; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (l single) Close() error   { return nil }
-func (l single) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link"} }
 
 // remote returns the directory of a remote and creates the remote if it does not exist.
 func (r *remotes) remote(of string) (string, error) {

@@ -65,12 +65,7 @@ func cgroups() caisson.Check {
 		b, _ := os.ReadFile(file) // A file that cannot be read lists no controllers.
 		return string(b)
 	})
-	var missing []string
-	for _, c := range requiredControllers {
-		if !slices.Contains(have, c) {
-			missing = append(missing, c)
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(requiredControllers), func(c string) bool { return slices.Contains(have, c) })
 	switch {
 	case version == 0:
 		return failed(name, "mount cgroup2 on /sys/fs/cgroup", "no cgroup hierarchy is mounted")

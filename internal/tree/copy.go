@@ -14,30 +14,11 @@ import (
 //
 // Memory is bounded for any input. Copy returns Invalid if r does not have the form; other errors are those of r or w.
 func Copy(w io.Writer, r io.Reader, base string) error {
-	in, out := tar.NewReader(r), tar.NewWriter(w)
-	check := orderChecker{base: base}
-	buf := make([]byte, chunkSize)
-	for {
-		h, err := in.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return malformed(err)
-		}
-		clean, err := sanitize(h)
-		if err != nil {
-			return err
-		}
-		if err := check.checkNext(strings.TrimSuffix(clean.Name, "/"), clean.Typeflag == tar.TypeDir); err != nil {
-			return err
-		}
-		if err := out.WriteHeader(clean); err != nil {
-			return err
-		}
-		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, buf); err != nil {
-			return malformed(err)
-		}
+	out, check := tar.NewWriter(w), orderChecker{base: base}
+	keep := func(name string, dir bool) (bool, error) { return true, check.checkNext(name, dir) }
+	err := copyEntries(out, r, (*tar.Reader).Next, keep)
+	if err != nil {
+		return err
 	}
 	if check.last == "" {
 		return caisson.Errorf(caisson.Invalid, "the archive is empty")
@@ -55,21 +36,39 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 // Memory is bounded for any input. CopyVisible returns Invalid if r is not such an archive; other errors are those of r
 // or w.
 func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
-	in, out := tar.NewReader(r), tar.NewWriter(w)
-	buf := make([]byte, chunkSize)
+	out := tar.NewWriter(w)
+	if err := copyEntries(out, r, nextEntry, func(name string, _ bool) (bool, error) { return !hides(name), nil }); err != nil {
+		return err
+	}
+	if err := readPadding(r); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// copyEntries copies entries that next takes from the archive r, without what is not passed on, until next returns io.EOF. keep
+// reports whether an entry is copied.
+func copyEntries(
+	out *tar.Writer, r io.Reader, next func(*tar.Reader) (*tar.Header, error), keep func(name string, dir bool) (bool, error),
+) error {
+	in, buf := tar.NewReader(r), make([]byte, chunkSize)
 	for {
-		h, err := nextEntry(in)
+		h, err := next(in)
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
-			return err
+			return malformed(err)
 		}
 		clean, err := sanitize(h)
 		if err != nil {
 			return err
 		}
-		if hides(strings.TrimSuffix(clean.Name, "/")) {
+		kept, err := keep(strings.TrimSuffix(clean.Name, "/"), clean.Typeflag == tar.TypeDir)
+		if err != nil {
+			return err
+		}
+		if !kept {
 			continue
 		}
 		if err := out.WriteHeader(clean); err != nil {
@@ -79,10 +78,6 @@ func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
 			return malformed(err)
 		}
 	}
-	if err := readPadding(r); err != nil {
-		return err
-	}
-	return out.Close()
 }
 
 // nextEntry returns the next entry of an untrusted archive, without a leading "./", or io.EOF.

@@ -11,14 +11,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // maxApp is the maximum size of an App's credential, in bytes.
@@ -44,12 +43,7 @@ func ParseApp(secret caisson.Secret) (App, bool) {
 		PrivateKey     string          `json:"privateKey"`
 		InstallationID json.RawMessage `json:"installationId"`
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if d.Decode(&in) != nil {
-		return App{}, false
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if worker.Unmarshal([]byte(text), &in) != nil {
 		return App{}, false
 	}
 	id, ok := parseID(in.AppID)

@@ -26,27 +26,15 @@ func newGitea(c *client, args jobArgs) *gitea {
 }
 
 type giteaPull struct {
-	Number  int64  `json:"number"`
-	HTMLURL string `json:"html_url"`
-	Title   string `json:"title"`
-	State   string `json:"state"`
-	Merged  bool   `json:"merged"`
-	Draft   bool   `json:"draft"` // missing in old versions
-	Head    gitRef `json:"head"`
-	Base    gitRef `json:"base"`
+	gitPull
+	Title  string `json:"title"`
+	Merged bool   `json:"merged"`
 }
 
-func (p *giteaPull) pull() (*Pull, error) {
-	state := p.State
-	if p.Merged {
-		state = "merged"
-	}
-	if p.Number <= 0 || state == "" {
-		return nil, errInvalidAnswer()
-	}
+func (p giteaPull) pull() (*Pull, error) {
 	title := strings.ToUpper(p.Title)
-	draft := p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]")
-	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: draft, State: state}, nil
+	p.Draft = p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]") // old versions have no field for it
+	return p.convert(p.Merged)
 }
 
 // find requests the pull request between two branches. Gitea may return any pull request between them, including a closed one,
@@ -64,7 +52,7 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	if err != nil {
 		return nil, err
 	}
-	if one.State != "open" || !sameBranches(one.Head, one.Base, p) {
+	if !one.opens(p) {
 		return nil, nil
 	}
 	return one.pull()
@@ -72,43 +60,17 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 
 func (g *gitea) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{"state": {"open"}, "sort": {"recentupdate"}, "limit": {strconv.Itoa(pageSize)}, "page": {strconv.Itoa(page)}}
-	var list []giteaPull
-	if err := g.c.call(ctx, http.MethodGet, g.path, q, nil, &list); err != nil {
-		return nil, false, err
-	}
-	for _, one := range list {
-		if one.State == "open" && sameBranches(one.Head, one.Base, p) {
-			pull, err := one.pull()
-			return pull, true, err
-		}
-	}
-	return nil, len(list) > 0, nil
+	return firstOpen[giteaPull](ctx, g.c, g.path, q, p)
 }
 
 func (g *gitea) create(ctx context.Context, p PullRequest) (*Pull, error) {
-	title := p.Title
-	if !p.Ready {
-		title = wipPrefix + title
-	}
-	in := map[string]string{"title": title, "body": p.Body, "head": p.Head, "base": p.Base}
-	var made giteaPull
-	if err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made); err != nil {
-		return nil, err
-	}
-	return made.pull()
+	in := map[string]string{"title": p.titled(wipPrefix, !p.Ready), "body": p.Body, "head": p.Head, "base": p.Base}
+	return send[giteaPull](ctx, g.c, http.MethodPost, g.path, in)
 }
 
 func (g *gitea) alreadyExists(err error) bool { return hasStatus(err, http.StatusConflict) }
 
 func (g *gitea) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
-	title := p.Title
-	if have.Draft {
-		title = wipPrefix + title
-	}
-	var now giteaPull
-	in := map[string]string{"title": title, "body": p.Body}
-	if err := g.c.call(ctx, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), nil, in, &now); err != nil {
-		return nil, err
-	}
-	return now.pull()
+	in := map[string]string{"title": p.titled(wipPrefix, have.Draft), "body": p.Body}
+	return send[giteaPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)
 }

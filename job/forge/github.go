@@ -29,13 +29,20 @@ func gitHubHeaders(c *client) {
 }
 
 type gitHubPull struct {
-	Number   int64  `json:"number"`
-	HTMLURL  string `json:"html_url"`
-	State    string `json:"state"`
+	gitPull
 	MergedAt string `json:"merged_at"`
-	Draft    bool   `json:"draft"`
-	Head     gitRef `json:"head"`
-	Base     gitRef `json:"base"`
+}
+
+func (p gitHubPull) pull() (*Pull, error) { return p.convert(p.MergedAt != "") }
+
+// gitPull is a pull request as in answers of GitHub and Gitea.
+type gitPull struct {
+	Number  int64  `json:"number"`
+	HTMLURL string `json:"html_url"`
+	State   string `json:"state"`
+	Draft   bool   `json:"draft"`
+	Head    gitRef `json:"head"`
+	Base    gitRef `json:"base"`
 }
 
 // gitRef is a branch of a repository, as in answers of GitHub and Gitea.
@@ -46,21 +53,21 @@ type gitRef struct {
 	} `json:"repo"` // null if the repository was deleted
 }
 
-// sameBranches reports whether head and base are the branches of p in one repository. The repositories are compared because a fork
-// may have branches with the same names.
-func sameBranches(head, base gitRef, p PullRequest) bool {
-	return head.Ref == p.Head && base.Ref == p.Base && head.Repo != nil && base.Repo != nil && head.Repo.ID == base.Repo.ID
+// opens compares the repositories, too, because a fork may have branches with the same names.
+func (p gitPull) opens(want PullRequest) bool {
+	return p.State == "open" && p.Head.Ref == want.Head && p.Base.Ref == want.Base && p.Head.Repo != nil && p.Base.Repo != nil &&
+		p.Head.Repo.ID == p.Base.Repo.ID
 }
 
-func (p *gitHubPull) pull() (*Pull, error) {
-	state := p.State
-	if p.MergedAt != "" {
-		state = "merged"
+// convert returns p as a Pull.
+func (p gitPull) convert(merged bool) (*Pull, error) {
+	if merged {
+		p.State = "merged"
 	}
-	if p.Number <= 0 || state == "" {
+	if p.Number <= 0 || p.State == "" {
 		return nil, errInvalidAnswer()
 	}
-	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: p.Draft, State: state}, nil
+	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: p.Draft, State: p.State}, nil
 }
 
 func errInvalidAnswer() error {
@@ -71,17 +78,7 @@ func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, 
 	q.Set("state", "open")
 	q.Set("base", p.Base)
 	q.Set("per_page", strconv.Itoa(pageSize))
-	var list []gitHubPull
-	if err := g.c.call(ctx, http.MethodGet, g.path, q, nil, &list); err != nil {
-		return nil, false, err
-	}
-	for _, one := range list {
-		if one.State == "open" && sameBranches(one.Head, one.Base, p) {
-			pull, err := one.pull()
-			return pull, true, err
-		}
-	}
-	return nil, len(list) > 0, nil
+	return firstOpen[gitHubPull](ctx, g.c, g.path, q, p)
 }
 
 func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
@@ -96,16 +93,12 @@ func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bo
 
 func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	in := map[string]any{"title": p.Title, "body": p.Body, "head": p.Head, "base": p.Base, "draft": !p.Ready}
-	var made gitHubPull
-	err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
+	made, err := send[gitHubPull](ctx, g.c, http.MethodPost, g.path, in)
 	if !p.Ready && hasStatus(err, http.StatusUnprocessableEntity, "draft", "not supported") {
 		in["draft"] = false
-		err = g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
+		return send[gitHubPull](ctx, g.c, http.MethodPost, g.path, in)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return made.pull()
+	return made, err
 }
 
 func (g *gitHub) alreadyExists(err error) bool {
@@ -113,10 +106,6 @@ func (g *gitHub) alreadyExists(err error) bool {
 }
 
 func (g *gitHub) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
-	var now gitHubPull
 	in := map[string]string{"title": p.Title, "body": p.Body}
-	if err := g.c.call(ctx, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), nil, in, &now); err != nil {
-		return nil, err
-	}
-	return now.pull()
+	return send[gitHubPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)
 }

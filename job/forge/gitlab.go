@@ -33,7 +33,11 @@ type gitLabMerge struct {
 	TargetP int64  `json:"target_project_id"`
 }
 
-func (m *gitLabMerge) pull() (*Pull, error) {
+func (m gitLabMerge) opens(p PullRequest) bool {
+	return m.State == "opened" && m.Source == p.Head && m.Target == p.Base && m.SourceP == m.TargetP
+}
+
+func (m gitLabMerge) pull() (*Pull, error) {
 	state := map[string]string{"opened": "open", "locked": "open", "closed": "closed", "merged": "merged"}[m.State]
 	if m.IID <= 0 || state == "" {
 		return nil, errInvalidAnswer()
@@ -41,44 +45,23 @@ func (m *gitLabMerge) pull() (*Pull, error) {
 	return &Pull{Number: m.IID, URL: m.WebURL, Draft: m.Draft || m.WIP, State: state}, nil
 }
 
-func (g *gitLab) list(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
+func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{
 		"state": {"opened"}, "source_branch": {p.Head}, "target_branch": {p.Base},
 		"per_page": {strconv.Itoa(pageSize)}, "page": {strconv.Itoa(page)},
 	}
-	var list []gitLabMerge
-	if err := g.c.call(ctx, http.MethodGet, g.path, q, nil, &list); err != nil {
-		return nil, false, err
-	}
-	for _, m := range list {
-		if m.State == "opened" && m.Source == p.Head && m.Target == p.Base && m.SourceP == m.TargetP {
-			pull, err := m.pull()
-			return pull, true, err
-		}
-	}
-	return nil, len(list) > 0, nil
+	return firstOpen[gitLabMerge](ctx, g.c, g.path, q, p)
 }
 
 func (g *gitLab) find(ctx context.Context, p PullRequest) (*Pull, error) {
-	pull, _, err := g.list(ctx, p, 1)
+	pull, _, err := g.search(ctx, p, 1)
 	return pull, err
 }
 
-func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
-	return g.list(ctx, p, page)
-}
-
 func (g *gitLab) create(ctx context.Context, p PullRequest) (*Pull, error) {
-	title := p.Title
-	if !p.Ready {
-		title = draftPrefix + title
-	}
-	in := map[string]string{"title": title, "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base}
-	var made gitLabMerge
-	if err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made); err != nil {
-		return nil, err
-	}
-	return made.pull()
+	return send[gitLabMerge](ctx, g.c, http.MethodPost, g.path, map[string]string{
+		"title": p.titled(draftPrefix, !p.Ready), "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base,
+	})
 }
 
 func (g *gitLab) alreadyExists(err error) bool {
@@ -86,14 +69,6 @@ func (g *gitLab) alreadyExists(err error) bool {
 }
 
 func (g *gitLab) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
-	title := p.Title
-	if have.Draft {
-		title = draftPrefix + title
-	}
-	in := map[string]string{"title": title, "description": escapeQuickActions(p.Body)}
-	var now gitLabMerge
-	if err := g.c.call(ctx, http.MethodPut, g.path+"/"+strconv.FormatInt(have.Number, 10), nil, in, &now); err != nil {
-		return nil, err
-	}
-	return now.pull()
+	in := map[string]string{"title": p.titled(draftPrefix, have.Draft), "description": escapeQuickActions(p.Body)}
+	return send[gitLabMerge](ctx, g.c, http.MethodPut, g.path+"/"+strconv.FormatInt(have.Number, 10), in)
 }

@@ -2,6 +2,9 @@ package forge
 
 import (
 	"context"
+	"net/http"
+	"net/url"
+	"slices"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -23,6 +26,42 @@ type dialect interface {
 	// alreadyExists reports whether err, returned by create, means that the pull request already exists.
 	alreadyExists(err error) bool
 	update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error)
+}
+
+// An answer is a pull request as one kind of forge describes it in JSON.
+type answer interface {
+	// opens reports whether it is open, and between the branches of p in one repository.
+	opens(p PullRequest) bool
+	pull() (*Pull, error)
+}
+
+// firstOpen requests a page of pull requests, and returns the first one that opens p. more reports whether the page had any.
+func firstOpen[T answer](ctx context.Context, c *client, path string, q url.Values, p PullRequest) (pull *Pull, more bool, err error) {
+	var page []T
+	if err := c.call(ctx, http.MethodGet, path, q, nil, &page); err != nil {
+		return nil, false, err
+	}
+	if i := slices.IndexFunc(page, func(a T) bool { return a.opens(p) }); i >= 0 {
+		pull, err = page[i].pull()
+	}
+	return pull, len(page) > 0, err
+}
+
+// send makes a request that creates or changes a pull request, and returns it as it is afterwards.
+func send[T answer](ctx context.Context, c *client, method, path string, in any) (*Pull, error) {
+	var now T
+	if err := c.call(ctx, method, path, nil, in, &now); err != nil {
+		return nil, err
+	}
+	return now.pull()
+}
+
+// titled returns the title of p for forges that mark drafts by a prefix of the title.
+func (p PullRequest) titled(prefix string, draft bool) string {
+	if draft {
+		return prefix + p.Title
+	}
+	return p.Title
 }
 
 // openPull finds or creates the pull request.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,12 +58,7 @@ func (h *hostImage) visitFiles(note func(string, *syscall.Stat_t), files bool) e
 			return err
 		}
 	}
-	roots := make([]string, 0, len(programDirs))
-	for p := range programDirs {
-		roots = append(roots, p)
-	}
-	slices.Sort(roots)
-	for _, p := range roots {
+	for _, p := range slices.Sorted(maps.Keys(programDirs)) {
 		path := filepath.Join(h.root, p)
 		if err := statInto(path, note); err != nil {
 			return err

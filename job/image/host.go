@@ -2,12 +2,13 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,13 +62,10 @@ func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
 func cloneImage(img *caisson.Image) *caisson.Image {
 	c := *img
 	c.UsedAt = time.Now().UTC()
-	c.Layers = append([]string(nil), img.Layers...)
-	c.Rootfs.Layers = append([]string(nil), img.Rootfs.Layers...)
-	c.Rootfs.Binds = append([]caisson.Bind(nil), img.Rootfs.Binds...)
-	c.Rootfs.Config.Env = map[string]string{}
-	for k, v := range img.Rootfs.Config.Env {
-		c.Rootfs.Config.Env[k] = v
-	}
+	c.Layers = slices.Clone(img.Layers)
+	c.Rootfs.Layers = slices.Clone(img.Rootfs.Layers)
+	c.Rootfs.Binds = slices.Clone(img.Rootfs.Binds)
+	c.Rootfs.Config.Env = maps.Clone(img.Rootfs.Config.Env)
 	return &c
 }
 
@@ -105,7 +103,7 @@ func (h *hostImage) makeImage() (*caisson.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img.Rootfs.Digest = digestOfBytes(sha256.Sum256(all))
+	img.Rootfs.Digest = digestOfBytes(all)
 	img.Digest = img.Rootfs.Digest
 	return img, nil
 }

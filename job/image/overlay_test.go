@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,12 +15,12 @@ import (
 func TestLayersInAnOverlay(t *testing.T) {
 	d := newDriver(t)
 	bottom := freeze(t, d, "below")
-	top, err := d.Layer(testContext(t), "alice", bytes.NewReader(archiveOf(t, device("./gone", 0), file("./new", "2"),
-		entry{name: "./d/", kind: '5', mode: 0o755, pax: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}, file("./d/new", "3"))))
+	top, err := frozen(t, d, archiveOf(t, device("./gone", 0), file("./new", "2"),
+		entry{name: "./d/", kind: '5', mode: 0o755, pax: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}, file("./d/new", "3")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := d.Layer(testContext(t), "alice", bytes.NewReader(archiveOf(t, file("gone", "1"), file("d/old", "1"))))
+	more, err := frozen(t, d, archiveOf(t, file("gone", "1"), file("d/old", "1")))
 	if err != nil {
 		t.Fatal(err)
 	}

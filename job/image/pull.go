@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"os"
@@ -136,9 +135,7 @@ func assemble(ref, digest, account string, layers []Layer, config caisson.ImageC
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "digest of %s", ref)
 	}
-	sum := sha256.New()
-	sum.Write(key)
-	img.Rootfs.Digest = digestOf(sum)
+	img.Rootfs.Digest = digestOfBytes(key)
 	return img, nil
 }
 

@@ -2,7 +2,6 @@ package image
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash"
@@ -296,10 +295,5 @@ func (s *skeleton) symlink(p, target string) error {
 func (s *skeleton) hashEntry(kind, p, content string) {
 	s.entries++
 	s.size += int64(len(content)+block-1) / block * block
-	var n [8]byte
-	for _, part := range []string{kind, p, content} {
-		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
-		s.sum.Write(n[:])
-		io.WriteString(s.sum, part)
-	}
+	hashParts(s.sum, kind, p, content)
 }

@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
 	"io"
 	"os"
 
@@ -86,64 +85,18 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 
 // Layer makes a layer owned by account from an archive of the changes to a root file system, as written by gVisor ("tar
 // rootfs-upper"). The digest is that of the archive with a prefix, so that it never equals the digest of a layer from a
-// registry. A reader that is not an *os.File must return EOF or an error soon after ctx is cancelled.
-func (d *Driver) Layer(ctx context.Context, account string, archive io.Reader) (Layer, error) {
+// registry.
+func (d *Driver) Layer(ctx context.Context, account string, archive *os.File) (Layer, error) {
 	if !accountForm.MatchString(account) {
 		return Layer{}, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)
 	}
-	in, feed, err := asFile(archive)
-	if err != nil {
-		return Layer{}, err
-	}
 	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, Frozen: true}
 	build := func(ctx context.Context, dir string) (*unpackResult, error) {
-		return d.runUnpack(ctx, in, dir, args, func(int64) {})
+		return d.runUnpack(ctx, archive, dir, args, func(int64) {})
 	}
-	l, err := d.buildLayer(ctx, "frozen layer", account, build, func(u *unpackResult) string {
-		sum := sha256.Sum256([]byte("caisson frozen layer\n" + u.DiffID))
-		return digestOfBytes(sum)
+	return d.buildLayer(ctx, "frozen layer", account, build, func(u *unpackResult) string {
+		return digestOfBytes([]byte("caisson frozen layer\n" + u.DiffID))
 	})
-	if in != archive {
-		in.Close()
-	}
-	if ferr := feed(); ferr != nil && (err == nil || caisson.KindOf(err) == caisson.Invalid) {
-		return Layer{}, caisson.Wrap(ferr, caisson.Internal, "cannot read the archive to freeze")
-	}
-	return l, err
-}
-
-// asFile returns a descriptor that yields the content of r. wait returns the error that reading r failed with, if any; it must
-// be called after the last read of f.
-func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
-	if f, ok := r.(*os.File); ok {
-		return f, func() error { return nil }, nil
-	}
-	from, to, err := os.Pipe()
-	if err != nil {
-		return nil, nil, caisson.Wrap(err, caisson.Internal, "cannot create a pipe")
-	}
-	done := make(chan error, 1)
-	go func() {
-		src := &errorRecorder{r: r}
-		io.Copy(to, src)
-		to.Close()
-		done <- src.err
-	}()
-	return from, func() error { return <-done }, nil
-}
-
-// errorRecorder is a reader that records the error of r, so that it can be distinguished from an error of the writer in io.Copy.
-type errorRecorder struct {
-	r   io.Reader
-	err error
-}
-
-func (r *errorRecorder) Read(b []byte) (int, error) {
-	n, err := r.r.Read(b)
-	if err != nil && err != io.EOF {
-		r.err = err
-	}
-	return n, err
 }
 
 // buildLayer builds and publishes a layer whose digest is only available after build; name returns the digest.

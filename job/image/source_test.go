@@ -1,14 +1,11 @@
 package image
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/iotest"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +15,26 @@ import (
 func pullPath(t *testing.T, d *Driver, kind, path string) (*caisson.Image, error) {
 	t.Helper()
 	return d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: kind + ":" + path, Source: openHandle(t, path)}, "alice", nil)
+}
+
+// frozen makes a layer of an archive.
+func frozen(t *testing.T, d *Driver, archive []byte) (Layer, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "archive")
+	if err := os.WriteFile(path, archive, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return frozenFile(t, d, path)
+}
+
+func frozenFile(t *testing.T, d *Driver, path string) (Layer, error) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return d.Layer(testContext(t), "alice", f)
 }
 
 func TestPullDir(t *testing.T) {
@@ -108,16 +125,16 @@ func TestPullTar(t *testing.T) {
 func TestLayerFromFrozenArchive(t *testing.T) {
 	d := newDriver(t)
 	archive := archiveOf(t, dir("./"), device("./gone", 0), hardlink("./gone too", "./gone"), file("./.wh.x", "1"), entry{name: "./f", body: "2", uid: 1000, mode: 0o644})
-	l, err := d.Layer(testContext(t), "alice", bytes.NewReader(archive))
+	l, err := frozen(t, d, archive)
 	if err != nil || listing(t, l.Path) != ".wh.x=1\nf=2\ngone whiteout\ngone too whiteout\n" {
 		t.Fatalf("%v, %v", l, err)
 	}
-	again, err := d.Layer(testContext(t), "alice", iotest.OneByteReader(bytes.NewReader(archive)))
+	again, err := frozen(t, d, archive)
 	if err != nil || again != l {
 		t.Errorf("%v, %v", again, err)
 	}
-	_, err = d.Layer(testContext(t), "alice", bytes.NewReader(archive[:700]))
+	_, err = frozen(t, d, archive[:700])
 	wantKind(t, err, caisson.Invalid)
-	_, err = d.Layer(testContext(t), "alice", io.MultiReader(bytes.NewReader(archive[:700]), iotest.ErrReader(errors.New("broken"))))
+	_, err = frozenFile(t, d, t.TempDir()) // which cannot be read
 	wantKind(t, err, caisson.Internal)
 }

@@ -161,26 +161,13 @@ func (s *layerStore) publish(dir string, l Layer) (Layer, error) {
 		return there, err
 	}
 	l.Path, l.CreatedAt = s.layerPath(l.Digest), time.Now().UTC()
-	raw, err := json.Marshal(l)
-	if err != nil {
-		return Layer{}, err
-	}
-	if err := writeDurably(l.Path+".json", raw); err != nil {
+	if err := durable.WriteJSON(l.Path+".json", l); err != nil {
 		return Layer{}, diskError(err)
 	}
 	if err := os.Rename(dir, l.Path); err != nil {
 		return Layer{}, err
 	}
 	return l, durable.Sync(filepath.Dir(l.Path))
-}
-
-func writeDurably(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // list returns the layers that are present, sorted by digest.

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +11,7 @@ import (
 
 func freeze(t *testing.T, d *Driver, body string) Layer {
 	t.Helper()
-	l, err := d.Layer(testContext(t), "alice", bytes.NewReader(archiveOf(t, file("f", body))))
+	l, err := frozen(t, d, archiveOf(t, file("f", body)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/bzip2"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"hash"
@@ -113,4 +114,17 @@ func (c *countingReader) digest() string { return digestOf(c.sum) }
 
 func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(nil)) }
 
-func digestOfBytes(sum [sha256.Size]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }
+// hashParts adds parts to h, each preceded by its length, so that the encoding is unambiguous.
+func hashParts(h hash.Hash, parts ...string) {
+	var n [8]byte
+	for _, part := range parts {
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		h.Write(n[:])
+		io.WriteString(h, part)
+	}
+}
+
+func digestOfBytes(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

@@ -3,7 +3,6 @@ package image
 import (
 	"archive/tar"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash"
@@ -237,14 +236,9 @@ func (u *unpacker) opaque(dir string) error {
 	return os.NewSyscallError("fsetxattr", unix.Fsetxattr(int(f.Fd()), opaqueAttr, []byte("y"), 0))
 }
 
-// hashEntry adds an entry to the digest of the content. Every part is preceded by its length, so that the encoding is unambiguous.
+// hashEntry adds an entry to the digest of the content.
 func (u *unpacker) hashEntry(kind, p string, hdr *tar.Header, rest string) {
-	var n [8]byte
-	for _, s := range []string{kind, p, rest, fmt.Sprintf("%o %d %d %d", hdr.Mode&0o7777, hdr.Uid, hdr.Gid, hdr.Size)} {
-		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-		u.content.Write(n[:])
-		io.WriteString(u.content, s)
-	}
+	hashParts(u.content, kind, p, rest, fmt.Sprintf("%o %d %d %d", hdr.Mode&0o7777, hdr.Uid, hdr.Gid, hdr.Size))
 }
 
 // finishDirs sets the modes and times of all entries that are still directories at the end.

@@ -19,6 +19,7 @@ const (
 	maxFrame   = 1 << 20 // bytes of one line
 	maxFrames  = 100_000 // including progress frames
 	maxMessage = 400     // bytes of an error message
+	maxStderr  = 4 << 10 // bytes of the standard error of a job that has crashed
 )
 
 // jobRequest is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.

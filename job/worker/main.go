@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 )
 
@@ -34,7 +35,7 @@ type Call struct {
 // Input returns a reader of the request's input; it is empty if the request has none.
 func (c *Call) Input() io.Reader {
 	if c.input == nil {
-		return emptyReader{}
+		return strings.NewReader("")
 	}
 	return c.input
 }
@@ -59,11 +60,6 @@ func (c *Call) send(f frame) error {
 	_, err = c.out.Write(append(line, '\n'))
 	return err
 }
-
-// emptyReader is an empty input.
-type emptyReader struct{}
-
-func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
 
 // IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run jobs, must
 // call it first.

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 // Run starts the job, waits until it exits and decodes its result into reply, a pointer. The job is killed when ctx is done or
@@ -40,7 +40,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	defer cancel()
 	defer runtime.KeepAlive(r) // r.exe refers to r.program by its descriptor number only
 
-	p := &process{log: r.log.With("job", req.Job), cancelled: ctx.Done()}
+	p := &process{log: r.log.With("job", req.Job), cancelled: ctx.Done(), stderr: excerpt.Head{Limit: maxStderr}}
 	defer p.close()
 	if err := p.prepare(timed, r, req, &c); err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot prepare a worker for %s", req.Job)
@@ -60,7 +60,7 @@ type process struct {
 	cmd         *exec.Cmd
 	log         *slog.Logger
 	cancelled   <-chan struct{} // closed when the caller has cancelled the job
-	stderr      prefixBuffer
+	stderr      excerpt.Head
 	parentFiles []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
 	jobFiles    []*os.File // the job's ends, which the parent closes after the start
 	idmapped    []*os.File // mounts of directories owned by root, to be idmapped for the job
@@ -314,7 +314,7 @@ func (p *process) run(c jobRequest, progress func(json.RawMessage), reply any) e
 
 // crashError returns the error for a job that exited without a reply.
 func (p *process) crashError(c jobRequest, cause, exit error) error {
-	said := p.stderr.String()
+	said := printable(p.stderr.String(), maxStderr)
 	level := slog.LevelWarn
 	select {
 	case <-p.cancelled:
@@ -333,23 +333,4 @@ func (p *process) crashError(c jobRequest, cause, exit error) error {
 		}
 	}
 	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s failed; see the daemon's log", c.Job)
-}
-
-// prefixBuffer keeps the first 4096 bytes written to it, because the output of a crash begins with its reason.
-type prefixBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (t *prefixBuffer) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf.Write(b[:min(len(b), 4096-t.buf.Len())])
-	return len(b), nil
-}
-
-func (t *prefixBuffer) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return printable(t.buf.String(), t.buf.Len())
 }

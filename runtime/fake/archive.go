@@ -17,8 +17,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// copyLayer copies one layer over the files in the tree and applies its whiteouts.
-func (t *tree) copyLayer(dir string) error {
+// copyLayer copies the layer in the host directory dir over the files below to and applies its whiteouts. A directory with the
+// attribute opaqueAttr of the value "y" hides the contents of the same directory in lower layers. ownerOf returns the owner of a
+// file in the sandbox.
+func (t *tree) copyLayer(dir, to, opaqueAttr string, ownerOf func(*syscall.Stat_t) owner) error {
 	layer, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -32,67 +34,68 @@ func (t *tree) copyLayer(dir string) error {
 		if err != nil {
 			return err
 		}
-		if opaque(path.Join(dir, name), info) || !info.IsDir() {
-			if err := t.root.RemoveAll(name); err != nil {
+		at := path.Join(to, name)
+		old, err := t.root.Lstat(at)
+		if err == nil && (!old.IsDir() || !info.IsDir() || opaque(path.Join(dir, name), opaqueAttr)) {
+			if err := t.root.RemoveAll(at); err != nil {
 				return err
 			}
 		}
-		var o owner
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			o = owner{guestID(st.Uid), guestID(st.Gid)}
-		}
-		if err := t.copyFile(layer, name, name, info, o); err != nil {
+		if err := t.copyFile(layer, name, at, info, ownerOf(info.Sys().(*syscall.Stat_t))); err != nil {
 			return fmt.Errorf("copy %s: %w", name, err)
 		}
 		return nil
 	})
 }
 
-// opaque reports whether the file name of an image layer is a directory that hides the contents of the same directory in lower
-// layers.
-func opaque(name string, info fs.FileInfo) bool {
+// opaque reports whether a file of the host has the attribute attr with the value "y".
+func opaque(name, attr string) bool {
 	var b [2]byte
-	n, err := unix.Lgetxattr(name, "user.overlay.opaque", b[:])
-	return info.IsDir() && err == nil && string(b[:n]) == "y"
+	n, err := unix.Lgetxattr(name, attr, b[:])
+	return err == nil && string(b[:n]) == "y"
 }
 
 // copyFile copies name in layer to to, with the owner o. Whiteouts and special files are not copied.
 func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o owner) error {
-	switch info.Mode().Type() {
-	case 0:
-		in, err := layer.Open(name)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		if err := create(t.root, to, in); err != nil {
-			return err
-		}
-	case fs.ModeDir:
-		if err := t.root.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	case fs.ModeSymlink:
-		target, err := layer.Readlink(name)
-		if err != nil {
-			return err
-		}
-		if err := t.root.Symlink(target, to); err != nil {
-			return err
-		}
-	default:
-		return nil
+	if copied, err := copyEntry(layer, name, t.root, to, info.Mode()); err != nil || !copied {
+		return err
 	}
 	return t.setMetadata(to, info.Mode(), info.ModTime(), o)
 }
 
-// guestID maps the host id of a file of a layer to the id in the sandbox. Ids outside the range of layers become 0: such files
-// were created by the user that runs this process.
-func guestID(id uint32) int {
-	if id < caisson.LayerUIDBase || id > caisson.LayerUIDBase+0xffff {
+// copyEntry copies a file with its content, a directory without its entries, or a symlink from name in one root to target in
+// another. An existing directory is kept. copied is false for files of other types, which are not copied.
+func copyEntry(from *os.Root, name string, to *os.Root, target string, mode fs.FileMode) (copied bool, err error) {
+	switch mode.Type() {
+	case 0:
+		in, err := from.Open(name)
+		if err != nil {
+			return false, err
+		}
+		defer in.Close()
+		return true, create(to, target, in)
+	case fs.ModeDir:
+		return true, makeDir(to, target)
+	case fs.ModeSymlink:
+		link, err := from.Readlink(name)
+		if err != nil {
+			return false, err
+		}
+		return true, to.Symlink(link, target)
+	}
+	return false, nil
+}
+
+// guestOwner returns a function that maps the owner of a file on the host to that in a sandbox whose root is base on the host.
+// Ids outside the range from base on become 0: such files were created by the user that runs this process.
+func guestOwner(base int) func(*syscall.Stat_t) owner {
+	id := func(host uint32) int {
+		if n := int(host) - base; base >= 0 && n >= 0 && n < caisson.UIDRange {
+			return n
+		}
 		return 0
 	}
-	return int(id - caisson.LayerUIDBase)
+	return func(st *syscall.Stat_t) owner { return owner{id(st.Uid), id(st.Gid)} }
 }
 
 // create creates the file name with the content of r. It fails if the file exists.
@@ -108,17 +111,30 @@ func create(root *os.Root, name string, r io.Reader) error {
 	return f.Close()
 }
 
+// makeDir creates the directory name unless it exists.
+func makeDir(root *os.Root, name string) error {
+	if err := root.Mkdir(name, 0o755); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
 // setMetadata sets the owner, mode and time of a file.
 func (t *tree) setMetadata(name string, mode fs.FileMode, mtime time.Time, o owner) error {
 	t.setOwner(t.root, name, o)
+	return setModeAndTime(t.root, name, mode, mtime)
+}
+
+// setModeAndTime sets the mode and time of a file, unless it is a symlink.
+func setModeAndTime(root *os.Root, name string, mode fs.FileMode, mtime time.Time) error {
 	if mode&fs.ModeSymlink != 0 {
 		return nil
 	}
 	bits := mode & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
-	if err := t.root.Chmod(name, bits); err != nil {
+	if err := root.Chmod(name, bits); err != nil {
 		return err
 	}
-	return t.root.Chtimes(name, mtime, mtime)
+	return root.Chtimes(name, mtime, mtime)
 }
 
 // save writes the files that differ from the layers as a tar archive. A removed file becomes a character device 0:0, as in
@@ -212,7 +228,6 @@ func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 		if err := t.root.RemoveAll(name); err != nil {
 			return err
 		}
-		old = nil
 	}
 	switch h.Typeflag {
 	case tar.TypeChar:
@@ -222,10 +237,7 @@ func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 	case tar.TypeSymlink:
 		err = t.root.Symlink(h.Linkname, name)
 	case tar.TypeDir:
-		err = nil
-		if old == nil {
-			err = t.root.Mkdir(name, 0o755)
-		}
+		err = makeDir(t.root, name)
 	default:
 		err = fmt.Errorf("unexpected type %q of %s", h.Typeflag, name)
 	}

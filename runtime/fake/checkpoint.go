@@ -43,10 +43,7 @@ type processMemory struct {
 // Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a
 // [StatefulProgram].
 func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
-	if err := r.fault(OpCheckpoint); err != nil {
-		return err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpCheckpoint, id)
 	if err != nil {
 		return err
 	}
@@ -214,7 +211,7 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 		return s.startCommand(p)
 	}
 	if pm.Origin == originCommand {
-		if err := s.connectOutputs(p); err != nil {
+		if err := shareOutputs(p, s.out, s.errOut); err != nil {
 			return err
 		}
 	}
@@ -223,10 +220,7 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 
 // SaveFiles implements [caisson.Checkpointer].
 func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) error {
-	if err := r.fault(OpSaveFiles); err != nil {
-		return err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpSaveFiles, id)
 	if err != nil {
 		return err
 	}

@@ -124,6 +124,14 @@ func (h *sharedState) find(id caisson.ID) (*sandbox, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "no sandbox %.40s in this runtime", id)
 }
 
+// use returns the sandbox with the id for op. Returns the next fault of op if there is one, else the errors of find.
+func (h *sharedState) use(op Op, id caisson.ID) (*sandbox, error) {
+	if err := h.fault(op); err != nil {
+		return nil, err
+	}
+	return h.find(id)
+}
+
 // reserve reserves the id for a sandbox that is being created, and writes a record of its directory. Returns Conflict if the
 // id is in use.
 func (h *sharedState) reserve(id caisson.ID, dir string) error {

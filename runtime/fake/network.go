@@ -135,10 +135,7 @@ func Connect(ctx context.Context, p *Proc, network, address string) (*os.File, e
 
 // Dial implements [caisson.Dialer].
 func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
-	if err := r.fault(OpDial); err != nil {
-		return nil, err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpDial, id)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io/fs"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,7 +58,7 @@ func newOutput(f *os.File) (output, error) {
 		return nil, err
 	}
 	if info.Mode()&fs.ModeNamedPipe != 0 {
-		own, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), os.O_RDWR|unix.O_NONBLOCK, 0)
+		own, err := os.OpenFile(fdPath(f), os.O_RDWR|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -2,7 +2,6 @@ package fake
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -87,9 +86,10 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 }
 
 // openRoot opens a directory of which only a descriptor is given.
-func openRoot(dir *os.File) (*os.Root, error) {
-	return os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
-}
+func openRoot(dir *os.File) (*os.Root, error) { return os.OpenRoot(fdPath(dir)) }
+
+// fdPath returns a path to the file that f is open for. It is valid in this process until f is closed.
+func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // copyLower copies the host directory to the mounted directory. Files of the host directory's owner get the guest's root as
 // owner, all others the user nobody.
@@ -101,11 +101,11 @@ func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 	if st.Uid == 0 && os.Geteuid() == 0 && !m.Overlay.Root {
 		return caisson.Invalidf("workspace", "the directory for %s belongs to root, so only root can have it as a workspace; use a copy that is your own", m.Target)
 	}
-	return o.copy(m.Source, func(id uint32) int {
-		if id == st.Uid {
-			return 0
+	return o.copy(m.Source, func(file *syscall.Stat_t) owner {
+		if file.Uid == st.Uid {
+			return owner{}
 		}
-		return nobody
+		return owner{nobody, nobody}
 	})
 }
 
@@ -114,53 +114,11 @@ const nobody = 65534
 
 // copyLayer copies a layer in the format of the kernel's overlayfs over the mounted directory. Host ids in the account's range
 // become ids in the sandbox, all others 0.
-func (o *overlay) copyLayer(layer *os.File) error {
-	return o.copy(layer, func(id uint32) int {
-		if o.owner >= 0 && int(id) >= o.owner && int(id)-o.owner < caisson.UIDRange {
-			return int(id) - o.owner
-		}
-		return 0
-	})
-}
+func (o *overlay) copyLayer(layer *os.File) error { return o.copy(layer, guestOwner(o.owner)) }
 
-// copy copies a layer over the mounted directory. uid maps the host uid of a file to its uid and gid in the sandbox.
-func (o *overlay) copy(layer *os.File, uid func(uint32) int) error {
-	from, err := openRoot(layer)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	return fs.WalkDir(from.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		to := path.Join(o.target, name)
-		if !info.IsDir() || opaqueIn(layer, name) {
-			if err := o.tree.root.RemoveAll(to); err != nil {
-				return err
-			}
-		} else if old, err := o.tree.root.Lstat(to); err == nil && !old.IsDir() {
-			if err := o.tree.root.Remove(to); err != nil {
-				return err
-			}
-		}
-		who := uid(info.Sys().(*syscall.Stat_t).Uid)
-		if err := o.tree.copyFile(from, name, to, info, owner{who, who}); err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
-		}
-		return nil
-	})
-}
-
-// opaqueIn reports whether a directory of a layer is opaque in the format of the kernel's overlayfs.
-func opaqueIn(layer *os.File, name string) bool {
-	var b [2]byte
-	n, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", layer.Fd(), name), "trusted.overlay.opaque", b[:])
-	return err == nil && string(b[:n]) == "y"
+// copy copies a layer over the mounted directory. ownerOf returns the owner of a file in the sandbox.
+func (o *overlay) copy(layer *os.File, ownerOf func(*syscall.Stat_t) owner) error {
+	return o.tree.copyLayer(fdPath(layer), o.target, "trusted.overlay.opaque", ownerOf)
 }
 
 // entries returns the files in the directory by relative path.
@@ -242,48 +200,16 @@ func (o *overlay) copyUp(name string, e entry) error {
 		if err := o.upper.RemoveAll(name); err != nil {
 			return err
 		}
-		old = nil
 	}
-	switch info.Mode().Type() {
-	case 0:
-		in, err := o.tree.root.Open(from)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		err = create(o.upper, name, in)
-		if err != nil {
-			return err
-		}
-	case fs.ModeDir:
-		if old == nil {
-			if err := o.upper.Mkdir(name, 0o755); err != nil {
-				return err
-			}
-		}
-	case fs.ModeSymlink:
-		target, err := o.tree.root.Readlink(from)
-		if err != nil {
-			return err
-		}
-		if err := o.upper.Symlink(target, name); err != nil {
-			return err
-		}
-	default:
-		return nil
+	if copied, err := copyEntry(o.tree.root, from, o.upper, name, info.Mode()); err != nil || !copied {
+		return err
 	}
 	if o.owner >= 0 {
 		if err := o.upper.Lchown(name, o.owner+e.owner.uid, o.owner+e.owner.gid); err != nil {
 			return err
 		}
 	}
-	if info.Mode()&fs.ModeSymlink != 0 {
-		return nil
-	}
-	if err := o.upper.Chmod(name, info.Mode()&(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky)); err != nil {
-		return err
-	}
-	return o.upper.Chtimes(name, info.ModTime(), info.ModTime())
+	return setModeAndTime(o.upper, name, info.Mode(), info.ModTime())
 }
 
 // copyUpParents copies the missing parent directories of name to the upper layer.

@@ -179,11 +179,9 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
 	}
-	e := caisson.RuntimeExec{Command: child.Args, Env: p.env, Workdir: child.Dir, User: child.User}
-	if e.Workdir == "" {
-		e.Workdir = p.dir
-	}
-	c, err := p.sandbox.prepare(e)
+	c, err := p.sandbox.prepare(caisson.RuntimeExec{
+		Command: child.Args, Env: p.env, Workdir: cmp.Or(child.Dir, p.dir), User: child.User,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -199,11 +197,7 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 		c.origin = originSetsid
 	case !child.Session:
 		c.tty = p.tty
-		if c.out, err = p.out.share(); err != nil {
-			return nil, err
-		}
-		if c.errOut, err = p.errOut.share(); err != nil {
-			c.out.release()
+		if err := shareOutputs(c, p.out, p.errOut); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -181,7 +182,7 @@ func (s *sandbox) startInit() error {
 
 // startCommand starts p as the sandbox's command, with the sandbox's outputs.
 func (s *sandbox) startCommand(p *Proc) error {
-	if err := s.connectOutputs(p); err != nil {
+	if err := shareOutputs(p, s.out, s.errOut); err != nil {
 		return err
 	}
 	p.pid, p.ppid = commandPID, initPID
@@ -196,12 +197,12 @@ func (s *sandbox) startCommand(p *Proc) error {
 	return nil
 }
 
-// connectOutputs connects the outputs of p to those of the sandbox.
-func (s *sandbox) connectOutputs(p *Proc) (err error) {
-	if p.out, err = s.out.share(); err != nil {
+// shareOutputs connects the outputs of p to the destinations of out and errOut.
+func shareOutputs(p *Proc, out, errOut output) (err error) {
+	if p.out, err = out.share(); err != nil {
 		return err
 	}
-	if p.errOut, err = s.errOut.share(); err != nil {
+	if p.errOut, err = errOut.share(); err != nil {
 		p.out.release()
 	}
 	return err
@@ -221,10 +222,7 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	if err != nil {
 		return nil, s.orStopping(err)
 	}
-	dir := e.Workdir
-	if dir == "" {
-		dir = "/"
-	}
+	dir := cmp.Or(e.Workdir, "/")
 	if info, err := s.tree.stat(dir); err != nil || !info.IsDir() {
 		return nil, s.orStopping(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
 	}
@@ -249,10 +247,7 @@ func (s *sandbox) lookup(name, search string) (string, error) {
 	candidates := []string{name}
 	if !strings.Contains(name, "/") {
 		candidates = nil
-		if search == "" {
-			search = defaultPath
-		}
-		for dir := range strings.SplitSeq(search, ":") {
+		for dir := range strings.SplitSeq(cmp.Or(search, defaultPath), ":") {
 			candidates = append(candidates, strings.TrimSuffix(dir, "/")+"/"+name)
 		}
 	}

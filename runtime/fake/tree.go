@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -86,7 +85,7 @@ func newTree(dir string, spec *caisson.RuntimeSpec) (*tree, error) {
 // fill copies the layers and adds the mounts.
 func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 	for _, layer := range slices.Backward(spec.Rootfs.Layers) {
-		if err := t.copyLayer(layer); err != nil {
+		if err := t.copyLayer(layer, ".", "user.overlay.opaque", guestOwner(caisson.LayerUIDBase)); err != nil {
 			return err
 		}
 	}
@@ -102,7 +101,7 @@ func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 		}
 	}
 	for _, m := range spec.Mounts {
-		source := "/proc/self/fd/" + strconv.Itoa(int(m.Source.Fd()))
+		source := fdPath(m.Source)
 		info, err := os.Stat(source)
 		if err != nil {
 			return err

@@ -13,10 +13,7 @@ import (
 
 // Exec implements [caisson.Runtime].
 func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
-	if err := r.fault(OpExec); err != nil {
-		return nil, err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpExec, id)
 	if err != nil {
 		return nil, err
 	}
@@ -43,10 +40,7 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 
 // WaitCommand implements [caisson.Runtime].
 func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error) {
-	if err := r.fault(OpWaitCommand); err != nil {
-		return caisson.ExitStatus{}, err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpWaitCommand, id)
 	if err != nil {
 		return caisson.ExitStatus{}, err
 	}
@@ -86,10 +80,7 @@ func (r *Runtime) Done(id caisson.ID) <-chan struct{} {
 
 // Signal implements [caisson.Runtime]. Signals to init other than SIGKILL are ignored.
 func (r *Runtime) Signal(_ context.Context, id caisson.ID, pid, signal int) error {
-	if err := r.fault(OpSignal); err != nil {
-		return err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpSignal, id)
 	if err != nil {
 		return err
 	}
@@ -130,10 +121,7 @@ func checkSignal(signal int) error {
 
 // Processes implements [caisson.Runtime].
 func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
-	if err := r.fault(OpProcesses); err != nil {
-		return nil, err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpProcesses, id)
 	if err != nil {
 		return nil, err
 	}
@@ -154,10 +142,7 @@ func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.Process
 
 // Stats implements [caisson.Runtime]. It reports a hundredth of the elapsed time as CPU time.
 func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error) {
-	if err := r.fault(OpStats); err != nil {
-		return nil, err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpStats, id)
 	if err != nil {
 		return nil, err
 	}
@@ -191,10 +176,7 @@ func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 
 // Freeze implements [caisson.Freezer].
 func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
-	if err := r.fault(OpFreeze); err != nil {
-		return err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpFreeze, id)
 	if err != nil {
 		return err
 	}
@@ -218,10 +200,7 @@ func (s *sandbox) freeze(ctx context.Context) error {
 
 // Thaw implements [caisson.Freezer].
 func (r *Runtime) Thaw(_ context.Context, id caisson.ID) error {
-	if err := r.fault(OpThaw); err != nil {
-		return err
-	}
-	s, err := r.find(id)
+	s, err := r.use(OpThaw, id)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,12 +91,8 @@ func (c *controlClient) call(ctx context.Context, method string, arg, result any
 
 // isDisconnect reports whether err is one that occurs when the sandbox's main process exits.
 func isDisconnect(err error) bool {
-	for _, e := range []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	disconnects := []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF}
+	return slices.ContainsFunc(disconnects, func(e error) bool { return errors.Is(err, e) })
 }
 
 // connect returns an idle connection or a new one. gVisor's listen backlog is short, and connecting fails immediately with

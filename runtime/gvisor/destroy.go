@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -160,9 +162,5 @@ func (r *Runtime) Remains() ([]caisson.ID, error) {
 		name, _, _ := strings.Cut(rest, "/")
 		note(name)
 	}
-	ids := make([]caisson.ID, 0, len(found))
-	for id := range found {
-		ids = append(ids, id)
-	}
-	return ids, nil
+	return slices.Collect(maps.Keys(found)), nil
 }

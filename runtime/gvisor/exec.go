@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,11 +79,8 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 // which looks the name up in the guest.
 func execArgs(id caisson.ID, e caisson.RuntimeExec) *protocol.ExecArgs {
 	args := &protocol.ExecArgs{
-		Argv: e.Command, Envv: withPath(e.Env), WorkingDirectory: e.Workdir,
+		Argv: e.Command, Envv: withPath(e.Env), WorkingDirectory: cmp.Or(e.Workdir, "/"),
 		ContainerID: string(id), StdioIsPty: e.TTY, Capabilities: taskCapabilities(), GuestFDs: []int{0, 1, 2},
-	}
-	if args.WorkingDirectory == "" {
-		args.WorkingDirectory = "/"
 	}
 	uid, gid, numeric := numericUser(e.User)
 	if numeric {

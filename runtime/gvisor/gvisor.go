@@ -10,6 +10,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -79,22 +80,11 @@ type Runtime struct {
 	closed    bool                    // guarded by mu
 }
 
-var (
-	_ caisson.Runtime            = (*Runtime)(nil)
-	_ caisson.Checkpointer       = (*Runtime)(nil)
-	_ caisson.Freezer            = (*Runtime)(nil)
-	_ caisson.Dialer             = (*Runtime)(nil)
-	_ caisson.WriterRecorder     = (*Runtime)(nil)
-	_ caisson.RandomnessReporter = (*Runtime)(nil)
-)
-
 // New returns a Runtime that manages the sandboxes which exist in cfg.Dir.
 func New(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, sandboxes: map[caisson.ID]*sandbox{}}
 	r.running = r.getRunning
-	if r.cfg.Platform == "" {
-		r.cfg.Platform = "systrap"
-	}
+	r.cfg.Platform = cmp.Or(cfg.Platform, "systrap")
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -19,20 +19,14 @@ var checkpointTests = []test{
 // checkpointer returns the runtime's Checkpointer. It skips the test if the runtime is none.
 func (s *suite) checkpointer(t *testing.T) caisson.Checkpointer {
 	t.Helper()
-	c, ok := s.Runtime.(caisson.Checkpointer)
-	if !ok {
-		t.Skip("this runtime cannot capture memory")
-	}
-	return c
+	return implemented[caisson.Checkpointer](t, s, "capture memory")
 }
 
 // checkpoint captures b into a new directory.
 func (b *box) checkpoint(keep bool) (dir string) {
 	b.t.Helper()
 	dir = b.t.TempDir()
-	if err := b.checkpointer(b.t).Checkpoint(b.ctx(), b.id, dir, keep); err != nil {
-		b.t.Fatalf("Checkpoint: %v", err)
-	}
+	must(b.t, "Checkpoint", b.checkpointer(b.t).Checkpoint(b.ctx(), b.id, dir, keep))
 	return dir
 }
 
@@ -41,9 +35,7 @@ func (b *box) restore(dir string) *box {
 	b.t.Helper()
 	fork := b.newBox(b.t)
 	fork.spec.Command, fork.spec.Resources = b.spec.Command, b.spec.Resources
-	if err := b.checkpointer(b.t).Restore(b.ctx(), fork.id, fork.spec, dir); err != nil {
-		b.t.Fatalf("Restore: %v", err)
-	}
+	must(b.t, "Restore", b.checkpointer(b.t).Restore(b.ctx(), fork.id, fork.spec, dir))
 	return fork
 }
 
@@ -66,21 +58,15 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 		last = max(n, last)
 		return n > reached+5
 	})
-	if got := fork.read("/before"); got != "written before" {
-		t.Errorf("the fork reads %q from a file written before", got)
-	}
-	if b.hostname() == fork.hostname() || fork.hostname() != fork.spec.Hostname {
-		t.Errorf("the fork is called %q, the original %q", fork.hostname(), b.hostname())
+	fork.wantContent("/before", "written before")
+	if hostname(b) == hostname(fork) || hostname(fork) != fork.spec.Hostname {
+		t.Errorf("the fork is called %q, the original %q", hostname(fork), hostname(b))
 	}
 
 	// Later changes in the fork and in the original are independent.
 	fork.write("/after", "of the fork", 0o644)
-	if _, err := b.files().StatFile(b.ctx(), "/after"); caisson.KindOf(err) != caisson.NotFound {
-		t.Errorf("a file of the fork in the original: %v", err)
-	}
-	if err := s.Runtime.Signal(b.ctx(), fork.id, -1, sigKill); err != nil {
-		t.Fatalf("Signal: %v", err)
-	}
+	b.absent("/after")
+	must(t, "Signal", s.Runtime.Signal(b.ctx(), fork.id, -1, sigKill))
 	if got, err := s.Runtime.WaitCommand(b.ctx(), fork.id); err != nil || got.Signal != sigKill {
 		t.Errorf("the fork's command ended with %v, %v", got, err)
 	}
@@ -96,9 +82,7 @@ func testCheckpointAndEnd(t *testing.T, s *suite) {
 	b := s.create(t, "counter", "/count")
 	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
 	dir := b.checkpoint(false)
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	fork := b.restore(dir)
 	n := fork.count("/count")
 	fork.until("it counts on", func() bool { return fork.count("/count") > max(n, 3) })
@@ -110,18 +94,12 @@ func testRestoreTwice(t *testing.T, s *suite) {
 	dir := b.checkpoint(true)
 	one, two := b.restore(dir), b.restore(dir)
 	one.write("/lower/keep", "changed", 0o644)
-	if got := two.read("/lower/keep"); got != "keep" {
-		t.Errorf("a change in one fork reads %q in the other", got)
-	}
-	if err := s.Runtime.Destroy(b.ctx(), one.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	two.wantContent("/lower/keep", "keep")
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), one.id))
 	n := two.count("/count")
 	two.until("the other goes on", func() bool { return two.count("/count") > n })
 	// A restore does not change the checkpoint, so it can be used again.
-	if got := b.restore(dir).read("/lower/keep"); got != "keep" {
-		t.Errorf("a third fork reads %q", got)
-	}
+	b.restore(dir).wantContent("/lower/keep", "keep")
 }
 
 func testRestoreSessions(t *testing.T, s *suite) {
@@ -158,18 +136,14 @@ func testRestoreRefused(t *testing.T, s *suite) {
 	if err := c.Restore(b.ctx(), b.id, b.spec, t.TempDir()); err == nil {
 		t.Fatal("Restore from an empty directory succeeded")
 	}
-	if found, ok := b.listed(); ok {
-		t.Errorf("List says %+v", found)
-	}
+	b.wantNotListed()
 	if after := entries(t, b.spec.Dir); len(after) != len(before) {
 		t.Errorf("the sandbox's directory has %q, and had %q before", after, before)
 	}
 	b.create()
 	dir := b.checkpoint(true)
 	wantKind(t, "Restore over a sandbox", c.Restore(b.ctx(), b.id, b.spec, dir), caisson.Conflict)
-	if err := os.Remove(dir + "/" + entries(t, dir)[0]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, "remove a file of a checkpoint", os.Remove(dir+"/"+entries(t, dir)[0]))
 	other := s.newBox(t)
 	if err := c.Restore(b.ctx(), other.id, other.spec, dir); err == nil {
 		t.Error("Restore from a part of a checkpoint succeeded")

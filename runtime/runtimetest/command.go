@@ -26,21 +26,16 @@ var commandTests = []test{
 
 // outputFIFO creates a FIFO, opens it as the spec's standard output, and returns its reading end. Both ends are closed at the
 // end of the test.
-func (b *box) outputFIFO() (r *os.File) {
+func outputFIFO(b *box) (r *os.File) {
 	b.t.Helper()
 	name := filepath.Join(b.t.TempDir(), "stdout")
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, "make a FIFO", syscall.Mkfifo(name, 0o600))
 	w, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, "open a FIFO", err)
 	b.t.Cleanup(func() { w.Close() })
 	b.spec.Stdout = w
-	if r, err = os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
-		b.t.Fatal(err)
-	}
+	r, err = os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	must(b.t, "open a FIFO", err)
 	b.t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -48,9 +43,9 @@ func (b *box) outputFIFO() (r *os.File) {
 func testCommandRuns(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command = s.argv("ignore-term")
-	out := b.outputFIFO()
+	out := outputFIFO(b)
 	b.create()
-	b.wantLine(lines(out), "ready")
+	wantLine(b, lines(out), "ready")
 	list := b.processes()
 	if len(list) != 2 {
 		t.Fatalf("%d processes, want init and the command: %v", len(list), list)
@@ -69,14 +64,12 @@ func testCommandGiven(t *testing.T, s *suite) {
 	if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || !got.Success() {
 		t.Errorf("WaitCommand = %v, %v", got, err)
 	}
-	if got := b.output("stat", "/shared/here"); got != "file 0644 1234 1235 1" {
-		t.Errorf("what the command made is %q", got)
-	}
+	b.wantOutput("file 0644 1234 1235 1", "stat", "/shared/here")
 	b = s.newBox(t)
 	b.spec.Command, b.spec.Env = s.argv("env"), []string{"KEY=value"}
-	out := b.outputFIFO()
+	out := outputFIFO(b)
 	b.create()
-	b.wantLine(lines(out), "KEY=value")
+	wantLine(b, lines(out), "KEY=value")
 }
 
 func testCommandEnds(t *testing.T, s *suite) {
@@ -87,12 +80,8 @@ func testCommandEnds(t *testing.T, s *suite) {
 		}
 	}
 	// The sandbox keeps running when its command has exited.
-	if got := b.output("echo", "alive"); got != "alive" {
-		t.Errorf("then the sandbox says %q", got)
-	}
-	if found, ok := b.listed(); !ok || !found.Running {
-		t.Errorf("List says %+v, %v", found, ok)
-	}
+	b.wantAlive()
+	b.wantRunning()
 }
 
 func testCommandWait(t *testing.T, s *suite) {
@@ -113,9 +102,7 @@ func testCommandWait(t *testing.T, s *suite) {
 			return err
 		})
 	}
-	if err := s.Runtime.Signal(ctx, b.id, -1, sigTerm); err != nil {
-		t.Fatalf("Signal: %v", err)
-	}
+	must(t, "Signal", s.Runtime.Signal(ctx, b.id, -1, sigTerm))
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -135,9 +122,7 @@ func testCommandNotExecutable(t *testing.T, s *suite) {
 		b.spec.Command = []string{command, "argument"}
 		if err := s.Runtime.Create(b.ctx(), b.id, b.spec); err != nil {
 			wantKind(t, "Create", err, caisson.Invalid, command)
-			if found, ok := b.listed(); ok {
-				t.Errorf("a failed Create left %+v", found)
-			}
+			b.wantNotListed()
 			continue
 		}
 		if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || !slices.Contains(codes, got.Code) {
@@ -150,20 +135,16 @@ func testCommandNotExecutable(t *testing.T, s *suite) {
 func testReaderGoesAway(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command = s.argv("ignore-term") // prints "ignored" for every SIGTERM
-	out := b.outputFIFO()
+	out := outputFIFO(b)
 	b.create()
-	b.wantLine(lines(out), "ready")
+	wantLine(b, lines(out), "ready")
 	out.Close()
 	b.spec.Stdout.Close()
-	if err := s.Runtime.Signal(b.ctx(), b.id, -1, sigTerm); err != nil {
-		t.Fatalf("Signal: %v", err)
-	}
+	must(t, "Signal", s.Runtime.Signal(b.ctx(), b.id, -1, sigTerm))
 	again, err := os.Open(b.spec.Stdout.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "open the FIFO again", err)
 	defer again.Close()
-	b.wantLine(lines(again), "ignored")
+	wantLine(b, lines(again), "ignored")
 	if len(b.processes()) != 2 {
 		t.Error("the command has ended")
 	}

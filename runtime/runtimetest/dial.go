@@ -38,18 +38,14 @@ var dialTests = []test{
 // dialer returns the runtime's Dialer. It skips the test if the runtime is none.
 func (s *suite) dialer(t *testing.T) caisson.Dialer {
 	t.Helper()
-	d, ok := s.Runtime.(caisson.Dialer)
-	if !ok {
-		t.Skip("this runtime cannot connect to servers")
-	}
-	return d
+	return implemented[caisson.Dialer](t, s, "connect to servers")
 }
 
 // port is the port of the servers in these tests.
 const port = "8080"
 
 // serve starts a server in the sandbox and waits until it listens.
-func (b *box) serve(network, address, mode string) caisson.Process {
+func serve(b *box, network, address, mode string) caisson.Process {
 	b.t.Helper()
 	p := b.exec(caisson.RuntimeExec{Command: []string{"serve", network, address, mode}})
 	ready := make([]byte, len("ready\n"))
@@ -64,9 +60,7 @@ func (b *box) serve(network, address, mode string) caisson.Process {
 func (b *box) dial(network, address string) *net.UnixConn {
 	b.t.Helper()
 	c, err := tryDial(b.ctx(), b, network, address)
-	if err != nil {
-		b.t.Fatalf("Dial(%s, %s): %v", network, address, err)
-	}
+	must(b.t, fmt.Sprintf("Dial(%s, %s)", network, address), err)
 	b.t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(opTimeout))
 	return c
@@ -113,7 +107,7 @@ func testDialEcho(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
 	for _, at := range [][2]string{{"tcp", port}, {"tcp6", "8081"}, {"unix", "/tmp.sock"}} {
-		b.serve(at[0], at[1], "echo")
+		serve(b, at[0], at[1], "echo")
 		c := b.dial(strings.TrimSuffix(at[0], "6"), at[1])
 		// Each message must come back before the next one is sent: no buffer on the way may wait for more.
 		for i := range 5 {
@@ -136,18 +130,15 @@ func testDialEcho(t *testing.T, s *suite) {
 func testDialHalfClose(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
-	for _, network := range []string{"tcp", "unix"} {
-		sum, greet := "8001", "8002"
-		if network == "unix" {
-			sum, greet = "/sum", "/greet"
-		}
-		b.serve(network, sum, "sum")
+	for _, at := range []struct{ network, sum, greet string }{{"tcp", "8001", "8002"}, {"unix", "/sum", "/greet"}} {
+		network, greet := at.network, at.greet
+		serve(b, network, at.sum, "sum")
 		message := []byte("until the end of file")
-		if got, err := exchange(b.dial(network, sum), message); err != nil || string(got) != sumOf(message) {
+		if got, err := exchange(b.dial(network, at.sum), message); err != nil || string(got) != sumOf(message) {
 			t.Errorf("%s: the answer after the end of file is %q, %v", network, got, err)
 		}
 
-		p := b.serve(network, greet, "greet")
+		p := serve(b, network, greet, "greet")
 		c := b.dial(network, greet)
 		if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
 			t.Fatalf("%s: until the server's end of file: %q, %v", network, got, err)
@@ -201,16 +192,13 @@ func testDialLarge(t *testing.T, s *suite) {
 	b := s.create(t)
 	message := make([]byte, size)
 	rand.NewChaCha8([32]byte{}).Read(message)
-	for i, network := range []string{"tcp", "unix"} {
-		sum, back := strconv.Itoa(8001+i), strconv.Itoa(9001+i)
-		if network == "unix" {
-			sum, back = "/sum", "/back"
-		}
-		b.serve(network, sum, "sum")
-		if got, err := exchange(b.dial(network, sum), message); err != nil || string(got) != sumOf(message) {
+	for _, at := range []struct{ network, sum, back string }{{"tcp", "8001", "9001"}, {"unix", "/sum", "/back"}} {
+		network, back := at.network, at.back
+		serve(b, network, at.sum, "sum")
+		if got, err := exchange(b.dial(network, at.sum), message); err != nil || string(got) != sumOf(message) {
 			t.Errorf("%s: the server received %q, %v", network, got, err)
 		}
-		b.serve(network, back, "echo")
+		serve(b, network, back, "echo")
 		if got, err := exchange(b.dial(network, back), message); err != nil || sumOf(got) != sumOf(message) {
 			t.Errorf("%s: of %d bytes %d came back, or others; %v", network, size, len(got), err)
 		}
@@ -220,7 +208,7 @@ func testDialLarge(t *testing.T, s *suite) {
 func testDialMany(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
-	b.serve("tcp", port, "echo")
+	serve(b, "tcp", port, "echo")
 	ctx := b.ctx()
 	var g errgroup.Group
 	for i := range 100 {
@@ -248,7 +236,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
 	for _, at := range [][2]string{{"tcp", port}, {"unix", "/full"}} {
-		b.serve(at[0], at[1], "full")
+		serve(b, at[0], at[1], "full")
 		b.until("a connection waits until it is cancelled", func() bool {
 			cancelled := errors.New("the caller has lost interest")
 			ctx, cancel := context.WithCancelCause(b.ctx())
@@ -292,7 +280,7 @@ func testDialLimit(t *testing.T, s *suite) {
 	const most = 1024
 	d := s.dialer(t)
 	b := s.create(t)
-	b.serve("tcp", port, "echo")
+	serve(b, "tcp", port, "echo")
 	var open []*os.File
 	defer func() {
 		for _, f := range open {
@@ -324,8 +312,8 @@ func testDialLimit(t *testing.T, s *suite) {
 func testDialNeverReads(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
-	b.serve("tcp", port, "stuck")
-	b.serve("tcp", "8081", "echo")
+	serve(b, "tcp", port, "stuck")
+	serve(b, "tcp", "8081", "echo")
 	c := b.dial("tcp", port)
 	// What fits is small, and the rest must not be collected in memory.
 	const most = 64 << 20
@@ -344,19 +332,15 @@ func testDialNeverReads(t *testing.T, s *suite) {
 func testDialFrozen(t *testing.T, s *suite) {
 	d, f := s.dialer(t), s.freezer(t)
 	b := s.create(t)
-	b.serve("tcp", port, "echo")
+	serve(b, "tcp", port, "echo")
 	c := b.dial("tcp", port)
-	if err := f.Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
+	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	_, err := d.Dial(b.ctx(), b.id, "tcp", port)
 	wantKind(t, "Dial in a frozen sandbox", err, caisson.Conflict)
 	if _, err := c.Write([]byte("later")); err != nil {
 		t.Errorf("write while frozen: %v", err)
 	}
-	if err := f.Thaw(b.ctx(), b.id); err != nil {
-		t.Fatalf("Thaw: %v", err)
-	}
+	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	if got, err := exchange(c, []byte(" and now")); err != nil || string(got) != "later and now" {
 		t.Errorf("after Thaw: %q, %v", got, err)
 	}
@@ -365,11 +349,9 @@ func testDialFrozen(t *testing.T, s *suite) {
 func testDialDestroy(t *testing.T, s *suite) {
 	d := s.dialer(t)
 	b := s.create(t)
-	b.serve("tcp", port, "stuck")
+	serve(b, "tcp", port, "stuck")
 	c := b.dial("tcp", port)
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after Destroy: read %d bytes, %v", n, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path"
+	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -33,14 +34,8 @@ var execTests = []test{
 func testEcho(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, args := range [][]string{{"one"}, {"two", "words"}, {"", " a  b ", "$HOME", "*", "ü\t\x01"}} {
-		want := ""
-		for i, a := range args {
-			if i > 0 {
-				want += " "
-			}
-			want += a
-		}
-		if r := b.run(append([]string{"echo"}, args...)...); r.stdout != want+"\n" || r.stderr != "" || !r.status.Success() {
+		want := strings.Join(args, " ") + "\n"
+		if r := b.run(append([]string{"echo"}, args...)...); r.stdout != want || r.stderr != "" || !r.status.Success() {
 			t.Errorf("echo %q gave %+v", args, r)
 		}
 	}
@@ -71,9 +66,7 @@ func testStdin(t *testing.T, s *suite) {
 			t.Fatalf("cat %q gave %q, %v", line, got, err)
 		}
 	}
-	if err := p.Stdin().Close(); err != nil {
-		t.Errorf("close standard input: %v", err)
-	}
+	check(t, "close standard input", p.Stdin().Close())
 	if r := b.finish(p); r.stdout != "" || !r.status.Success() {
 		t.Errorf("after the end of its input cat gave %+v", r)
 	}
@@ -253,14 +246,10 @@ func testExecCancelled(t *testing.T, s *suite) {
 func testClose(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"ignore-term"}})
-	if err := p.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	check(t, "Close", p.Close())
 	if status := b.wait(p); status.Signal != sigKill || status.Code != 128+sigKill {
 		t.Errorf("a process ended with %+v by Close", status)
 	}
-	if err := p.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	check(t, "second Close", p.Close())
 	b.until("the process is gone", func() bool { return len(b.processes()) == 1 })
 }

@@ -27,16 +27,10 @@ func testSaveFiles(t *testing.T, s *suite) {
 	b.write("/made", "content", 0o751)
 	b.write("/lower/keep", "changed", 0o600)
 	for _, name := range []string{"/lower/gone", "/lower/tree"} {
-		if err := b.files().RemoveFile(b.ctx(), name, true); err != nil {
-			t.Fatalf("remove %s: %v", name, err)
-		}
+		must(t, "remove "+name, b.files().RemoveFile(b.ctx(), name, true))
 	}
-	if err := b.files().MakeDir(b.ctx(), "/new/deep", true); err != nil {
-		t.Fatalf("make directory: %v", err)
-	}
-	if err := b.files().WriteTree(b.ctx(), "/new", bytes.NewReader(symlink(t, "link", "../lower/keep"))); err != nil {
-		t.Fatalf("make symlink: %v", err)
-	}
+	must(t, "make directory", b.files().MakeDir(b.ctx(), "/new/deep", true))
+	must(t, "make symlink", b.files().WriteTree(b.ctx(), "/new", bytes.NewReader(symlink(t, "link", "../lower/keep"))))
 	r := b.finish(b.exec(caisson.RuntimeExec{Command: []string{"fill", "/shared/own", "5000"}, User: "agent"}))
 	if !r.status.Success() {
 		t.Fatalf("fill: %+v", r)
@@ -47,44 +41,28 @@ func testSaveFiles(t *testing.T, s *suite) {
 	}
 
 	saved := tempFile(t)
-	if err := c.SaveFiles(b.ctx(), b.id, saved); err != nil {
-		t.Fatalf("SaveFiles: %v", err)
-	}
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "SaveFiles", c.SaveFiles(b.ctx(), b.id, saved))
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	again := s.newBox(t)
 	again.spec.Files = saved.Name()
 	again.create()
 	for name, want := range looks {
-		if got := again.output("stat", name); got != want {
-			t.Errorf("%s was %q and is %q", name, want, got)
-		}
+		again.wantOutput(want, "stat", name)
 	}
 	for name, want := range map[string]string{"/made": "content", "/lower/keep": "changed", "/lower/text": "no program"} {
-		if got := again.read(name); got != want {
-			t.Errorf("%s holds %q, want %q", name, got, want)
-		}
+		again.wantContent(name, want)
 	}
 	for _, name := range []string{"/lower/gone", "/lower/tree", "/lower/tree/leaf"} {
-		if _, err := again.files().StatFile(again.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
-			t.Errorf("%s, which was removed: %v", name, err)
-		}
+		again.absent(name)
 	}
 	// Changes from saved files count as changes of the new sandbox, so they are saved again.
 	saved = tempFile(t)
-	if err := c.SaveFiles(again.ctx(), again.id, saved); err != nil {
-		t.Fatalf("SaveFiles: %v", err)
-	}
+	must(t, "SaveFiles", c.SaveFiles(again.ctx(), again.id, saved))
 	third := s.newBox(t)
 	third.spec.Files = saved.Name()
 	third.create()
-	if got := third.read("/made"); got != "content" {
-		t.Errorf("the second time /made holds %q", got)
-	}
-	if _, err := third.files().StatFile(third.ctx(), "/lower/gone"); caisson.KindOf(err) != caisson.NotFound {
-		t.Errorf("the second time a removed file: %v", err)
-	}
+	third.wantContent("/made", "content")
+	third.absent("/lower/gone")
 }
 
 // symlink returns a tar archive with one symlink.
@@ -92,12 +70,8 @@ func symlink(t *testing.T, name, target string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, "write an archive", w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}))
+	must(t, "write an archive", w.Close())
 	return out.Bytes()
 }
 
@@ -105,12 +79,8 @@ func testShareNothing(t *testing.T, s *suite) {
 	one, two := s.create(t), s.create(t)
 	one.write("/lower/keep", "changed", 0o644)
 	one.write("/made", "content", 0o644)
-	if got := two.read("/lower/keep"); got != "keep" {
-		t.Errorf("a change in one sandbox reads %q in the other", got)
-	}
-	if _, err := two.files().StatFile(two.ctx(), "/made"); caisson.KindOf(err) != caisson.NotFound {
-		t.Errorf("a file of one sandbox in the other: %v", err)
-	}
+	two.wantContent("/lower/keep", "keep")
+	two.absent("/made")
 	if got, err := os.ReadFile(filepath.Join(s.layer, "lower", "keep")); err != nil || string(got) != "keep" {
 		t.Errorf("the layer itself holds %q now, %v", got, err)
 	}
@@ -120,18 +90,12 @@ func testShareNothing(t *testing.T, s *suite) {
 func testMounts(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	read, write := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(read, "file"), []byte("of the host"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, "write a file", os.WriteFile(filepath.Join(read, "file"), []byte("of the host"), 0o644))
 	for dir, mode := range map[string]os.FileMode{read: 0o755, write: 0o777} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, "chmod", os.Chmod(dir, mode))
 	}
 	if os.Geteuid() == 0 { // directories of the host's root cannot be mounted writable
-		if err := os.Chown(write, 1000, 1000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, "chown", os.Chown(write, 1000, 1000))
 	}
 	b.spec.Mounts = []caisson.RuntimeMount{
 		{Source: openPath(t, read), Target: "/mnt/read"},
@@ -159,9 +123,7 @@ func testMounts(t *testing.T, s *suite) {
 func openPath(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "open", err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }

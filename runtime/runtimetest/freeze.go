@@ -21,11 +21,7 @@ const counterInterval = 20 * time.Millisecond
 // freezer returns the runtime's Freezer. It skips the test if the runtime is none.
 func (s *suite) freezer(t *testing.T) caisson.Freezer {
 	t.Helper()
-	f, ok := s.Runtime.(caisson.Freezer)
-	if !ok {
-		t.Skip("this runtime cannot freeze")
-	}
-	return f
+	return implemented[caisson.Freezer](t, s, "freeze")
 }
 
 func testFreeze(t *testing.T, s *suite) {
@@ -33,16 +29,12 @@ func testFreeze(t *testing.T, s *suite) {
 	b := s.create(t, "counter", "/count")
 	b.until("it counts", func() bool { return b.count("/count") > 2 })
 	begin, before := time.Now(), b.count("/count")
-	if err := f.Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
+	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	wantKind(t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
 	frozen := time.Now()
 	b.until("some time has passed", func() bool { return time.Since(frozen) > 30*counterInterval })
 	stood := time.Since(frozen)
-	if err := f.Thaw(b.ctx(), b.id); err != nil {
-		t.Fatalf("Thaw: %v", err)
-	}
+	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	after := b.count("/count")
 	// most is the maximum number of increments in the time that the sandbox was not frozen.
 	if most := int((time.Since(begin)-stood)/counterInterval) + 2; after-before > most {
@@ -55,19 +47,15 @@ func testFreeze(t *testing.T, s *suite) {
 func testFreezeDestroy(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	b := s.create(t, "counter", "/count")
-	if err := f.Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
+	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	_, err := s.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: s.argv("echo")})
 	wantKind(t, "Exec in a frozen sandbox", err, caisson.Conflict)
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Errorf("Destroy of a frozen sandbox: %v", err)
-	}
+	check(t, "Destroy of a frozen sandbox", s.Runtime.Destroy(b.ctx(), b.id))
 	wantDone(t, "after Destroy", s.Runtime.Done(b.id))
 }
 
 // checkFrozen checks that the runtime reports b as frozen.
-func (b *box) checkFrozen(f caisson.Freezer) {
+func checkFrozen(b *box, f caisson.Freezer) {
 	b.t.Helper()
 	wantKind(b.t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
 }
@@ -79,37 +67,26 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 	b := s.create(t, "counter", "/count")
 	b.until("it has counted", func() bool { return b.count("/count") >= 10 })
 	reached := b.count("/count")
-	if err := f.Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
+	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	kept := b.checkpoint(true)
-	b.checkFrozen(f)
+	checkFrozen(b, f)
 	left := b.checkpoint(false)
-	b.checkFrozen(f)
+	checkFrozen(b, f)
 	for what, dir := range map[string]string{"runs on": kept, "ends": left} {
 		fork := b.restore(dir)
 		fork.until("a fork of one that "+what+" counts on", func() bool { return fork.count("/count") > reached })
-		if err := s.Runtime.Destroy(b.ctx(), fork.id); err != nil {
-			t.Errorf("Destroy: %v", err)
-		}
+		check(t, "Destroy", s.Runtime.Destroy(b.ctx(), fork.id))
 	}
-	if err := f.Thaw(b.ctx(), b.id); err != nil {
-		t.Fatalf("Thaw: %v", err)
-	}
+	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	b.until("it counts on", func() bool { return b.count("/count") > reached })
 }
 
 // testFreezeDie kills a sandbox while it is frozen.
 func testFreezeDie(t *testing.T, s *suite) {
 	f := s.freezer(t)
-	if s.Kill == nil {
-		t.Skip("the harness cannot kill sandboxes of this runtime")
-	}
 	b := s.create(t, "sleep", "1h")
 	done := s.Runtime.Done(b.id)
-	if err := f.Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
+	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	s.Kill(t, b.id)
 	wantDone(t, "after its death", done)
 	if err := f.Thaw(b.ctx(), b.id); err == nil {
@@ -120,30 +97,17 @@ func testFreezeDie(t *testing.T, s *suite) {
 // testFreezeReopen opens a second runtime, which must detect that a sandbox is frozen.
 func testFreezeReopen(t *testing.T, s *suite) {
 	s.freezer(t)
-	if s.Reopen == nil {
-		t.Skip("the harness cannot reopen this runtime")
-	}
 	b := s.create(t, "counter", "/count")
 	b.until("it counts", func() bool { return b.count("/count") > 2 })
-	if err := s.freezer(t).Freeze(b.ctx(), b.id); err != nil {
-		t.Fatalf("Freeze: %v", err)
-	}
-	next := *b
-	next.suite = &suite{Harness: s.Harness, layer: s.layer}
-	next.suite.Runtime = s.Reopen(t)
+	must(t, "Freeze", s.freezer(t).Freeze(b.ctx(), b.id))
+	next := b.reopen()
 	f := next.freezer(t)
-	next.checkFrozen(f)
-	if found, ok := next.listed(); !ok || !found.Running {
-		t.Errorf("List says %+v, %v; want it running", found, ok)
-	}
+	checkFrozen(next, f)
+	next.wantRunning()
 	_, err := next.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: s.argv("echo")})
 	wantKind(t, "Exec in a frozen sandbox", err, caisson.Conflict)
-	if err := f.Thaw(b.ctx(), b.id); err != nil {
-		t.Fatalf("Thaw: %v", err)
-	}
+	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	after := next.count("/count")
 	next.until("it counts on", func() bool { return next.count("/count") > after })
-	if err := next.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", next.Runtime.Destroy(b.ctx(), b.id))
 }

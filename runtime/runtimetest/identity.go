@@ -95,13 +95,13 @@ func testUnknownUser(t *testing.T, s *suite) {
 
 func testHostname(t *testing.T, s *suite) {
 	b := s.create(t)
-	if got := b.hostname(); got != b.spec.Hostname {
+	if got := hostname(b); got != b.spec.Hostname {
 		t.Errorf("host name %q, want %q", got, b.spec.Hostname)
 	}
 }
 
 // hostname returns the host name inside the sandbox.
-func (b *box) hostname() string {
+func hostname(b *box) string {
 	b.t.Helper()
 	return strings.TrimSpace(b.read("/proc/sys/kernel/hostname"))
 }

@@ -35,23 +35,17 @@ func testCreateListDestroy(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	before := entries(t, b.spec.Dir)
 	b.create()
-	if found, ok := b.listed(); !ok || !found.Running {
-		t.Errorf("List says %+v, %v; want it running", found, ok)
-	}
+	b.wantRunning()
 	select {
 	case <-s.Runtime.Done(b.id):
 		t.Error("Done is closed while the sandbox runs")
 	default:
 	}
 	done := s.Runtime.Done(b.id)
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	wantDone(t, "the channel from before Destroy", done)
 	wantDone(t, "the channel from after Destroy", s.Runtime.Done(b.id))
-	if found, ok := b.listed(); ok {
-		t.Errorf("List still says %+v", found)
-	}
+	b.wantNotListed()
 	if after := entries(t, b.spec.Dir); !slices.Equal(before, after) {
 		t.Errorf("the sandbox's directory has %q after Destroy and had %q before Create", after, before)
 	}
@@ -73,9 +67,7 @@ func entries(t *testing.T, dir string) (names []string) {
 func testCreateTwice(t *testing.T, s *suite) {
 	b := s.create(t)
 	wantKind(t, "second Create", s.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Conflict)
-	if got := b.output("echo", "alive"); got != "alive" {
-		t.Errorf("after a refused Create the sandbox says %q", got)
-	}
+	b.wantAlive()
 }
 
 func testUnknownID(t *testing.T, s *suite) {
@@ -90,9 +82,7 @@ func testUnknownID(t *testing.T, s *suite) {
 	_, err = rt.Stats(ctx, id)
 	wantKind(t, "Stats", err, caisson.NotFound)
 	wantDone(t, "an unknown id", rt.Done(id))
-	if err := rt.Destroy(ctx, id); err != nil {
-		t.Errorf("Destroy: %v", err)
-	}
+	check(t, "Destroy", rt.Destroy(ctx, id))
 	if f, ok := rt.(caisson.Freezer); ok {
 		wantKind(t, "Freeze", f.Freeze(ctx, id), caisson.NotFound)
 		wantKind(t, "Thaw", f.Thaw(ctx, id), caisson.NotFound)
@@ -107,18 +97,15 @@ func testUnknownID(t *testing.T, s *suite) {
 func tempFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "create a file", err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
 
 func testFailedCreate(t *testing.T, s *suite) {
 	damaged := tempFile(t)
-	if _, err := damaged.WriteString("this is no archive, whatever one may think of it"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := damaged.WriteString("this is no archive, whatever one may think of it")
+	must(t, "write a file", err)
 	for _, c := range []struct {
 		name   string
 		damage func(spec *caisson.RuntimeSpec)
@@ -136,21 +123,15 @@ func testFailedCreate(t *testing.T, s *suite) {
 			if err == nil {
 				t.Fatal("Create succeeded")
 			}
-			if found, ok := b.listed(); ok {
-				t.Errorf("List says %+v", found)
-			}
+			b.wantNotListed()
 			wantDone(t, "after a failed Create", s.Runtime.Done(b.id))
 			if after := entries(t, b.spec.Dir); !slices.Equal(before, after) {
 				t.Errorf("the sandbox's directory has %q, and had %q before", after, before)
 			}
-			if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-				t.Errorf("Destroy: %v", err)
-			}
+			check(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 			b.spec = good
 			b.create()
-			if got := b.output("echo", "alive"); got != "alive" {
-				t.Errorf("created anew, it says %q", got)
-			}
+			b.wantAlive()
 		})
 	}
 }
@@ -162,21 +143,15 @@ func testCancelledCreate(t *testing.T, s *suite) {
 	if err := s.Runtime.Create(ctx, b.id, b.spec); !errors.Is(err, context.Canceled) {
 		t.Errorf("Create with a cancelled context: %v", err)
 	}
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Errorf("Destroy: %v", err)
-	}
-	if found, ok := b.listed(); ok {
-		t.Errorf("List says %+v", found)
-	}
+	check(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
+	b.wantNotListed()
 	b.create()
 }
 
 func testDestroyTwice(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	for i := range 2 {
-		if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-			t.Errorf("Destroy number %d: %v", i+1, err)
-		}
+		check(t, fmt.Sprint("Destroy number ", i+1), s.Runtime.Destroy(b.ctx(), b.id))
 	}
 	_, err := s.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: s.argv("echo")})
 	wantKind(t, "Exec after Destroy", err, caisson.NotFound)
@@ -189,12 +164,8 @@ func testDestroyConcurrently(t *testing.T, s *suite) {
 	for range 8 {
 		g.Go(func() error { return s.Runtime.Destroy(ctx, b.id) })
 	}
-	if err := g.Wait(); err != nil {
-		t.Errorf("one of several Destroys: %v", err)
-	}
-	if found, ok := b.listed(); ok {
-		t.Errorf("List still says %+v", found)
-	}
+	check(t, "one of several Destroys", g.Wait())
+	b.wantNotListed()
 }
 
 func testDestroyEndsEverything(t *testing.T, s *suite) {
@@ -209,9 +180,7 @@ func testDestroyEndsEverything(t *testing.T, s *suite) {
 		status, err := s.Runtime.WaitCommand(ctx, b.id)
 		waited <- answer{status, err}
 	}()
-	if err := s.Runtime.Destroy(ctx, b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", s.Runtime.Destroy(ctx, b.id))
 	if r := b.finish(p); r.status.Success() {
 		t.Errorf("a session ended with %v by Destroy", r.status)
 	}
@@ -243,41 +212,24 @@ func testDeath(t *testing.T, s *suite) {
 	wantKind(t, "Processes", err, caisson.Conflict)
 	wantKind(t, "Signal", s.Runtime.Signal(b.ctx(), b.id, -1, sigTerm), caisson.Conflict)
 	wantKind(t, "Create over the remains", s.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Conflict)
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Errorf("Destroy: %v", err)
-	}
-	if found, ok := b.listed(); ok {
-		t.Errorf("after Destroy List still says %+v", found)
-	}
+	check(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
+	b.wantNotListed()
 }
 
 // testReopen opens a second runtime, which must manage the sandboxes of the first one.
 func testReopen(t *testing.T, s *suite) {
-	if s.Reopen == nil {
-		t.Skip("the harness cannot reopen this runtime")
-	}
 	b := s.create(t, "sleep", "1h")
 	done := s.Runtime.Done(b.id)
-	next := *b
-	next.suite = &suite{Harness: s.Harness, layer: s.layer}
-	next.suite.Runtime = s.Reopen(t)
-	if found, ok := next.listed(); !ok || !found.Running {
-		t.Errorf("List says %+v, %v; want it running", found, ok)
-	}
+	next := b.reopen()
+	next.wantRunning()
 	wantKind(t, "Create", next.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Conflict)
-	if got := next.output("echo", "alive"); got != "alive" {
-		t.Errorf("the sandbox says %q", got)
-	}
-	if err := next.Runtime.Signal(b.ctx(), b.id, -1, sigTerm); err != nil {
-		t.Errorf("Signal: %v", err)
-	}
+	next.wantAlive()
+	check(t, "Signal", next.Runtime.Signal(b.ctx(), b.id, -1, sigTerm))
 	if got, err := next.Runtime.WaitCommand(b.ctx(), b.id); err != nil || got.Signal != sigTerm {
 		t.Errorf("the command ended with %v, %v", got, err)
 	}
 	nextDone := next.Runtime.Done(b.id)
-	if err := next.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", next.Runtime.Destroy(b.ctx(), b.id))
 	wantDone(t, "of the first runtime", done)
 	wantDone(t, "of the second runtime", nextDone)
 }
@@ -295,9 +247,7 @@ func testCapabilities(t *testing.T, s *suite) {
 func testStats(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	st, err := s.Runtime.Stats(b.ctx(), b.id)
-	if err != nil {
-		t.Fatalf("Stats: %v", err)
-	}
+	must(t, "Stats", err)
 	if st.At.IsZero() || st.CPUNanos <= 0 || st.Memory <= 0 || st.Memory > st.MemoryMax || st.PIDs < 2 {
 		t.Errorf("%+v is not plausible", *st)
 	}
@@ -334,9 +284,7 @@ func testProcesses(t *testing.T, s *suite) {
 func (b *box) processes() map[int]caisson.ProcessInfo {
 	b.t.Helper()
 	list, err := b.Runtime.Processes(b.ctx(), b.id)
-	if err != nil {
-		b.t.Fatalf("Processes: %v", err)
-	}
+	must(b.t, "Processes", err)
 	byPID := map[int]caisson.ProcessInfo{}
 	for _, p := range list {
 		byPID[p.PID] = p

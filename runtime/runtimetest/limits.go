@@ -24,9 +24,7 @@ func testLimitPIDs(t *testing.T, s *suite) {
 	if err != nil || n < 1 || n >= limit {
 		t.Errorf("with a limit of %d a process could start %d children, %v", limit, n, err)
 	}
-	if got := b.output("echo", "alive"); got != "alive" {
-		t.Errorf("then the sandbox says %q", got)
-	}
+	b.wantAlive()
 }
 
 func testLimitDisk(t *testing.T, s *suite) {
@@ -47,9 +45,7 @@ func testLimitDisk(t *testing.T, s *suite) {
 			t.Errorf("%d bytes take %v of the host's disk, %v", n, took, err)
 		}
 	}
-	if err := b.files().RemoveFile(b.ctx(), "/big", false); err != nil {
-		t.Fatalf("remove: %v", err)
-	}
+	must(t, "remove", b.files().RemoveFile(b.ctx(), "/big", false))
 	if r := b.run("fill", "/small", fmt.Sprint(limit/4)); !r.status.Success() {
 		t.Errorf("with space again fill gave %+v", r)
 	}

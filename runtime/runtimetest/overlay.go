@@ -31,22 +31,22 @@ type workspace struct {
 	mount     caisson.RuntimeMount
 }
 
-// workspace creates a host directory and the layers to mount it at /mnt/write as a workspace. files maps the names of files in
+// newWorkspace creates a host directory and the layers to mount it at /mnt/write as a workspace. files maps the names of files in
 // the directory to their contents; names in hide are hidden by the mask layer.
-func (b *box) workspace(files map[string]string, hide ...string) *workspace {
+func newWorkspace(b *box, files map[string]string, hide ...string) *workspace {
 	b.t.Helper()
 	w := &workspace{t: b.t, host: b.t.TempDir(), dir: b.t.TempDir()}
 	for name, content := range files {
 		p := filepath.Join(w.host, name)
-		w.must(os.MkdirAll(filepath.Dir(p), 0o755))
-		w.must(os.WriteFile(p, []byte(content), 0o640))
+		must(w.t, "make a directory", os.MkdirAll(filepath.Dir(p), 0o755))
+		must(w.t, "write a file", os.WriteFile(p, []byte(content), 0o640))
 	}
 	w.chown(w.host, hostOwner)
 	for _, name := range []string{"upper", "work", "mask"} {
-		w.must(os.Mkdir(filepath.Join(w.dir, name), 0o755))
+		must(w.t, "make a directory", os.Mkdir(filepath.Join(w.dir, name), 0o755))
 	}
 	for _, name := range hide {
-		w.must(unix.Mknod(filepath.Join(w.dir, "mask", name), unix.S_IFCHR, 0))
+		must(w.t, "mknod", unix.Mknod(filepath.Join(w.dir, "mask", name), unix.S_IFCHR, 0))
 	}
 	w.chown(w.dir, int(b.spec.UIDBase))
 	w.mount = caisson.RuntimeMount{
@@ -59,21 +59,13 @@ func (b *box) workspace(files map[string]string, hide ...string) *workspace {
 	return w
 }
 
-// must ends the test if err is not nil.
-func (w *workspace) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // chown makes a user of the host the owner of all files in dir. It does nothing unless the test runs as root.
 func (w *workspace) chown(dir string, id int) {
 	w.t.Helper()
 	if os.Geteuid() != 0 {
 		return
 	}
-	w.must(filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+	must(w.t, "chown", filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
 		if err == nil {
 			err = os.Lchown(p, id, id)
 		}
@@ -85,7 +77,7 @@ func (w *workspace) chown(dir string, id int) {
 func (w *workspace) describe(dir string) string {
 	w.t.Helper()
 	var out strings.Builder
-	w.must(filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	must(w.t, "describe", filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil {
 			err = unix.Lstat(p, &st)
@@ -128,43 +120,25 @@ func (w *workspace) upper(name string) string {
 	return fmt.Sprintf("mode %o", st.Mode)
 }
 
-// absent checks that a file does not exist in the sandbox.
-func (b *box) absent(name string) {
-	b.t.Helper()
-	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
-		b.t.Errorf("%s, which is not there: %v", name, err)
-	}
-}
-
 // testOverlay makes all kinds of changes in a workspace and checks that they are in the upper layer and not in the host
 // directory.
 func testOverlay(t *testing.T, s *suite) {
 	b := s.newBox(t)
-	w := b.workspace(map[string]string{
+	w := newWorkspace(b, map[string]string{
 		"keep": "keep", "edit": "old", "gone": "gone", "from": "moved", "tree/leaf": "leaf", "tree/twig": "twig", ".env": "secret",
 	}, ".env")
 	before := w.describe(w.host)
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
-	if got := b.read("/mnt/write/edit"); got != "old" {
-		t.Errorf("a file of the host's holds %q", got)
-	}
-	if got := b.output("stat", "/mnt/write/edit"); got != "file 0640 0 0 3" {
-		t.Errorf("a file of the host's is %q", got)
-	}
+	b.wantContent("/mnt/write/edit", "old")
+	b.wantOutput("file 0640 0 0 3", "stat", "/mnt/write/edit")
 	b.absent("/mnt/write/.env")
 	b.write("/mnt/write/edit", "new", 0)
 	b.write("/mnt/write/made", "made", 0o751)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(b.files().RemoveFile(b.ctx(), "/mnt/write/gone", false))
-	must(b.files().RemoveFile(b.ctx(), "/mnt/write/tree", true))
-	must(b.files().MoveFile(b.ctx(), "/mnt/write/from", "/mnt/write/to"))
-	must(b.files().MakeDir(b.ctx(), "/mnt/write/new/deep", true))
+	must(t, "remove a file", b.files().RemoveFile(b.ctx(), "/mnt/write/gone", false))
+	must(t, "remove a directory", b.files().RemoveFile(b.ctx(), "/mnt/write/tree", true))
+	must(t, "move a file", b.files().MoveFile(b.ctx(), "/mnt/write/from", "/mnt/write/to"))
+	must(t, "make a directory", b.files().MakeDir(b.ctx(), "/mnt/write/new/deep", true))
 	b.write("/mnt/write/new/deep/file", "deep", 0o644)
 	if r := b.run("fill", "/mnt/write/filled", "5000"); !r.status.Success() {
 		t.Errorf("fill: %+v", r)
@@ -185,25 +159,23 @@ func testOverlay(t *testing.T, s *suite) {
 			t.Errorf("a file of the guest's root is %d:%d's in the upper layer, %v", st.Uid, st.Gid, err)
 		}
 	}
-	must(s.Runtime.Destroy(b.ctx(), b.id))
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	if after := w.describe(w.host); after != before {
 		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 	}
 	b.create() // as after a stop and a start
 	for name, content := range map[string]string{"keep": "keep", "edit": "new", "to": "moved", "new/deep/file": "deep"} {
-		if got := b.read("/mnt/write/" + name); got != content {
-			t.Errorf("the second time %s holds %q", name, got)
-		}
+		b.wantContent("/mnt/write/"+name, content)
 	}
 	for _, name := range []string{"gone", "tree", "from", ".env"} {
 		b.absent("/mnt/write/" + name)
 	}
 	// Removed files and directories can be created again.
-	must(b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
+	must(t, "make a directory", b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
 	b.write("/mnt/write/gone", "again", 0o644)
 	b.absent("/mnt/write/tree/leaf")
 	b.until("it is in the upper layer", func() bool { return w.upper("gone") == "file again" && w.upper("tree") == "directory" })
-	must(s.Runtime.Destroy(b.ctx(), b.id))
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	b.create()
 	b.absent("/mnt/write/tree/leaf")
 	if after := w.describe(w.host); after != before {
@@ -213,14 +185,12 @@ func testOverlay(t *testing.T, s *suite) {
 
 func testOverlayWithoutMask(t *testing.T, s *suite) {
 	b := s.newBox(t)
-	w := b.workspace(map[string]string{".env": "seen"})
+	w := newWorkspace(b, map[string]string{".env": "seen"})
 	w.mount.Overlay.Mask = nil
 	w.mount.Target = "/made/for/it" // does not exist in any layer
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
-	if got := b.read("/made/for/it/.env"); got != "seen" {
-		t.Errorf("the file holds %q", got)
-	}
+	b.wantContent("/made/for/it/.env", "seen")
 }
 
 func testOverlayOfRoot(t *testing.T, s *suite) {
@@ -228,7 +198,7 @@ func testOverlayOfRoot(t *testing.T, s *suite) {
 		t.Skip("needs directories of root's")
 	}
 	b := s.newBox(t)
-	w := b.workspace(map[string]string{"file": "root's"})
+	w := newWorkspace(b, map[string]string{"file": "root's"})
 	w.chown(w.host, 0)
 	before := entries(t, b.spec.Dir)
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
@@ -238,16 +208,14 @@ func testOverlayOfRoot(t *testing.T, s *suite) {
 	}
 	w.mount.Overlay.Root = true
 	b.create()
-	if got := b.output("stat", "/mnt/write/file"); got != "file 0640 0 0 6" {
-		t.Errorf("root's file is %q", got)
-	}
+	b.wantOutput("file 0640 0 0 6", "stat", "/mnt/write/file")
 }
 
 // testOverlayCheckpoint checks that a restored sandbox continues with the files of its upper layer.
 func testOverlayCheckpoint(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)
-	w := b.workspace(map[string]string{"keep": "keep"})
+	w := newWorkspace(b, map[string]string{"keep": "keep"})
 	b.spec.Mounts, b.spec.Command = []caisson.RuntimeMount{w.mount}, s.argv("counter", "/mnt/write/count")
 	b.create()
 	b.write("/mnt/write/made", "made", 0o644)
@@ -256,25 +224,20 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	if got := w.upper("made"); got != "file made" {
 		t.Errorf("while the sandbox stands still, the upper layer has %q", got)
 	}
-	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
-		t.Fatalf("Destroy: %v", err)
-	}
+	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	var n int
 	fmt.Sscanf(w.upper("count"), "file %d", &n)
-	if err := c.Restore(b.ctx(), b.id, b.spec, dir); err != nil {
-		t.Fatalf("Restore: %v", err)
-	}
+	must(t, "Restore", c.Restore(b.ctx(), b.id, b.spec, dir))
 	b.until("it counts on", func() bool { return b.count("/mnt/write/count") > n })
-	if got := b.read("/mnt/write/keep") + b.read("/mnt/write/made"); got != "keepmade" {
-		t.Errorf("the files hold %q", got)
-	}
+	b.wantContent("/mnt/write/keep", "keep")
+	b.wantContent("/mnt/write/made", "made")
 }
 
 // testOverlayForks restores forks of a checkpoint that was made with an empty workspace, each with a different directory.
 func testOverlayForks(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)
-	b.spec.Mounts = []caisson.RuntimeMount{b.workspace(nil).mount}
+	b.spec.Mounts = []caisson.RuntimeMount{newWorkspace(b, nil).mount}
 	b.spec.Command, b.spec.Workdir = s.argv("counter", "/count"), "/mnt/write"
 	b.create()
 	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
@@ -282,15 +245,11 @@ func testOverlayForks(t *testing.T, s *suite) {
 	for i := range 2 {
 		fork := s.newBox(t)
 		name := fmt.Sprint("file", i)
-		w := fork.workspace(map[string]string{name: name})
+		w := newWorkspace(fork, map[string]string{name: name})
 		fork.spec.Mounts = []caisson.RuntimeMount{w.mount}
 		fork.spec.Command, fork.spec.Workdir = b.spec.Command, b.spec.Workdir
-		if err := c.Restore(fork.ctx(), fork.id, fork.spec, dir); err != nil {
-			t.Fatalf("Restore with another directory: %v", err)
-		}
-		if got := fork.read("/mnt/write/" + name); got != name {
-			t.Errorf("the fork's file holds %q", got)
-		}
+		must(t, "Restore with another directory", c.Restore(fork.ctx(), fork.id, fork.spec, dir))
+		fork.wantContent("/mnt/write/"+name, name)
 		fork.absent("/mnt/write/" + fmt.Sprint("file", 1-i))
 		fork.write("/mnt/write/made", name, 0o644)
 		fork.until("it is in the fork's upper layer", func() bool { return w.upper("made") == "file "+name })

@@ -129,9 +129,7 @@ func (s *suite) newBox(t *testing.T) *box {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
-		if err := s.Runtime.Destroy(ctx, id); err != nil {
-			t.Errorf("Destroy(%s): %v", id, err)
-		}
+		check(t, "Destroy of "+string(id), s.Runtime.Destroy(ctx, id))
 	})
 	return b
 }
@@ -148,9 +146,7 @@ func (s *suite) create(t *testing.T, program ...string) *box {
 // create creates the sandbox with b.spec.
 func (b *box) create() {
 	b.t.Helper()
-	if err := b.Runtime.Create(b.ctx(), b.id, b.spec); err != nil {
-		b.t.Fatalf("Create: %v", err)
-	}
+	must(b.t, "Create", b.Runtime.Create(b.ctx(), b.id, b.spec))
 }
 
 // argv returns the command line of a test program, or nil if there are no arguments.
@@ -199,9 +195,7 @@ func (b *box) finish(p caisson.Process) result {
 	for range 2 {
 		select {
 		case err := <-errs:
-			if err != nil {
-				b.t.Fatalf("read output: %v", err)
-			}
+			must(b.t, "read output", err)
 		case <-b.ctx().Done():
 			b.t.Fatal("the output does not end")
 		}
@@ -213,9 +207,7 @@ func (b *box) finish(p caisson.Process) result {
 func (b *box) wait(p caisson.Process) caisson.ExitStatus {
 	b.t.Helper()
 	status, err := p.Wait(b.ctx())
-	if err != nil {
-		b.t.Fatalf("Wait: %v", err)
-	}
+	must(b.t, "Wait", err)
 	return status
 }
 
@@ -235,6 +227,20 @@ func (b *box) output(program ...string) string {
 	return strings.TrimSuffix(r.stdout, "\n")
 }
 
+// wantOutput checks the output of a test program, which must succeed.
+func (b *box) wantOutput(want string, program ...string) {
+	b.t.Helper()
+	if got := b.output(program...); got != want {
+		b.t.Errorf("%q gives %q, want %q", program, got, want)
+	}
+}
+
+// wantAlive checks that programs can be started in the sandbox.
+func (b *box) wantAlive() {
+	b.t.Helper()
+	b.wantOutput("alive", "echo", "alive")
+}
+
 // files returns a client for the sandbox's files.
 func (b *box) files() *guestd.Client {
 	b.t.Helper()
@@ -250,23 +256,34 @@ func (b *box) files() *guestd.Client {
 func (b *box) read(name string) string {
 	b.t.Helper()
 	r, err := b.files().ReadFile(b.ctx(), name, 0, 0)
-	if err != nil {
-		b.t.Fatalf("read %s: %v", name, err)
-	}
+	must(b.t, "read "+name, err)
 	defer r.Close()
 	content, err := io.ReadAll(r)
-	if err != nil {
-		b.t.Fatalf("read %s: %v", name, err)
-	}
+	must(b.t, "read "+name, err)
 	return string(content)
+}
+
+// wantContent checks the content of a file of the sandbox.
+func (b *box) wantContent(name, want string) {
+	b.t.Helper()
+	if got := b.read(name); got != want {
+		b.t.Errorf("%s holds %q, want %q", name, got, want)
+	}
+}
+
+// absent checks that a file does not exist in the sandbox.
+func (b *box) absent(name string) {
+	b.t.Helper()
+	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
+		b.t.Errorf("%s, which is not there: %v", name, err)
+	}
 }
 
 // write creates or replaces a file of the sandbox.
 func (b *box) write(name, content string, mode uint32) {
 	b.t.Helper()
-	if _, err := b.files().WriteFile(b.ctx(), name, mode, strings.NewReader(content)); err != nil {
-		b.t.Fatalf("write %s: %v", name, err)
-	}
+	_, err := b.files().WriteFile(b.ctx(), name, mode, strings.NewReader(content))
+	must(b.t, "write "+name, err)
 }
 
 // count returns the current number of a counter, or 0 if it has not started.
@@ -307,14 +324,65 @@ func (b *box) until(what string, cond func() bool) {
 func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
 	b.t.Helper()
 	list, err := b.Runtime.List(b.ctx())
-	if err != nil {
-		b.t.Fatalf("List: %v", err)
-	}
+	must(b.t, "List", err)
 	i := slices.IndexFunc(list, func(s caisson.RuntimeSandbox) bool { return s.ID == b.id })
 	if i < 0 {
 		return found, false
 	}
 	return list[i], true
+}
+
+// wantRunning checks that List reports the sandbox as running.
+func (b *box) wantRunning() {
+	b.t.Helper()
+	if found, ok := b.listed(); !ok || !found.Running {
+		b.t.Errorf("List says %+v, %v; want it running", found, ok)
+	}
+}
+
+// wantNotListed checks that List does not report the sandbox.
+func (b *box) wantNotListed() {
+	b.t.Helper()
+	if found, ok := b.listed(); ok {
+		b.t.Errorf("List says %+v, want nothing", found)
+	}
+}
+
+// reopen returns b as a sandbox of a second runtime on the same data. It skips the test if the harness has none.
+func (b *box) reopen() *box {
+	b.t.Helper()
+	if b.Reopen == nil {
+		b.t.Skip("the harness cannot reopen this runtime")
+	}
+	s := *b.suite
+	s.Runtime = b.Reopen(b.t)
+	return &box{suite: &s, t: b.t, id: b.id, spec: b.spec}
+}
+
+// implemented returns the runtime as a T, an optional interface. It skips the test if the runtime is none.
+func implemented[T any](t *testing.T, s *suite, what string) T {
+	t.Helper()
+	i, ok := s.Runtime.(T)
+	if !ok {
+		t.Skip("this runtime cannot " + what)
+	}
+	return i
+}
+
+// must ends the test if err is not nil. what names the operation that returned it.
+func must(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// check fails the test if err is not nil, and continues. what names the operation that returned it.
+func check(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
 }
 
 // wantKind fails the test unless err is of kind k and its message contains all of mentions.

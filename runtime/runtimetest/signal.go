@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -25,9 +26,7 @@ func testSignalDeath(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, sig := range []int{sigTerm, sigInt, sigKill} {
 		p := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
-		if err := p.Signal(b.ctx(), sig); err != nil {
-			t.Errorf("Signal(%d): %v", sig, err)
-		}
+		check(t, fmt.Sprint("Signal ", sig), p.Signal(b.ctx(), sig))
 		if got := b.wait(p); got != (caisson.ExitStatus{Code: 128 + sig, Signal: sig}) {
 			t.Errorf("signal %d ended it with %+v", sig, got)
 		}
@@ -37,11 +36,9 @@ func testSignalDeath(t *testing.T, s *suite) {
 func testSignalIgnored(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"ignore-term"}})
-	b.wantLine(lines(p.Stdout()), "ready")
+	wantLine(b, lines(p.Stdout()), "ready")
 	for _, sig := range []int{sigTerm, sigKill} {
-		if err := p.Signal(b.ctx(), sig); err != nil {
-			t.Errorf("Signal(%d): %v", sig, err)
-		}
+		check(t, fmt.Sprint("Signal ", sig), p.Signal(b.ctx(), sig))
 	}
 	if got := b.wait(p); got.Signal != sigKill {
 		t.Errorf("ended with %+v, want SIGKILL and not the SIGTERM before it", got)
@@ -52,9 +49,7 @@ func testSignalPID(t *testing.T, s *suite) {
 	b := s.create(t)
 	first := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
 	second := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
-	if err := s.Runtime.Signal(b.ctx(), b.id, first.PID(), sigTerm); err != nil {
-		t.Fatalf("Signal: %v", err)
-	}
+	must(t, "Signal", s.Runtime.Signal(b.ctx(), b.id, first.PID(), sigTerm))
 	if got := b.wait(first); got.Signal != sigTerm {
 		t.Errorf("ended with %+v", got)
 	}
@@ -66,18 +61,14 @@ func testSignalPID(t *testing.T, s *suite) {
 func testSignalAll(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
-	if err := s.Runtime.Signal(b.ctx(), b.id, -1, sigKill); err != nil {
-		t.Fatalf("Signal: %v", err)
-	}
+	must(t, "Signal", s.Runtime.Signal(b.ctx(), b.id, -1, sigKill))
 	if got := b.wait(p); got.Signal != sigKill {
 		t.Errorf("the session ended with %+v", got)
 	}
 	if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || got.Signal != sigKill {
 		t.Errorf("the command ended with %+v, %v", got, err)
 	}
-	if got := b.output("echo", "alive"); got != "alive" {
-		t.Errorf("then the sandbox says %q", got)
-	}
+	b.wantAlive()
 }
 
 func testSignalRefused(t *testing.T, s *suite) {

@@ -31,7 +31,7 @@ func lines(r io.Reader) <-chan string {
 }
 
 // wantLine reads lines from in until one equals want.
-func (b *box) wantLine(in <-chan string, want string) {
+func wantLine(b *box, in <-chan string, want string) {
 	b.t.Helper()
 	var seen []string
 	for {
@@ -53,19 +53,15 @@ func testTTYSize(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
 	out := lines(p.Stdout())
-	b.wantLine(out, "24 80")
+	wantLine(b, out, "24 80")
 	for _, size := range [][2]uint16{{50, 132}, {1, 1}, {1000, 500}} {
-		if err := p.Resize(size[0], size[1]); err != nil {
-			t.Fatalf("Resize: %v", err)
-		}
-		b.wantLine(out, fmt.Sprint(size[0], " ", size[1]))
+		must(t, "Resize", p.Resize(size[0], size[1]))
+		wantLine(b, out, fmt.Sprint(size[0], " ", size[1]))
 	}
 	if n, err := p.Stderr().Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("standard error of a terminal: %d bytes, %v", n, err)
 	}
-	if err := p.Signal(b.ctx(), sigKill); err != nil {
-		t.Errorf("Signal: %v", err)
-	}
+	check(t, "Signal", p.Signal(b.ctx(), sigKill))
 	for range out { // until EOF
 	}
 	if status := b.wait(p); status.Signal != sigKill {
@@ -80,11 +76,9 @@ func testTTYInput(t *testing.T, s *suite) {
 	if _, err := io.WriteString(p.Stdin(), "typed\r"); err != nil {
 		t.Fatal(err)
 	}
-	b.wantLine(out, "typed") // the echo
-	b.wantLine(out, "typed") // the output of cat
-	if err := p.Stdin().Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
+	wantLine(b, out, "typed") // the echo
+	wantLine(b, out, "typed") // the output of cat
+	check(t, "close", p.Stdin().Close())
 	if status := b.wait(p); !status.Success() {
 		t.Errorf("cat ended with %v when its input was closed", status)
 	}
@@ -93,7 +87,7 @@ func testTTYInput(t *testing.T, s *suite) {
 func testTTYInterrupt(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
-	b.wantLine(lines(p.Stdout()), "24 80")
+	wantLine(b, lines(p.Stdout()), "24 80")
 	if _, err := p.Stdin().Write([]byte{0x03}); err != nil {
 		t.Fatal(err)
 	}

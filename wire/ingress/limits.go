@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/connlimit"
 	"github.com/caisson-dev/caisson/internal/lru"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // maxBuckets bounds the clients whose rates are known. Of more, those that were away longest start anew.
@@ -32,7 +32,7 @@ func newLimits() *limits {
 
 // arrive counts a request, whatever its route. It returns false if there are too many. leave must be called at its end.
 func (l *limits) arrive(client netip.AddrPort) (leave func(), ok bool) {
-	all, one := limitKey{}, limitKey{client: connlimit.SourceOf(client.String())}
+	all, one := limitKey{}, limitKey{client: reach.Source(client.String())}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.active[all] >= maxAllRequests || l.active[one] >= maxOwnRequests {
@@ -86,7 +86,7 @@ func (c *call) limitKeys() (all, one limitKey) {
 	if id == "" {
 		id = c.route.sandbox
 	}
-	return limitKey{route: id}, limitKey{id, connlimit.SourceOf(netip.AddrPortFrom(c.client, 0).String())}
+	return limitKey{route: id}, limitKey{id, reach.Source(netip.AddrPortFrom(c.client, 0).String())}
 }
 
 // take takes a token from a bucket. The caller must hold l.mu.

@@ -42,7 +42,7 @@ const (
 	idleTimeout    = 2 * time.Minute
 	writeTimeout   = time.Minute
 	maxConns       = 2048 // concurrent connections of all sources
-	maxSourceConns = 256  // concurrent connections of one source; see [connlimit.SourceOf]
+	maxSourceConns = 256  // concurrent connections of one source; see [reach.Source]
 )
 
 // newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
 // ownerAll are the permissions that the owner of a directory needs to change its entries.
@@ -156,10 +157,8 @@ func (a switcher) closeDir(i int, p place) (bool, error) {
 
 // unlessVanished returns nil if err only means that a path is not in the expected state, otherwise err.
 func unlessVanished(err error) error {
-	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.EEXIST} {
-		if errors.Is(err, e) {
-			return nil
-		}
+	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.EEXIST) {
+		return nil
 	}
 	return err
 }

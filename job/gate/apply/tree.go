@@ -48,12 +48,7 @@ func (p place) close() { unix.Close(p.dir) }
 // vanishedParent reports whether err means that a parent directory of a path does not exist any more: another process has removed or
 // replaced it.
 func vanishedParent(err error) bool {
-	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV)
 }
 
 func (p place) stat() (unix.Stat_t, error) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 
@@ -287,13 +288,8 @@ func Forget(base *os.File, paths []string) error {
 // save writes the index of the store.
 func (s *Store) save(dir *os.File) error {
 	p := &fsat.Packer{B: []byte(baseMagic)}
-	paths := make([]string, 0, len(s.Entries))
-	for path := range s.Entries {
-		paths = append(paths, path)
-	}
-	slices.SortFunc(paths, fsat.Compare)
-	p.Uint(uint64(len(paths)))
-	for _, path := range paths {
+	p.Uint(uint64(len(s.Entries)))
+	for _, path := range slices.SortedFunc(maps.Keys(s.Entries), fsat.Compare) {
 		e := s.Entries[path]
 		p.String(path)
 		p.Byte(fsat.TypeNumber(e.Type) | fsat.Flag(e.summed, 0x40) | fsat.Flag(e.Rebased, 0x80))
@@ -309,17 +305,7 @@ func (s *Store) save(dir *os.File) error {
 		p.Uint(uint64(e.off))
 		p.Int(e.length)
 	}
-	h := sha256.Sum256(p.B)
-	fd, err := fsat.Open(int(dir.Fd()), baseIndex+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
-	if err != nil {
-		return fmt.Errorf("make an index: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), baseIndex)
-	_, err = file.Write(append(p.B, h[:]...))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("write an index: %w", err)
-	}
-	return os.NewSyscallError("rename", unix.Renameat(int(dir.Fd()), baseIndex+".new", int(dir.Fd()), baseIndex))
+	return fsat.WriteIndex(int(dir.Fd()), baseIndex, fsat.Seal(p.B))
 }
 
 // Open opens a base directory. A directory without an index is an empty Store.
@@ -355,14 +341,11 @@ func (s *Store) Close() {
 
 func (s *Store) parse(data []byte) error {
 	bad := fsat.Malformed("the record of earlier contents")
-	end := len(data) - sha256.Size
-	if end < len(baseMagic) || string(data[:len(baseMagic)]) != baseMagic {
+	body, ok := fsat.Unseal(data, baseMagic)
+	if !ok {
 		return bad
 	}
-	if h := sha256.Sum256(data[:end]); string(h[:]) != string(data[end:]) {
-		return bad
-	}
-	u := &fsat.Unpacker{B: data[len(baseMagic):end]}
+	u := &fsat.Unpacker{B: body}
 	n := u.Size()
 	if n > min(int64(len(u.B))/minBaseEntry, maxBaseEntries) {
 		return bad

@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"sort"
 
 	"github.com/caisson-dev/caisson/internal/namemask"
@@ -346,11 +347,11 @@ func (m *Manifest) find(path string) (Record, bool, error) {
 	if err != nil {
 		return Record{}, false, err
 	}
-	j := sort.Search(len(records), func(j int) bool { return fsat.Compare(records[j].Path, path) >= 0 })
-	if j < len(records) && records[j].Path == path {
-		return records[j], true, nil
+	j, found := slices.BinarySearchFunc(records, path, func(r Record, path string) int { return fsat.Compare(r.Path, path) })
+	if !found {
+		return Record{}, false, nil
 	}
-	return Record{}, false, nil
+	return records[j], true, nil
 }
 
 // Below returns the records below the directory dir ("" for all records), in order. It ends with an error if the manifest

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,7 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 	c := &checker{rules: rules.WithDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))
 	for i := range changes {
-		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
+		before[i] = cmp.Or(changes[i].Verdict, caisson.VerdictPass)
 		changes[i].Verdict = caisson.VerdictDeny // until all checks have succeeded
 	}
 	if err := rules.Validate(); err != nil {
@@ -77,13 +78,6 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 		changes[i].Verdict = before[i]
 	}
 	return nil
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 type checker struct {

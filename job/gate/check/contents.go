@@ -2,11 +2,14 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"runtime"
-	"sync"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/job/gate/fsat"
@@ -20,7 +23,8 @@ func (c *checker) checkContents(ctx context.Context) error {
 	}
 	timed, cancel := context.WithDeadline(ctx, c.scanDeadline())
 	defer cancel()
-	var todo []int
+	var scans errgroup.Group
+	scans.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range c.changes {
 		ch := &c.changes[i]
 		if ch.Type != fsat.TypeFile || ch.Kind == caisson.ChangeMode || ch.Kind == caisson.ChangeRemoved || c.denied(i) {
@@ -30,33 +34,18 @@ func (c *checker) checkContents(ctx context.Context) error {
 			c.add(i, checkSecret, caisson.VerdictAsk, 0, "the file is larger than %v, and was not searched for secrets", c.rules.MaxScan)
 			continue
 		}
-		todo = append(todo, i)
-	}
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(runtime.GOMAXPROCS(0), len(todo)) {
-		wg.Go(func() {
-			for i := range next {
-				c.scan(timed, rules, i)
-			}
+		scans.Go(func() error {
+			c.scan(timed, rules, i)
+			return nil
 		})
 	}
-	for _, i := range todo {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
+	scans.Wait()
 	return ctx.Err()
 }
 
 // denied reports whether the change i is denied already, so that its content need not be searched.
 func (c *checker) denied(i int) bool {
-	for _, f := range c.findings[i] {
-		if f.Verdict == caisson.VerdictDeny {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.findings[i], func(f caisson.Finding) bool { return f.Verdict == caisson.VerdictDeny })
 }
 
 // scan checks the content of the change i. Each change is scanned by one goroutine only.
@@ -119,7 +108,7 @@ func (c *checker) content(ch *caisson.Change) (string, error) {
 
 // oldContent returns the old content of the file that a change modifies, or nil.
 func (c *checker) oldContent(ch *caisson.Change) []byte {
-	path := cmpOr(ch.OldPath, ch.Path)
+	path := cmp.Or(ch.OldPath, ch.Path)
 	if ch.OldType != fsat.TypeFile || !fsat.ValidPath(path) {
 		return nil
 	}

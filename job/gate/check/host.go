@@ -1,7 +1,6 @@
 package check
 
 import (
-	"errors"
 	"io"
 	"os"
 	"strings"
@@ -56,10 +55,8 @@ func (t hostTree) Lookup(path string) (typ, link string, err error) {
 
 // missingResult returns the result of a failed lookup: TypeNone if the path does not exist, otherwise the error.
 func missingResult(err error) (string, string, error) {
-	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL} {
-		if errors.Is(err, e) {
-			return fsat.TypeNone, "", nil
-		}
+	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL) {
+		return fsat.TypeNone, "", nil
 	}
 	return "", "", err
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -62,7 +63,7 @@ var Job = worker.Job[worker.None, worker.None]{
 func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
-		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
+		before[i] = cmp.Or(changes[i].Verdict, caisson.VerdictPass)
 		changes[i].Verdict = caisson.VerdictDeny // until the job has succeeded
 	}
 	if err := rules.Validate(); err != nil || len(changes) == 0 {

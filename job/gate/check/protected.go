@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -208,19 +209,10 @@ func (k keyed) same(old, new string) (part string, ok bool) {
 
 // sameKeys compares two tables at path, which is nil for the whole file.
 func (k keyed) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
-	names := map[string]bool{}
-	for name := range before {
-		names[name] = true
-	}
-	for name := range after {
-		names[name] = true
-	}
-	var sorted []string
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	slices.Sort(sorted)
-	for _, name := range sorted {
+	both := map[string]any{}
+	maps.Copy(both, before)
+	maps.Copy(both, after)
+	for _, name := range slices.Sorted(maps.Keys(both)) {
 		at := append(slices.Clone(path), name)
 		was, had := before[name]
 		is, has := after[name]

@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -171,10 +172,5 @@ func skipDoubleStars(parts []string, reached []bool) {
 }
 
 func matchAny(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if MatchPath(p, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(patterns, func(p string) bool { return MatchPath(p, name) })
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -45,10 +46,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 		}
 	}
 	where := all.searchSpans(text)
-	var order []int
-	for i := range where {
-		order = append(order, i)
-	}
+	order := slices.Collect(maps.Keys(where))
 	generic := func(i int) int {
 		if all.Rules[i].ID == genericRule {
 			return 1

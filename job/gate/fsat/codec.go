@@ -1,7 +1,13 @@
 package fsat
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -87,6 +93,38 @@ func (u *Unpacker) String(limit int) string {
 		return ""
 	}
 	return string(u.Bytes(int(n)))
+}
+
+// Seal appends the SHA-256 of a record to it.
+func Seal(record []byte) []byte {
+	sum := sha256.Sum256(record)
+	return append(record, sum[:]...)
+}
+
+// Unseal returns what follows magic in a record that [Seal] has sealed. It returns false if the record does not begin with magic,
+// or is not as it was sealed.
+func Unseal(data []byte, magic string) (body []byte, ok bool) {
+	end := len(data) - sha256.Size
+	if end < len(magic) || string(data[:len(magic)]) != magic {
+		return nil, false
+	}
+	sum := sha256.Sum256(data[:end])
+	return data[len(magic):end], string(sum[:]) == string(data[end:])
+}
+
+// WriteIndex writes data to the file name in the directory dir, atomically.
+func WriteIndex(dir int, name string, data []byte) error {
+	tmp := name + ".new"
+	fd, err := Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return fmt.Errorf("make an index: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), tmp)
+	_, err = file.Write(data)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write an index: %w", err)
+	}
+	return os.NewSyscallError("rename", unix.Renameat(dir, tmp, dir, name))
 }
 
 // Malformed returns the error for a malformed file of the gate. Such files are written by worker jobs, which may be compromised.

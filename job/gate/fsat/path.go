@@ -5,6 +5,7 @@ package fsat
 import (
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,12 +29,7 @@ var Types = []string{TypeNone, TypeFile, TypeDir, TypeSymlink, TypeFIFO, TypeSoc
 
 // TypeNumber returns the index of typ in Types, or 0 (TypeNone) if typ is not in Types.
 func TypeNumber(typ string) byte {
-	for i, t := range Types {
-		if t == typ {
-			return byte(i)
-		}
-	}
-	return 0
+	return byte(max(slices.Index(Types, typ), 0))
 }
 
 // TypeOf returns the type of a file with this st_mode.

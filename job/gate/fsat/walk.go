@@ -146,12 +146,12 @@ func ReadChildren(root int, path string, limit int) (children []Child, own Stat,
 // Inaccessible reports whether err means that a directory cannot be read or is no longer a directory, as opposed to an error of
 // the file system.
 func Inaccessible(err error) bool {
-	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return IsOneOf(err, unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG)
+}
+
+// IsOneOf reports whether err has one of these error numbers.
+func IsOneOf(err error, numbers ...unix.Errno) bool {
+	return slices.ContainsFunc(numbers, func(n unix.Errno) bool { return errors.Is(err, n) })
 }
 
 // Join returns the path of name in dir.

@@ -73,17 +73,7 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 // WriteIndex writes an index to the file name in the directory dir, atomically. cut means that the index does not have all
 // entries.
 func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
-	tmp := name + ".new"
-	fd, err := fsat.Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
-	if err != nil {
-		return fmt.Errorf("make an index: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), tmp)
-	_, err = file.Write(packIndex(entries, cut))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fmt.Errorf("write an index: %w", err)
-	}
-	return os.NewSyscallError("rename", unix.Renameat(dir, tmp, dir, name))
+	return fsat.WriteIndex(dir, name, packIndex(entries, cut))
 }
 
 type freezer struct {

@@ -169,7 +169,7 @@ func (o *object) Read(b []byte) (int, error) {
 
 func (o *object) Close() error { return o.file.Close() }
 
-// packIndex returns entries in the format of indexes: magic, number of entries, cut, entries, and the sha256 of all that.
+// packIndex returns entries in the format of indexes: magic, number of entries, cut, and entries, sealed.
 func packIndex(entries []Entry, cut bool) []byte {
 	p := &fsat.Packer{B: []byte(frozenMagic)}
 	p.Uint(uint64(len(entries)))
@@ -187,8 +187,7 @@ func packIndex(entries []Entry, cut bool) []byte {
 		p.String(e.Link)
 		p.String(e.Denied)
 	}
-	sum := sha256.Sum256(p.B)
-	return append(p.B, sum[:]...)
+	return fsat.Seal(p.B)
 }
 
 // ReadIndex returns the entries of the index in the file name of dir, and whether entries were left out of it.
@@ -209,15 +208,11 @@ func ReadIndex(dir *os.File, name string) ([]Entry, bool, error) {
 // parseIndex decodes an index, and rejects every input that packIndex does not produce.
 func parseIndex(data []byte) ([]Entry, bool, error) {
 	bad := fsat.Malformed("the index of a review")
-	body, ok := strings.CutPrefix(string(data), frozenMagic)
-	if !ok || len(body) < sha256.Size {
+	body, ok := fsat.Unseal(data, frozenMagic)
+	if !ok {
 		return nil, false, bad
 	}
-	end := len(data) - sha256.Size
-	if sum := sha256.Sum256(data[:end]); string(sum[:]) != string(data[end:]) {
-		return nil, false, bad
-	}
-	u := &fsat.Unpacker{B: data[len(frozenMagic):end]}
+	u := &fsat.Unpacker{B: body}
 	n := u.Size()
 	cut := u.Byte()
 	if u.Bad || cut > 1 || n > int64(len(u.B)) {

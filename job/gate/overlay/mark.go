@@ -3,7 +3,6 @@ package overlay
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -65,8 +64,7 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	}
 	m.out.Byte(0)
 	m.out.String(m.cutAt)
-	sum := sha256.Sum256(m.out.B)
-	_, err = out.Write(append(m.out.B, sum[:]...))
+	_, err = out.Write(fsat.Seal(m.out.B))
 	return err
 }
 
@@ -200,14 +198,11 @@ func readMarks(r io.Reader) (*marks, error) {
 	if err != nil {
 		return nil, err
 	}
-	end := len(data) - sha256.Size
-	if end < len(marksMagic) || string(data[:len(marksMagic)]) != marksMagic {
+	body, ok := fsat.Unseal(data, marksMagic)
+	if !ok {
 		return nil, bad
 	}
-	if sum := sha256.Sum256(data[:end]); string(sum[:]) != string(data[end:]) {
-		return nil, bad
-	}
-	u := &fsat.Unpacker{B: data[len(marksMagic):end]}
+	u := &fsat.Unpacker{B: body}
 	m := &marks{byPath: map[string]mark{}}
 	for {
 		kind := u.Byte()

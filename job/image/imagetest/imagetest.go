@@ -149,7 +149,7 @@ func (d *Driver) Pulls() int {
 }
 
 // Freeze implements sandboxes.Images.
-func (d *Driver) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
+func (d *Driver) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	data, err := io.ReadAll(archive)
 	if err != nil {
 		return "", "", err

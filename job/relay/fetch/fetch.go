@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
@@ -75,11 +76,7 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	if err := r.updateRefs(ctx, changed, gone); err != nil {
 		return nil, err
 	}
-	head := l.Head
-	if head == "" {
-		head = "refs/heads/main"
-	}
-	if err := r.SetHead(head); err != nil {
+	if err := r.SetHead(cmp.Or(l.Head, "refs/heads/main")); err != nil {
 		return nil, err
 	}
 	r.optimize(ctx, len(changed))
@@ -158,7 +155,7 @@ func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []gi
 	}
 	cmd := r.With(f.Protocol()).Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(want.String())
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stderr = &progressWriter{output: said, to: progress}
 	if err := cmd.Run(); err != nil {
 		return f.Explain(fetchError(said, err))
@@ -167,7 +164,7 @@ func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []gi
 }
 
 // fetchError explains a failure of git that the transport did not cause.
-func fetchError(said *git.OutputTail, err error) error {
+func fetchError(said *excerpt.Tail, err error) error {
 	text := said.String()
 	switch {
 	case strings.Contains(text, "not our ref") || strings.Contains(text, "unadvertised object"):
@@ -232,7 +229,7 @@ func (r mirror) optimize(ctx context.Context, changed int) {
 // A progressWriter passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
 // whole output.
 type progressWriter struct {
-	output *git.OutputTail
+	output *excerpt.Tail
 	to     func(string) // nil for no progress
 	line   []byte       // output since the last end of a line
 	last   time.Time    // time of the last call of to

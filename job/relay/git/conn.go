@@ -124,25 +124,32 @@ func Body(r io.Reader, limit int64) (io.Reader, error) {
 		return nil, err
 	}
 	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		return &limitedReader{r: buffered, left: limit}, nil
+		return LimitReader(buffered, limit, errTooLong), nil
 	}
 	unpacked, err := gzip.NewReader(buffered)
 	if err != nil {
 		return nil, err
 	}
-	return &limitedReader{r: unpacked, left: limit}, nil
+	return LimitReader(unpacked, limit, errTooLong), nil
 }
 
-// limitedReader is like io.LimitedReader but returns an error when the limit is exceeded.
+var errTooLong = caisson.Errorf(caisson.Exhausted, "the request is too long")
+
+// LimitReader returns a reader like io.LimitReader that fails with exceeded if r has more than limit bytes.
+func LimitReader(r io.Reader, limit int64, exceeded error) io.Reader {
+	return &limitedReader{r: r, left: limit, exceeded: exceeded}
+}
+
 type limitedReader struct {
-	r    io.Reader
-	left int64
+	r        io.Reader
+	left     int64
+	exceeded error
 }
 
 func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p[:min(int64(len(p)), l.left+1)])
 	if l.left -= int64(n); l.left < 0 {
-		return 0, caisson.Errorf(caisson.Exhausted, "the request is too long")
+		return 0, l.exceeded
 	}
 	return n, err
 }

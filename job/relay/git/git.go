@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -165,7 +166,7 @@ func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte,
 	cmd := r.Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out := &limitedBuffer{limit: maxGitOutput}
-	said := &OutputTail{Limit: MaxGitErrors}
+	said := &excerpt.Tail{Limit: MaxGitErrors}
 	cmd.Stdout, cmd.Stderr = out, said
 	err := cmd.Run()
 	if out.full {
@@ -175,7 +176,7 @@ func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte,
 }
 
 // GitError returns an error that explains why a git command failed, or nil if err is nil.
-func GitError(what string, said *OutputTail, err error) error {
+func GitError(what string, said *excerpt.Tail, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -202,30 +203,6 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 		return 0, errors.New("too much output")
 	}
 	return b.buf.Write(p)
-}
-
-// OutputTail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe
-// for concurrent use.
-type OutputTail struct {
-	mu    sync.Mutex
-	buf   []byte
-	Limit int // in bytes
-}
-
-func (t *OutputTail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p[max(0, len(p)-t.Limit):]...)
-	if len(t.buf) > 2*t.Limit {
-		t.buf = slices.Clone(t.buf[len(t.buf)-t.Limit:])
-	}
-	return len(p), nil
-}
-
-func (t *OutputTail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf[max(0, len(t.buf)-t.Limit):])
 }
 
 // LastLines returns the last lines of git's output, without the progress output before them.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
@@ -56,7 +57,7 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 	ref := "refs/heads/" + req.Branch
 	cmd := s.With(f.Protocol()).Git(ctx, "push", "--porcelain", "--no-progress", "--no-verify", "--no-signed", "--no-follow-tags",
 		"--recurse-submodules=no", "--force-with-lease="+ref+":"+req.Expect, "--end-of-options", f.URL(), req.Commit+":"+ref)
-	said, out := &git.OutputTail{Limit: git.MaxGitErrors}, &git.OutputTail{Limit: git.MaxGitErrors}
+	said, out := &excerpt.Tail{Limit: git.MaxGitErrors}, &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stdout, cmd.Stderr = out, said
 	err = cmd.Run()
 	result := parsePush(out.String(), ref)
@@ -88,7 +89,7 @@ func parsePush(out, ref string) pushResult {
 }
 
 // refusal returns the error for a ref that was rejected by the remote, or by git before sending.
-func (r pushResult) refusal(req Request, said *git.OutputTail) error {
+func (r pushResult) refusal(req Request, said *excerpt.Tail) error {
 	reason := r.summary
 	if words := r.remoteMessage(said); words != "" {
 		reason += ": " + words
@@ -112,7 +113,7 @@ func (r pushResult) refusal(req Request, said *git.OutputTail) error {
 var remoteLine = regexp.MustCompile(`(?m)^remote: ?(.*?)\s*$`)
 
 // remoteMessage returns the messages of the remote as one line.
-func (r pushResult) remoteMessage(said *git.OutputTail) string {
+func (r pushResult) remoteMessage(said *excerpt.Tail) string {
 	var words []string
 	for _, m := range remoteLine.FindAllStringSubmatch(said.String(), -1) {
 		words = append(words, m[1])
@@ -121,7 +122,7 @@ func (r pushResult) remoteMessage(said *git.OutputTail) string {
 }
 
 // pushError returns the error for a push without a result for its ref.
-func pushError(said *git.OutputTail, err error) error {
+func pushError(said *excerpt.Tail, err error) error {
 	if err == nil {
 		return caisson.Errorf(caisson.Unavailable, "the remote did not say what became of the push; try again")
 	}

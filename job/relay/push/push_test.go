@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
@@ -11,7 +12,7 @@ func FuzzPushResult(f *testing.F) {
 	f.Add("To http://x\n!\tabc:refs/heads/x\t[rejected] (stale info)\nDone\n", "remote: no\x1b[31m\n")
 	f.Fuzz(func(t *testing.T, out, said string) {
 		r := parsePush(out, "refs/heads/x")
-		text := &git.OutputTail{Limit: git.MaxGitErrors}
+		text := &excerpt.Tail{Limit: git.MaxGitErrors}
 		text.Write([]byte(said))
 		err := r.refusal(Request{Branch: "x"}, text)
 		if msg := err.Error(); strings.ContainsAny(msg, "\n\x1b") || len(msg) > 600 {

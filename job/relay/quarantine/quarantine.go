@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
@@ -115,7 +116,8 @@ func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, 
 	}
 	defer os.Remove(spool.Name())
 	defer spool.Close()
-	in := &cappedReader{r: body, left: maxPack, limit: maxPack}
+	tooLarge := Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(maxPack))
+	in := git.LimitReader(body, maxPack, tooLarge)
 	count, err := scanPack(io.TeeReader(in, spool), l)
 	if err != nil {
 		return err
@@ -133,7 +135,7 @@ func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, 
 func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) error {
 	cmd := q.Repo.Git(ctx, "index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
 		"--max-input-size="+strconv.FormatInt(maxPack, 10))
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pack, io.Discard, said
 	err := cmd.Run()
 	if err == nil || ctx.Err() != nil {
@@ -187,26 +189,6 @@ func (q *Quarantine) Migrate() error {
 		}
 	}
 	return nil
-}
-
-// A cappedReader returns an error if there is more data than the limit.
-type cappedReader struct {
-	r           io.Reader
-	left, limit int64
-}
-
-func (c *cappedReader) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		var one [1]byte
-		n, err := c.r.Read(one[:])
-		if n > 0 {
-			return 0, Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(c.limit))
-		}
-		return 0, err
-	}
-	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
-	c.left -= int64(n)
-	return n, err
 }
 
 // ZeroID returns the all-zero object name, which stands for no object. idSize is the length of an object name in bytes.

@@ -2,10 +2,12 @@ package receive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -53,11 +55,7 @@ func storeRefs(ctx context.Context, store git.Repo) (refs map[string]string, idS
 // advertise writes the body of the answer to GET /info/refs?service=git-receive-pack.
 func advertise(w io.Writer, refs map[string]string, idSize int) error {
 	var b bytes.Buffer
-	names := make([]string, 0, len(refs))
-	for name := range refs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(refs))
 	caps := "\x00" + pushCapabilities + Formats[idSize]
 	err := errors.Join(git.WritePktf(&b, "# service=git-receive-pack\n"), git.WriteFlush(&b))
 	for _, name := range names {
@@ -155,10 +153,7 @@ func (p *pushState) refusalReason(ctx context.Context, c *pushCommand) string {
 	branch, isBranch := strings.CutPrefix(c.name, "refs/heads/")
 	working := branch == p.req.Branch && isBranch
 	granted := slices.ContainsFunc(p.req.Granted, func(r git.Ref) bool { return r.Name == c.name })
-	have := p.refs[c.name]
-	if have == "" {
-		have = quarantine.ZeroID(p.idSize)
-	}
+	have := cmp.Or(p.refs[c.name], quarantine.ZeroID(p.idSize))
 	switch {
 	case !isBranch:
 		return fmt.Sprintf("only branches are taken, as %s", git.Plain(p.req.Branch, 200))

@@ -154,13 +154,7 @@ func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 }
 
 func (p *pushState) accepted() []*pushCommand {
-	var list []*pushCommand
-	for _, c := range p.commands {
-		if c.refused == "" {
-			list = append(list, c)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(p.commands), func(c *pushCommand) bool { return c.refused != "" })
 }
 
 // refuseOthers refuses all commands that were not refused before.

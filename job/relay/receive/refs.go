@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/quarantine"
 )
@@ -16,7 +17,7 @@ import (
 // the objects, and then commits the update.
 func (p *pushState) commit(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
 	cmd := q.Repo.Git(ctx, "update-ref", "--stdin", "-z")
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stderr = said
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -212,7 +212,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", want)
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
-	if err := copyStream(flushWriter{w}, resp.Body); err != nil {
+	if err := copyStream(FlushWriter{w}, resp.Body); err != nil {
 		f.fail(err)
 		panic(http.ErrAbortHandler)
 	}
@@ -288,13 +288,13 @@ func copyStream(w io.Writer, r io.Reader) error {
 	}
 }
 
-// flushWriter flushes every write.
-type flushWriter struct{ w http.ResponseWriter }
+// A FlushWriter writes to W and flushes every write.
+type FlushWriter struct{ W http.ResponseWriter }
 
-func (f flushWriter) Write(p []byte) (int, error) {
-	n, err := f.w.Write(p)
+func (f FlushWriter) Write(p []byte) (int, error) {
+	n, err := f.W.Write(p)
 	if err == nil {
-		err = http.NewResponseController(f.w).Flush()
+		err = http.NewResponseController(f.W).Flush()
 	}
 	return n, err
 }

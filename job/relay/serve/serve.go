@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
@@ -64,7 +65,7 @@ func upload(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) err
 	cmd := s.With("GIT_PROTOCOL="+req.Protocol).Git(watched, append(args, "--", s.Dir)...)
 	cmd.Stdin = bytes.NewReader(in)
 	cmd.Stdout = p
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	cmd.Stderr = said
 	err = cmd.Run()
 	switch {

@@ -120,7 +120,7 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 	w.WriteHeader(http.StatusOK)
-	if _, err := io.Copy(&flushWriter{w: w, begun: true}, resp.Body); err != nil {
+	if _, err := io.Copy(remote.FlushWriter{W: w}, resp.Body); err != nil {
 		panic(http.ErrAbortHandler) // so that the git job does not take the answer for complete
 	}
 }

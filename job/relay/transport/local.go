@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
@@ -27,9 +30,10 @@ func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, 
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol)
 	}
 	cmd := git.Repo{Dir: dir, Env: []string{"GIT_PROTOCOL=" + protocol}}.Git(ctx, args...)
-	cmd.Env = withoutVar(cmd.Env, "GIT_DIR") // git detects whether there is a work tree
-	said := &git.OutputTail{Limit: git.MaxGitErrors}
-	sent := &countingWriter{w: out}
+	// Without GIT_DIR, git detects whether there is a work tree.
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_DIR=") })
+	said := &excerpt.Tail{Limit: git.MaxGitErrors}
+	sent := &writeDetector{w: out}
 	cmd.Stdout, cmd.Stderr = sent, said
 	// cmd.Stdin is not used: when the program refuses the request, it exits before its input ends.
 	stdin, err := cmd.StdinPipe()
@@ -44,31 +48,8 @@ func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, 
 		stdin.Close()
 	}()
 	err = cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() && sent.n == 0 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() && !sent.wrote {
 		return caisson.Errorf(caisson.NotFound, "the directory is not a repository that can be used: %s", git.LastLines(said.String(), 200))
 	}
 	return git.GitError(service, said, err)
-}
-
-// countingWriter counts the bytes written through it.
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
-}
-
-// withoutVar returns env without the variable name.
-func withoutVar(env []string, name string) []string {
-	var rest []string
-	for _, e := range env {
-		if len(e) <= len(name) || e[:len(name)+1] != name+"=" {
-			rest = append(rest, e)
-		}
-	}
-	return rest
 }

@@ -22,36 +22,33 @@ import (
 func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 	remote, err := parseRemote(req.URL)
 	if err != nil {
-		conn.Close()
 		return err
 	}
 	if remote.Scheme == remoteurl.SSH {
 		s, err := newSSH(remote, req)
 		if err != nil {
-			conn.Close()
 			return err
 		}
 		defer s.close()
-		return serve(ctx, conn, streamHandler{push: req.Push, run: s.run})
+		return Serve(ctx, conn, streamHandler{push: req.Push, run: s.run})
 	}
 	h, err := newHTTP(remote, req)
 	if err != nil {
-		conn.Close()
 		return err
 	}
 	defer h.close()
-	return serve(ctx, conn, h)
+	return Serve(ctx, conn, h)
 }
 
 // serveLocal runs the job for the repository in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
-	return serve(ctx, conn, streamHandler{push: push, run: func(ctx context.Context, s stream) error {
+	return Serve(ctx, conn, streamHandler{push: push, run: func(ctx context.Context, s stream) error {
 		return runLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 
-// serve answers requests of the git job until it closes conn or ctx ends.
-func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
+// Serve serves HTTP/2 without TLS on conn until its other end is closed or ctx ends.
+func Serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 	ln := &singleListener{conn: conn, done: make(chan struct{})}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -149,7 +146,7 @@ func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Trailer", remote.LinkKind+", "+remote.LinkMessage)
-	out := &flushWriter{w: w}
+	out := &statusWriter{w: w}
 	err := s.run(r.Context(), stream{service: service, protocol: protocol, in: r.Body, out: out})
 	switch {
 	case err == nil:
@@ -165,26 +162,22 @@ func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
-// flushWriter sends the status with the first write, and flushes every write.
-type flushWriter struct {
+// statusWriter sends the status with the first write, and flushes every write.
+type statusWriter struct {
 	w     http.ResponseWriter
 	begun bool // the status was sent
 }
 
-func (l *flushWriter) begin() {
+func (l *statusWriter) begin() {
 	if !l.begun {
 		l.begun = true
 		l.w.WriteHeader(http.StatusOK)
 	}
 }
 
-func (l *flushWriter) Write(p []byte) (int, error) {
+func (l *statusWriter) Write(p []byte) (int, error) {
 	l.begin()
-	n, err := l.w.Write(p)
-	if err == nil {
-		err = http.NewResponseController(l.w).Flush()
-	}
-	return n, err
+	return remote.FlushWriter{W: l.w}.Write(p)
 }
 
 // dialTimeout is the time limit for connecting to a remote.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
@@ -115,11 +117,7 @@ func (s *sshLink) close() {
 }
 
 func (s *sshLink) address() string {
-	port := s.remote.Port
-	if port == "" {
-		port = "22"
-	}
-	return net.JoinHostPort(s.remote.Host, port)
+	return net.JoinHostPort(s.remote.Host, cmp.Or(s.remote.Port, "22"))
 }
 
 // path returns the repository's path for the server's program: relative to a home directory ("~"), or absolute.
@@ -184,7 +182,7 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	if err != nil {
 		return err
 	}
-	said := &prefixBuffer{}
+	said := &excerpt.Head{Limit: maxErrorText}
 	out := &writeDetector{w: st.out}
 	session.Stdout, session.Stderr = out, said
 	if err := session.Start(st.service + " " + quote(s.path())); err != nil {
@@ -218,23 +216,4 @@ type writeDetector struct {
 func (n *writeDetector) Write(p []byte) (int, error) {
 	n.wrote = n.wrote || len(p) > 0
 	return n.w.Write(p)
-}
-
-// prefixBuffer stores the first maxErrorText bytes written to it.
-type prefixBuffer struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (h *prefixBuffer) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = append(h.buf, p[:min(len(p), maxErrorText-len(h.buf))]...)
-	return len(p), nil
-}
-
-func (h *prefixBuffer) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return string(h.buf)
 }

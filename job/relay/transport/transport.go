@@ -89,6 +89,7 @@ func onConn(c *worker.Call, serve func(net.Conn) error) error {
 	if err != nil {
 		return err
 	}
+	defer conn.Close()
 	return serve(conn)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -155,7 +156,7 @@ func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, e
 	}
 	ctx, cancel := context.WithCancel(h.ctx)
 	sp := &serviceProcess{pid: h.p.PID(), cancel: cancel, done: make(chan struct{})}
-	proc := &guestd.Proc{Args: s.Command[1:], In: eof{}, Out: out, Err: out, Root: root, Dir: s.Cwd}
+	proc := &guestd.Proc{Args: s.Command[1:], In: strings.NewReader(""), Out: out, Err: out, Root: root, Dir: s.Cwd}
 	proc.Listen = func(network, address string, backlog int) (guestd.Listener, error) {
 		return fake.Listen(h.p, network, address, backlog)
 	}
@@ -173,11 +174,6 @@ func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, e
 	}()
 	return sp, nil
 }
-
-// eof is an empty input.
-type eof struct{}
-
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
 // A serviceProcess is a goroutine that runs a service.
 type serviceProcess struct {

@@ -3,6 +3,7 @@ package sentry
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,12 +67,7 @@ func (r *launchRequest) buildRootfs() error {
 		return err
 	}
 	// Parents are mounted before their children: /usr before /usr/local.
-	targets := make([]string, 0, len(binds))
-	for t := range binds {
-		targets = append(targets, t)
-	}
-	slices.Sort(targets)
-	for _, t := range targets {
+	for _, t := range slices.Sorted(maps.Keys(binds)) {
 		if err := moveBeneath(binds[t], root, t); err != nil {
 			return fmt.Errorf("bind at %s: %w", t, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -93,12 +94,7 @@ func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 			names[name] = true
 		}
 	}
-	sorted := make([]string, 0, len(names))
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	slices.Sort(sorted)
-	return sorted
+	return slices.Sorted(maps.Keys(names))
 }
 
 // executable returns the file that a process executes, or nil if the process has exited. The caller must release the reference.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caisson-dev/caisson/internal/connlimit"
 	"github.com/caisson-dev/caisson/internal/lru"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 const (
@@ -37,7 +37,7 @@ func newFailureLimiter() *failureLimiter {
 
 // add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
 func (f *failureLimiter) add(remoteAddr string) (wait int) {
-	source := connlimit.SourceOf(remoteAddr)
+	source := reach.Source(remoteAddr)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
