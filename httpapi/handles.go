@@ -28,7 +28,7 @@ const (
 // handleTable holds descriptors between their upload and the request that refers to them.
 type handleTable struct {
 	mu     sync.Mutex
-	closed bool                 // put fails; guarded by mu
+	closed bool                 // add fails; guarded by mu
 	files  map[string]*heldFile // by id; guarded by mu
 }
 
@@ -41,7 +41,7 @@ type heldFile struct {
 
 func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
 
-// add adds files for account and returns their ids. The table then owns the files; if put fails, it closes them.
+// add adds files for account and returns their ids. The table then owns the files; if add fails, it closes them.
 func (t *handleTable) add(account string, files []*os.File) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *handleTable) closeFile(id string) {
 	}
 }
 
-// closeAll closes all files in the table, and makes later calls of put fail.
+// closeAll closes all files in the table, and makes later calls of add fail.
 func (t *handleTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true
