@@ -1,15 +1,11 @@
-// Package frozen compares the module with lists in files: lists of items that must not disappear, such as the names of the API
-// ([Check]), and lists of known faults that must not grow ([CheckShrinking]). A list is a file of
-// sorted lines. The lines up to the first empty one are its header, and lines that start with # are comments.
+// Package frozen compares the module with lists, in files, of items that must not disappear, such as the names of the API. A list
+// is a file of sorted lines. The lines up to the first empty one are its header, and lines that start with # are comments.
 package frozen
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -44,48 +40,6 @@ func Check(t testing.TB, file string, now []string, rename func(string) string, 
 	}
 	if len(added) > 0 && Updating() {
 		Write(t, file, head, append(lines, added...))
-	}
-}
-
-// CheckShrinking fails the test for each entry of found that is not in the list in file, or is listed with a smaller number;
-// why is added to the error. A line of the list consists of an entry and, unless it is 0, its number. A listed entry
-// that is not found, or is found with a smaller number, also fails the test. CAISSON_TEST_UPDATE=1 removes such lines
-// and lowers such numbers; it adds no line.
-func CheckShrinking(t testing.TB, file string, found map[string]int, why string) {
-	t.Helper()
-	head, lines := Read(t, file)
-	now := map[string]string{} // Lines by entry.
-	for entry, n := range found {
-		if now[entry] = entry; n != 0 {
-			now[entry] = fmt.Sprintf("%s %d", entry, n)
-		}
-	}
-	var kept []string
-	for _, line := range lines {
-		entry, most := line, 0
-		if i := strings.LastIndexByte(line, ' '); i > 0 {
-			if n, err := strconv.Atoi(line[i+1:]); err == nil {
-				entry, most = line[:i], n
-			}
-		}
-		is, ok := now[entry]
-		delete(now, entry)
-		switch {
-		case ok && found[entry] > most:
-			t.Errorf("%s: %q has become %q; %s", file, line, is, why)
-			is = line
-		case is != line && !Updating():
-			t.Errorf("%s: %q no longer occurs, now it is %q: remove or lower this line, as CAISSON_TEST_UPDATE=1 does", file, line, is)
-		}
-		if ok {
-			kept = append(kept, is)
-		}
-	}
-	for _, is := range slices.Sorted(maps.Values(now)) {
-		t.Errorf("%s: %q is new; %s", file, is, why)
-	}
-	if Updating() {
-		Write(t, file, head, kept)
 	}
 }
 

@@ -43,34 +43,3 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
-
-// TestShrink tests that a new entry or a larger number fails, even while the list is updated, and is not added.
-func TestShrink(t *testing.T) {
-	const old = "# Header.\n\na b\nc d 9\n"
-	for _, test := range []struct {
-		found               map[string]int
-		update, fails, file string
-	}{
-		{map[string]int{"a b": 0, "c d": 9}, "", "", old},
-		{map[string]int{"a b": 0, "c d": 9}, "1", "", old},
-		{map[string]int{"a b": 0, "c d": 8}, "", `"c d 9" no longer occurs, now it is "c d 8": remove`, old},
-		{map[string]int{"a b": 0, "c d": 8}, "1", "", "# Header.\n\na b\nc d 8\n"},
-		{map[string]int{"c d": 9}, "", `"a b" no longer occurs, now it is "": remove`, old},
-		{map[string]int{"c d": 9}, "1", "", "# Header.\n\nc d 9\n"},
-		{map[string]int{"a b": 0, "c d": 10}, "", `"c d 9" has become "c d 10"; mend`, old},
-		{map[string]int{"a b": 0, "c d": 10}, "1", `"c d 9" has become "c d 10"; mend`, old},
-		{map[string]int{"a b": 0, "c d": 9, "e": 1}, "1", `"e 1" is new; mend`, old},
-	} {
-		t.Setenv("CAISSON_TEST_UPDATE", test.update)
-		file := t.TempDir() + "/list"
-		if err := os.WriteFile(file, []byte(old), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		r := &recorder{TB: t}
-		frozen.CheckShrinking(r, file, test.found, "mend")
-		got, err := os.ReadFile(file)
-		if err != nil || string(got) != test.file || !strings.Contains(r.errors, test.fails) || test.fails == "" && r.errors != "" {
-			t.Errorf("%+v: file %q, errors %q, %v", test, got, r.errors, err)
-		}
-	}
-}
