@@ -58,7 +58,7 @@ func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h
 	return nil
 }
 
-// sendHandles sends descriptors to the daemon over a connection of its own, and returns the ids that the daemon has given them.
+// sendHandles sends descriptors to the daemon over a connection that it upgrades, and returns the ids that the daemon has given them.
 func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
 	up, err := c.upgrade(ctx, []string{"handles"}, protocol.HandlesUpgrade, nil)
 	if err != nil {

@@ -25,6 +25,9 @@ func checkUpgrade(r *http.Request, to string) error {
 	return nil
 }
 
+// upgradeTimeout is the timeout for sending the answer to a request for an upgrade.
+const upgradeTimeout = 10 * time.Second
+
 // upgrade answers 101 and returns the connection, which the caller must close. The caller has called checkUpgrade. After an error,
 // there is nobody to answer to.
 func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
@@ -32,11 +35,12 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "this connection cannot be upgraded")
 	}
-	conn.SetDeadline(time.Time{}) // that of the request's body
+	conn.SetDeadline(time.Now().Add(upgradeTimeout)) // instead of that of the request's body
 	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")); err != nil {
 		conn.Close()
 		return nil, err
 	}
+	conn.SetDeadline(time.Time{})
 	return &upgraded{conn, rw.Reader}, nil
 }
 

@@ -394,17 +394,22 @@ func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedM
 
 // respond answers a request in the background with what execute returns, and with the descriptor of file unless that is nil. The
 // request counts in uses under key until then. respond returns false if more requests are unanswered than the wire process may send:
-// it enforces the same limits, so the session then ends.
-func (s *session) respond(conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()), execute func() (a feedAnswer, file *os.File, err error)) bool {
+// it enforces the same limits, so the session then ends. abort, unless nil, is called if the answer cannot be sent.
+func (s *session) respond(
+	conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()),
+	execute func() (a feedAnswer, file *os.File, abort func(), err error),
+) bool {
 	if !uses.acquire(key) {
 		return false
 	}
 	background(func() {
-		a, file, err := execute()
+		a, file, abort, err := execute()
 		var rights []byte
 		if err == nil && file != nil {
 			defer file.Close()
-			rights, err = rightsOf(file)
+			if rights, err = rightsOf(file); err != nil {
+				s.m.log.Error("a descriptor could not be passed to the wire process", "err", err)
+			}
 		}
 		if err != nil {
 			a = feedAnswer{N: a.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
@@ -412,6 +417,9 @@ func (s *session) respond(conn *net.UnixConn, uses *limiter, key caisson.ID, bac
 		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
 		uses.release(key)
 		if err := s.send(conn, a, rights); err != nil {
+			if abort != nil {
+				abort()
+			}
 			conn.Close() // the wire process does not read, and is restarted
 		}
 	})

@@ -58,12 +58,12 @@ func (s *session) startDial(ctx context.Context, conn *net.UnixConn, msg feedMes
 	if len(msg.Dial.Route) > idSize || len(msg.Dial.Token) > maxDialBody {
 		return false
 	}
-	return s.respond(conn, s.pendingDials, dialKey(msg.Dial), background, func() (a feedAnswer, file *os.File, err error) {
-		file, err = s.dial(ctx, *msg.Dial)
+	return s.respond(conn, s.pendingDials, dialKey(msg.Dial), background, func() (feedAnswer, *os.File, func(), error) {
+		file, err := s.dial(ctx, *msg.Dial)
 		if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 			s.m.log.ErrorContext(ctx, "the ingress could not be connected to a sandbox", "route", msg.Dial.Route, "err", err)
 		}
-		return feedAnswer{N: msg.N, Stream: true}, file, err
+		return feedAnswer{N: msg.N, Stream: true}, file, nil, err
 	})
 }
 

@@ -62,33 +62,34 @@ func (s *streams) release(id caisson.ID) {
 // openStream answers a request for a stream in the background. It returns false if more requests are unanswered than the wire
 // process may send.
 func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	return s.respond(conn, s.pendingStreams, msg.Sandbox, background, func() (feedAnswer, *os.File, error) {
-		file, err := s.stream(ctx, msg)
+	return s.respond(conn, s.pendingStreams, msg.Sandbox, background, func() (feedAnswer, *os.File, func(), error) {
+		file, cancel, err := s.stream(ctx, msg)
 		if err != nil && caisson.KindOf(err) == caisson.Internal {
 			s.m.log.ErrorContext(ctx, "a stream of a sandbox could not be opened", "sandbox", msg.Sandbox, "err", err)
 		}
-		return feedAnswer{N: msg.N, Stream: true}, file, err
+		return feedAnswer{N: msg.N, Stream: true}, file, cancel, err
 	})
 }
 
 // stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox,
-// whichever run it serves. The returned stream counts until its job has exited.
-func (s *session) stream(ctx context.Context, msg feedMessage) (*os.File, error) {
+// whichever run it serves. The returned stream counts until its job has exited; cancel
+// stops the job early.
+func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel func(), err error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]
 	s.m.mu.Unlock()
 	switch {
 	case s.m.handlers.Stream == nil || a == nil:
-		return nil, caisson.Errorf(caisson.Denied, "no stream of that kind is granted to this sandbox")
+		return nil, nil, caisson.Errorf(caisson.Denied, "no stream of that kind is granted to this sandbox")
 	case len(msg.Stream.In) > maxStreamBody:
-		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
+		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel = context.WithCancel(ctx)
 	stop := context.AfterFunc(a.ctx, cancel)
 	release := func() { stop(); cancel() } // releases ctx
 	if err := s.m.streams.acquire(ctx, msg.Sandbox); err != nil {
 		release()
-		return nil, err
+		return nil, nil, err
 	}
 	s.m.mu.Lock()
 	g := a.guest // it may have changed during acquire
@@ -97,14 +98,14 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (*os.File, error)
 	if err != nil {
 		release()
 		s.m.streams.release(msg.Sandbox)
-		return nil, err
+		return nil, nil, err
 	}
 	go func() {
 		<-done
 		release()
 		s.m.streams.release(msg.Sandbox)
 	}()
-	return file, nil
+	return file, cancel, nil
 }
 
 // callStreamHandler calls Handlers.Stream and checks that its result is complete.

@@ -75,7 +75,7 @@ func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.Raw
 // startTool answers a tool call in the background. It returns false if more calls are in progress than the wire process may send:
 // it enforces the same limits, so the session then ends.
 func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	return s.respond(conn, s.tools, msg.Sandbox, background, func() (feedAnswer, *os.File, error) {
+	return s.respond(conn, s.tools, msg.Sandbox, background, func() (feedAnswer, *os.File, func(), error) {
 		out, err := s.tool(ctx, msg)
 		if err == nil && len(out) > maxFeed-1024 {
 			err = caisson.Errorf(caisson.Exhausted, "the answer has more than %s", caisson.Size(maxFeed))
@@ -83,7 +83,7 @@ func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMes
 		if err != nil && caisson.KindOf(err) == caisson.Internal {
 			s.m.log.ErrorContext(ctx, "a tool of an agent failed", "tool", msg.Tool.Name, "sandbox", msg.Sandbox, "err", err)
 		}
-		return feedAnswer{N: msg.N, Out: out}, nil, err
+		return feedAnswer{N: msg.N, Out: out}, nil, nil, err
 	})
 }
 

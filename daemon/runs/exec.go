@@ -149,6 +149,10 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 // killNew kills the processes that are not in before, except those of services and the background processes that the agent
 // declares. If processes survive, the sandbox is stopped, which keeps its files.
 func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
+	// A hostile sandbox may not report its services. It is asked for all of killTimeout at most, and not again after an error.
+	asking, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	var unknown error
 	for wait := time.Millisecond; wait < killTimeout/2; wait *= 2 {
 		list, err := g.processes.ListProcesses(ctx, string(id))
 		if err != nil {
@@ -160,7 +164,13 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 		if !slices.ContainsFunc(list, func(p caisson.ProcessInfo) bool { return !isOld(p) }) {
 			return false, nil
 		}
-		ofServices := g.serviceProcesses(ctx, id, list)
+		var ofServices map[int]bool
+		if unknown == nil {
+			if ofServices, unknown = g.serviceProcesses(asking, id, list); unknown != nil {
+				g.log.WarnContext(ctx, "the services of a sandbox are not known; those that started during a run end with it",
+					"sandbox", id, "err", unknown)
+			}
+		}
 		left := 0
 		for _, p := range list {
 			if isOld(p) || ofServices[p.PID] {
@@ -184,16 +194,11 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 // serviceProcesses returns which processes of list belong to the sandbox's services: the main process of each service, its
 // supervisor, and what it has started. What the agent's own service has started belongs to the agent and is not included. It must
 // be called after the processes were listed, so that each service among them is known. The sandbox reports its services, and a
-// hostile one can report other processes, which then keep running at the sandbox's expense, like background processes. Without a
-// report there are none.
-func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []caisson.ProcessInfo) map[int]bool {
-	ctx, cancel := context.WithTimeout(ctx, killTimeout)
-	defer cancel()
+// hostile one can report other processes, which then keep running at the sandbox's expense, like background processes.
+func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []caisson.ProcessInfo) (map[int]bool, error) {
 	services, err := g.services.ListServices(ctx, string(id))
 	if err != nil {
-		g.log.WarnContext(ctx, "the services of a sandbox are not known; those that started during a run end with it", "sandbox", id,
-			"err", err)
-		return nil
+		return nil, err
 	}
 	parents := make(map[int]int, len(list))
 	for _, p := range list {
@@ -213,7 +218,7 @@ func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []
 			}
 		}
 	}
-	return found
+	return found, nil
 }
 
 // killTimeout is how long the processes that an agent has left may take to exit.

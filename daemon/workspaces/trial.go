@@ -133,7 +133,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err err
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
 	req, err := s.sandboxRequest(t, cmd)
 	if err != nil {
-		return err
+		return errors.Join(err, s.c.trials.end(t))
 	}
 	sb, err := s.c.sandboxes.Lifecycle.Create(ctx, req)
 	if err != nil {

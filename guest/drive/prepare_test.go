@@ -130,7 +130,7 @@ func TestCommand(t *testing.T) {
 		}
 		remove()
 	}
-	for _, k := range []*task.Task{{Prompt: "a\x00"}, {PromptMode: "mail"}} {
+	for _, k := range []*task.Task{{Prompt: "a\x00"}, {Prompt: "a\x00", PromptMode: caisson.PromptArgument}, {PromptMode: "mail"}} {
 		if _, _, _, err := CommandWithPrompt(k); err == nil {
 			t.Errorf("%+v is fine", k)
 		}

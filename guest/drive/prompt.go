@@ -55,12 +55,12 @@ func isBelow(path, dir string) bool {
 // there is one.
 func CommandWithPrompt(t *task.Task) (args []string, stdin string, remove func(), err error) {
 	remove = func() {}
-	if strings.IndexByte(t.Prompt, 0) >= 0 && t.PromptMode != caisson.PromptStdin {
-		return nil, "", remove, errors.New("the prompt has a NUL byte")
-	}
 	value := t.Prompt
 	switch t.PromptMode {
 	case "", caisson.PromptArgument:
+		if strings.IndexByte(t.Prompt, 0) >= 0 {
+			return nil, "", remove, errors.New("the prompt has a NUL byte, which an argument cannot have")
+		}
 	case caisson.PromptStdin:
 		return t.Command, t.Prompt, remove, nil
 	case caisson.PromptFile:
@@ -88,7 +88,7 @@ func promptFile(prompt string) (string, error) {
 	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp("", "prompt-")
+	f, err := os.CreateTemp("", "prompt-*.txt")
 	if err != nil {
 		return "", err
 	}
