@@ -20,7 +20,7 @@ import (
 // agents has the benchmarks of runs of agents. Runs are measured from the request to the event done.
 type agents struct{ *suite }
 
-// agentsBenchmark converts a benchmark of agents to one of suite. It runs on the stage that ensure returns.
+// agentsBenchmark converts a benchmark of agents to a benchmark of suite. ensure returns the stage for f.
 func agentsBenchmark(
 	ensure func(agents, context.Context) (*agentStage, error), f func(agents, context.Context, *agentStage) error,
 ) func(*suite, context.Context) error {
@@ -33,7 +33,7 @@ func agentsBenchmark(
 	}
 }
 
-// A measuredRun is one measured run.
+// A measuredRun is a run with its duration.
 type measuredRun struct {
 	ms  float64 // Milliseconds from the request to the event done.
 	run *caisson.Run
@@ -72,7 +72,7 @@ func (t *agentStage) run(ctx context.Context, req caisson.RunRequest) (*measured
 	return &measuredRun{milliseconds(end), run}, nil
 }
 
-// runAndRemove is run, and waits until the run's sandbox has been removed.
+// runAndRemove is like run, but also waits until the run's sandbox has been removed.
 func (t *agentStage) runAndRemove(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	tr, err := t.run(ctx, req)
 	if err != nil {

@@ -73,7 +73,7 @@ func (s traffic) dialThroughput(ctx context.Context) error {
 	})
 }
 
-// withSink calls f with a sandbox in which a sink of the load program listens, and with a runtime that has it.
+// withSink calls f with a sandbox in which a sink of the load program listens, and with a runtime that has this sandbox.
 func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSandbox) error) error {
 	box, err := s.createLoaded(ctx, s.daemon, nil)
 	if err != nil {

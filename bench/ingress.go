@@ -78,7 +78,7 @@ func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand
 	if err := listening(ctx, t.runtime, caisson.ID(t.box.id), modelPort); err != nil {
 		return nil, err
 	}
-	const most = 1e6 // requests per second: more than are made
+	const most = 1e6 // requests per second, more than a client can make
 	_, err = t.api.Routes.PutRoute(ctx, "model", caisson.RouteSpec{
 		Path: "/v1", Sandbox: t.box.id, Port: modelPort, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone}, Resume: true,
 		Limits: caisson.RouteLimits{Client: caisson.RouteRate{PerSecond: most, Burst: most}, MaxClient: 2 * ingressConnections},
@@ -100,7 +100,8 @@ func (t *ingressStand) end(ctx context.Context) (err error) {
 	return err
 }
 
-// dialled runs a client of the load program on the host whose connections lead into the sandbox by Dial.
+// dialled runs a client of the load program on the host. Its connections are made with [gvisor.Runtime.Dial] and lead to the
+// server in the sandbox.
 func (s ingress) dialled(t *ingressStand, connections int, args ...string) measure {
 	return func(ctx context.Context) (_ samples, err error) {
 		var files []*os.File
@@ -120,7 +121,7 @@ func (s ingress) dialled(t *ingressStand, connections int, args ...string) measu
 	}
 }
 
-// added compares requests of one client through the ingress with those over a connection by Dial.
+// added compares requests of one client through the ingress with requests over a connection that Dial has made.
 func (s ingress) added(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-added")
 	if err != nil {
@@ -136,8 +137,8 @@ func (s ingress) added(ctx context.Context) error {
 	return nil
 }
 
-// rate compares the number of requests per second through the ingress with that of nginx. Both have the same server on the host
-// behind them: the ingress is that of the wire process in a process of its own (see the command in bench/gateway).
+// rate compares the number of requests per second through the ingress with that of nginx. Both forward to the same server on the
+// host. The ingress runs in a separate process (see the command in bench/gateway) instead of a wire process.
 func (s ingress) rate(ctx context.Context) error {
 	model, err := s.net.startLoad(ctx, "model")
 	if err != nil {
@@ -175,8 +176,8 @@ func (s ingress) rate(ctx context.Context) error {
 	return nil
 }
 
-// inside compares the number of requests per second through the ingress to a server in a sandbox with that over connections by
-// Dial.
+// inside compares the number of requests per second to a server in a sandbox through the ingress with that over connections that
+// Dial has made.
 func (s ingress) inside(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-inside")
 	if err != nil {
@@ -214,7 +215,8 @@ func (t *ingressStand) firstByte(ctx context.Context) error {
 	return nil
 }
 
-// wakeSuspended compares the time to the first byte of an answer of a suspended sandbox with that of the same sandbox while it runs.
+// wakeSuspended compares the time to the first byte of a response of a suspended sandbox with that of the same sandbox while it
+// runs.
 func (s ingress) wakeSuspended(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "wake-suspended")
 	if err != nil {
@@ -237,8 +239,8 @@ var hold = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open(my $
 // isHeld is a command that succeeds when hold uses its memory.
 var isHeld = []string{"/usr/bin/test", "-f", "/tmp/held"}
 
-// wakePaused compares the time to the first byte of an answer of a sandbox that is paused to disk, with 100 MB of memory, with gVisor's
-// restore of such a sandbox.
+// wakePaused compares two times for a sandbox with 100 MB of memory that is paused to disk: until the first byte of its response,
+// and until gVisor has restored such a sandbox.
 func (s ingress) wakePaused(ctx context.Context) (err error) {
 	t, err := s.startIngress(ctx, "wake-paused")
 	if err != nil {
@@ -285,18 +287,18 @@ func (s ingress) wakePaused(ctx context.Context) (err error) {
 	return nil
 }
 
-// pausedSandboxes is the number of sandboxes of paused.
+// pausedSandboxes is the number of sandboxes that the benchmark paused measures.
 const pausedSandboxes = 200
 
-// paused measures what sandboxes use that are paused to disk: the memory that they add to the daemon and the wire process, and the
-// processor time of both while nothing happens. They have no processes of their own.
+// paused measures the resources that sandboxes use while they are paused to disk: the memory that they add to the daemon and the
+// wire process, and the processor time of both while nothing happens. Paused sandboxes have no processes of their own.
 func (s *suite) paused(ctx context.Context) (err error) {
 	d, err := startDaemon(ctx, s.Config, "paused")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	id, err := d.create(ctx) // so that what the first one needs is there
+	id, err := d.create(ctx) // not measured: the first sandbox also allocates what all sandboxes share
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (t *agentStage) withPool(ctx context.Context, n int, f func() error) error 
 	return errors.Join(err, perr, t.waitPool(ctx, 0))
 }
 
-// openclawPool is openclawWarm with a fork that was made in advance for each run, and measures how long another one takes.
+// openclawPool is openclawWarm with a fork that was made in advance for each run. It also measures how long the next fork takes.
 func (s agents) openclawPool(ctx context.Context, t *agentStage) error {
 	var ours trials
 	var refill samples
@@ -113,7 +113,8 @@ func (s agents) openclawPoolShort(ctx context.Context, t *agentStage) error {
 	})
 }
 
-// openclawDirectory is openclawWarm with a directory of the host, which a fork gets only when it is made.
+// openclawDirectory is openclawWarm with a directory of the host as the workspace. A fork gets the directory when it is made, so
+// no fork can be made in advance.
 func (s agents) openclawDirectory(ctx context.Context, t *agentStage) error {
 	dir := filepath.Join(s.Dir, "claw-directory")
 	if err := sample.Write(dir); err != nil {

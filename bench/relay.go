@@ -45,9 +45,9 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	return git(ctx, bare, "-c", "pack.compression=0", "-c", "pack.window=0", "repack", "-a", "-d", "-q")
 }
 
-// relayClone compares clones of 256 MiB in a sandbox, from the relay's copy of the repository, with git's clones on the
-// host: a clone that the relay makes with a local clone, and a clone that git makes in the sandbox with one that also
-// uses the protocol.
+// relayClone compares clones of 256 MiB into a sandbox, from the relay's copy of the repository, with clones of git on the host.
+// A clone that the relay makes is compared with a local clone, and a clone that git makes in the sandbox with one over git's
+// protocol.
 func (s *suite) relayClone(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "relay")
 	work, bare := filepath.Join(dir, "work"), filepath.Join(dir, "bare.git")

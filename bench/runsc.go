@@ -31,10 +31,9 @@ import (
 
 // runsc is the baseline: each step is a process of gVisor's own command line.
 //
-// Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources
-// that cannot be shared: the root file system is created once beforehand from the same layers and directories; the
-// cgroup is another one with the same limits. Each network namespace, with the same device in it, is also created
-// beforehand.
+// Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources that cannot
+// be shared. The root file system is created once beforehand from the same layers and directories, and each network namespace is
+// created beforehand with the same device in it. The cgroup is another one with the same limits.
 type runsc struct {
 	exe    string
 	dir    string     // Bundles, files of the overlays, checkpoints.
@@ -113,7 +112,7 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 	flags := []string{"--root=" + r.root}
 	for _, arg := range strings.Split(string(data), "\x00")[1:] {
 		switch name, _, _ := strings.Cut(arg, "="); {
-		case !strings.HasPrefix(arg, "--"): // The command.
+		case !strings.HasPrefix(arg, "--"): // The command follows the flags.
 			return flags, nil
 		case name == "--root", name == "--gofer-network-namespace":
 			// Omitted: --root is set above, and by default all gofers share an empty network namespace, as those of Caisson do.

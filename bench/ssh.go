@@ -67,7 +67,7 @@ func (s traffic) sshCopy(ctx context.Context) (err error) {
 func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		options := []string{"-q", "-o", "Ciphers=" + scpCipher, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-F", "none"}
-		// It starts when it may: the devices are added to a namespace that exists.
+		// scp starts after a line on standard input: connect can add devices only after the process has created its namespace.
 		cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `read go; exec scp "$@"`, "scp"}, append(options, args...)...)...)
 		start, err := cmd.StdinPipe()
 		if err != nil {
@@ -114,7 +114,7 @@ func startSSHD(ctx context.Context, dir string) (*sshd, error) {
 			return nil, fmt.Errorf("ssh-keygen: %w; %s", err, out)
 		}
 	}
-	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // it refuses to start without
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // sshd does not start without this directory
 		return nil, err
 	}
 	address, err := freeAddress()
@@ -147,7 +147,7 @@ func startSSHD(ctx context.Context, dir string) (*sshd, error) {
 
 // end stops the server.
 func (x *sshd) end() error {
-	_ = x.cmd.Process.Kill() // it may have ended
-	_ = x.cmd.Wait()         // the error says that it was killed
+	_ = x.cmd.Process.Kill() // the server may have ended already
+	_ = x.cmd.Wait()         // the error only reports the kill
 	return nil
 }

@@ -104,7 +104,7 @@ func serveIngress(_ context.Context, _, address string) error {
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
-	const most = 1e6 // requests per second: more than are made
+	const most = 1e6 // requests per second, more than a client can make
 	err := g.Configure(&caisson.IngressConfig{Domain: "localhost", Key: make([]byte, ed25519.PublicKeySize), Routes: []caisson.IngressRoute{{
 		ID: caisson.NewID(caisson.RoutePrefix), Spec: caisson.RouteSpec{
 			Path: "/v1", Sandbox: string(caisson.NewID(caisson.SandboxPrefix)), Port: 1, Auth: caisson.RouteAuth{Kind: caisson.RouteAuthNone},
@@ -128,7 +128,8 @@ func serveIngress(_ context.Context, _, address string) error {
 	return nil
 }
 
-// loopbackListener is a listener of all addresses that the ingress takes for one of the loopback device, so that it serves without TLS.
+// loopbackListener is a listener on all addresses that reports an address of the loopback device. The ingress therefore serves it
+// without TLS.
 type loopbackListener struct{ net.Listener }
 
 // Addr implements [net.Listener].

@@ -41,8 +41,9 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListAgents(ctx))
 }
 
-// agentReady returns how far an agent is prepared: warm if it has a warm snapshot, else cold with the reason why it has none,
-// built if its root file system was built, "no set-up" if it uses that of the host as it is, or "".
+// agentReady returns how far an agent is prepared: "warm" if it has a warm snapshot; "cold" with the reason if it has none for a
+// known reason; "no set-up" if it uses the root file system of the host unchanged; "built" if its own root file system was built;
+// or "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":
@@ -51,7 +52,7 @@ func agentReady(g *caisson.Agent) string {
 		return "cold (" + oneLine(g.Status.Problem) + ")"
 	case g.Status.Built && g.Template == "" && len(g.Setup) == 0 && g.Driver != caisson.DriverOpenClaw:
 		if g.Image != "" && g.Image != caisson.HostTemplate {
-			return "" // the first run pulls the image
+			return "" // the image is pulled by the first run
 		}
 		return "no set-up"
 	case g.Status.Built:
@@ -214,8 +215,8 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 	return asDone(a, agentID)(g, err)
 }
 
-// poolFits returns about how many forks of a snapshot of a size the settings of a daemon let be kept ready. It returns false if that is
-// not known, or not limited.
+// poolFits returns approximately how many forks of a snapshot of this size fit into limits.poolMemory of inForce, the settings of
+// a daemon. It returns false if the size or the limit is unknown or 0.
 func poolFits(size caisson.Size, inForce map[string]any) (int, bool) {
 	limits, _ := inForce["limits"].(map[string]any)
 	most, _ := limits["poolMemory"].(float64)
@@ -249,11 +250,11 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// maxSkillRows is how many skills that lack something have lines of their own in a table.
+// maxSkillRows is the maximum number of skills with missing requirements that have rows of their own in a table.
 const maxSkillRows = 5
 
-// groupSkills returns the checks with one for all skills that lack nothing, and one for those that lack something if they are many:
-// there can be a hundred.
+// groupSkills combines the checks of skills, because an agent can have a hundred: all that passed become one check, and those
+// that did not become one if they belong to more than maxSkillRows skills. agent is the id of the agent.
 func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.AgentCheck) {
 	var met, unmet []string
 	var rows []caisson.AgentCheck
@@ -296,14 +297,13 @@ func printAgentChecks(a *app, list []caisson.AgentCheck) error {
 	})
 }
 
-// checksWidth is the width of the results of checks where standard output is no terminal.
+// checksWidth is the width in characters of a table of checks if standard output is not a terminal.
 const checksWidth = 80
 
 // checkColors are the colours of the statuses of checks, as parameters of [colorize].
 var checkColors = map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}
 
-// printChecks prints the results of checks, each with its remedy in lines of its own. check returns what is shown of an item of
-// list.
+// printChecks prints the results of checks, each followed by lines with its remedy. check converts an item of list to a check.
 func printChecks[T any](a *app, heading string, list []T, check func(T) caisson.Check) error {
 	return printListIn(a, cmp.Or(a.tableWidth(), checksWidth), list, []column[T]{
 		{name: heading, value: func(c T) string { return check(c).Name }},

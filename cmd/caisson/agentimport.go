@@ -99,7 +99,8 @@ func modelChecks(list []caisson.Model) (checks []caisson.AgentCheck) {
 	return checks
 }
 
-// agentCheck returns the line of the report about the agent and its personas; what describes what happens to it.
+// agentCheck returns the line of the report about the agent and its personas. what says how the agent was handled, such as "was
+// stored".
 func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
 	detail := what
 	if len(g.Personas) > 0 {
@@ -112,7 +113,8 @@ func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "agent " + g.ID, Status: hostcheck.OK, Detail: detail, Remedy: remedy}
 }
 
-// secretCheck returns the line of the report about a secret; what describes what happens to it.
+// secretCheck returns the line of the report about a secret. what says how the secret was handled, such as "is in the credential
+// store".
 func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: hostcheck.OK, Detail: "from " + s.From + " " + what}
 }

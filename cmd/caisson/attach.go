@@ -15,10 +15,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// defaultDetachKeys are the keys that leave a terminal if no others are given.
+// defaultDetachKeys are the keys that detach from a terminal unless others are given.
 const defaultDetachKeys = "ctrl-p,ctrl-q"
 
-// detachKeys is a flag with keys that leave a terminal.
+// detachKeys is the value of a flag: the keys that detach from a terminal.
 type detachKeys string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -87,10 +87,10 @@ func (c *attachCmd) Run(ctx context.Context, a *app, api api) error {
 		}
 		id = t.ID
 	}
-	return seat{a, api}.attach(ctx, target, id, c.attachFlags)
+	return attachment{a, api}.attach(ctx, target, id, c.attachFlags)
 }
 
-// runSandbox returns the sandbox of a run, or ref if that is not the id of one.
+// runSandbox returns the sandbox of the run with the id ref, or ref itself if ref is not the id of a run.
 func runSandbox(ctx context.Context, api caisson.Runs, ref string) (string, error) {
 	if !strings.HasPrefix(ref, caisson.RunPrefix+"-") {
 		return ref, nil
@@ -109,7 +109,7 @@ func runSandbox(ctx context.Context, api caisson.Runs, ref string) (string, erro
 	return string(run.Sandbox), nil
 }
 
-// onlyTerminal returns the terminal of a sandbox that has one.
+// onlyTerminal returns the terminal of a sandbox. It returns an error unless the sandbox has exactly one.
 func onlyTerminal(ctx context.Context, api caisson.Terminals, ref string) (*caisson.Terminal, error) {
 	list, err := api.ListTerminals(ctx, ref)
 	if err != nil {
@@ -124,14 +124,15 @@ func onlyTerminal(ctx context.Context, api caisson.Terminals, ref string) (*cais
 	return nil, caisson.Invalidf("terminal", "the sandbox has %d terminals; name one of those that caisson terminal ls %.80s shows", len(list), ref)
 }
 
-// A seat connects the user's terminal with one in a sandbox.
-type seat struct {
+// An attachment connects the user's terminal with a terminal in a sandbox.
+type attachment struct {
 	*app
 	terminals caisson.Terminals
 }
 
-// attach attaches to a terminal until its program ends or the user leaves. A failure of the program is a [processExit].
-func (s seat) attach(ctx context.Context, ref string, id caisson.ID, flags attachFlags) error {
+// attach attaches to a terminal until its program ends or the user detaches. It returns a [processExit] if the program has
+// failed.
+func (s attachment) attach(ctx context.Context, ref string, id caisson.ID, flags attachFlags) error {
 	status, left, err := s.attachTo(ctx, ref, id, flags)
 	switch {
 	case left:
@@ -143,8 +144,9 @@ func (s seat) attach(ctx context.Context, ref string, id caisson.ID, flags attac
 	return console{s.app}.exitError(status)
 }
 
-// attachTo attaches to a terminal until its program ends or the user leaves.
-func (s seat) attachTo(ctx context.Context, ref string, id caisson.ID, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
+// attachTo attaches to a terminal until its program ends, and returns the exit status of the program, or until the user detaches;
+// left is true then.
+func (s attachment) attachTo(ctx context.Context, ref string, id caisson.ID, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
 	req := caisson.AttachRequest{ReadOnly: flags.ReadOnly}
 	if !req.ReadOnly {
 		req.Rows, req.Cols = terminalSize(s.in, s.out)
@@ -153,11 +155,11 @@ func (s seat) attachTo(ctx context.Context, ref string, id caisson.ID, flags att
 	if err != nil {
 		return status, false, err
 	}
-	return s.sit(ctx, p, flags)
+	return s.connectStreams(ctx, p, flags)
 }
 
-// sit connects p to this program's streams until p ends or the user leaves.
-func (s seat) sit(ctx context.Context, p caisson.Process, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
+// connectStreams connects p to this program's streams until p ends or the user detaches.
+func (s attachment) connectStreams(ctx context.Context, p caisson.Process, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
 	defer p.Close()
 	c := console{s.app}
 	if !flags.ReadOnly && isTerminal(s.in) {
@@ -198,8 +200,9 @@ func (s seat) sit(ctx context.Context, p caisson.Process, flags attachFlags) (st
 	return status, false, err
 }
 
-// copyNotices prints what is said about the session. The terminal may be in raw mode.
-func (s seat) copyNotices(r io.Reader) {
+// copyNotices prints the messages about the attachment that r delivers, one per line. The user's terminal may be in raw mode, so
+// every line begins and ends with \r\n.
+func (s attachment) copyNotices(r io.Reader) {
 	defer s.restoreOnPanic()
 	buf := make([]byte, 1024)
 	for {
@@ -213,11 +216,11 @@ func (s seat) copyNotices(r io.Reader) {
 	}
 }
 
-// copyKeys copies input until its end or until it contains keys; then it calls leave. Keys that begin keys are held back until the next
-// one.
+// copyKeys copies input until its end or until it contains the sequence keys; then it calls leave. Input that may be the
+// beginning of keys is held back until the next input.
 func copyKeys(to io.Writer, from io.Reader, keys string, leave func()) {
 	buf := make([]byte, 32<<10)
-	held := "" // the end of the input so far that keys begins with
+	held := "" // the end of the input so far, if keys begins with it
 	for {
 		n, err := from.Read(buf)
 		text := held + string(buf[:n])
@@ -249,7 +252,7 @@ func copyKeys(to io.Writer, from io.Reader, keys string, leave func()) {
 	}
 }
 
-// execAtTerminal runs req at a terminal in a sandbox that the user can leave and come back to.
+// execAtTerminal runs req at a terminal in a sandbox, which the user can detach from and attach to again.
 func execAtTerminal(ctx context.Context, a *app, api api, ref string, req caisson.ExecRequest, keys detachKeys) error {
 	rows, cols := terminalSize(a.in, a.out)
 	t, err := api.CreateTerminal(ctx, ref, caisson.TerminalRequest{
@@ -258,7 +261,7 @@ func execAtTerminal(ctx context.Context, a *app, api api, ref string, req caisso
 	if err != nil {
 		return err
 	}
-	return seat{a, api}.attach(ctx, ref, t.ID, attachFlags{DetachKeys: keys})
+	return attachment{a, api}.attach(ctx, ref, t.ID, attachFlags{DetachKeys: keys})
 }
 
 // terminalCmd manages terminals.

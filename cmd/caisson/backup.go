@@ -31,7 +31,7 @@ func (c *backupCmd) Help() string {
 		examples("caisson backup /backup/caisson-2026-11-28", "caisson backup - | age -r age1… > caisson.age")
 }
 
-// A backupReport says what is in a backup.
+// A backupReport describes a backup.
 type backupReport struct {
 	File string `json:"file,omitempty"`
 	Data string `json:"dataDir"`
@@ -63,12 +63,12 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	if err := c.checkFree(); err != nil {
 		return err
 	}
-	// It has mode 0600. Under its name there is only a complete backup.
+	// The temporary file, which has mode 0600, gets the name c.File only when the backup is complete.
 	f, err := os.CreateTemp(filepath.Dir(c.File), "."+filepath.Base(c.File)+".*"+durable.Part)
 	if err != nil {
 		return localError("file", filepath.Dir(c.File), err)
 	}
-	defer os.Remove(f.Name()) // which does not exist any more if all went well
+	defer os.Remove(f.Name()) // without effect after success, because the file was renamed
 	report, err := c.write(ctx, a, d, f)
 	if err == nil {
 		err = f.Sync()
@@ -120,7 +120,7 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	defer p.end()
 	src := &measured{r: in, stage: "backing up " + d.cfg.DataDir, show: p.update}
 	h, m, err := backup.Verify(ctx, io.TeeReader(src, w))
-	if src.err != nil { // Why it is not complete.
+	if src.err != nil { // the cause of an incomplete backup, to which the error of Verify only refers
 		err = src.err
 		if _, known := errors.AsType[*caisson.Error](err); !known && ctx.Err() == nil {
 			err = caisson.Wrap(err, caisson.Unavailable, "the backup could not be completed: %v; the daemon's log may have the details", err)
@@ -132,7 +132,7 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	return &backupReport{Data: d.cfg.DataDir, Header: *h, Entries: m.Entries, Size: caisson.Size(m.Bytes)}, nil
 }
 
-// open returns a backup that the daemon makes or, if none runs, this process.
+// open returns a new backup as a stream. The daemon makes the backup or, if no daemon is running, this process.
 func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, error) {
 	up, err := isListening(ctx, d.cfg.SocketPath())
 	if err != nil {
@@ -155,12 +155,12 @@ func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, er
 	return r, nil
 }
 
-// measured shows how much was read from r, and keeps its error.
+// measured is a reader that shows how much was read from r, and stores the error of r.
 type measured struct {
 	r     io.Reader
 	n     int64
 	stage string
-	total int64 // 0: unknown
+	total int64 // expected number of bytes; 0 means unknown
 	show  func(caisson.Progress)
 	next  time.Time
 	err   error

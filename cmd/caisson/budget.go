@@ -102,7 +102,7 @@ func withSandboxID(ctx context.Context, api api, key string) (string, error) {
 		return key, nil
 	}
 	if _, err := caisson.ParseID(caisson.SandboxPrefix, name); err == nil {
-		return key, nil // it may have been removed, unlike its budget
+		return key, nil // the sandbox may have been removed, while its budget is kept
 	}
 	sb, err := api.Get(ctx, name)
 	if err != nil {
@@ -129,7 +129,7 @@ func parseLimits(usd, tokens, calls limitFlag) (l caisson.Limits, err error) {
 // parseLimit parses the value of a flag; nil is no limit.
 func parseLimit[T any](f limitFlag, parse func(string) (T, error)) (*T, error) {
 	if f.value == "" {
-		return nil, nil //nolint:nilnil // there is none, which is no fault
+		return nil, nil //nolint:nilnil // a limit that is not set is not an error
 	}
 	v, err := parse(f.value)
 	if err != nil {

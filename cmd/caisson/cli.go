@@ -192,7 +192,8 @@ func (a *app) infof(format string, args ...any) {
 // aliases are other names of commands.
 var aliases = map[string]string{"list": "ls", "delete": "rm", "inspect": "show"}
 
-// withoutAliases returns args with the names of commands in place of their aliases. Kong's own aliases would be part of each message.
+// withoutAliases returns args with the names of commands in place of their aliases. If kong knew the aliases, they would appear
+// in each of its messages.
 func withoutAliases(n *kong.Node, args []string) []string {
 	args = slices.Clone(args)
 	for i, arg := range args {

@@ -34,7 +34,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 // type is called after that method has succeeded.
 type checked struct{}
 
-// connectRunning is like connect, for commands that can work without a daemon: it starts none.
+// connectRunning is like connect, but does not start a daemon. It is for commands that can work without one.
 func (a *app) connectRunning(ctx context.Context) (api, error) {
 	cfg, err := connection(ctx, a)
 	if err != nil {

@@ -217,9 +217,8 @@ func (k *completer) positional(node *kong.Node, n int) []string {
 	return k.values(args[n])
 }
 
-// values returns the possible values of a flag or argument: those of its enum, or what its tag complete selects. The value place
-// of the tag stands for SANDBOX:PATH or the name of a file, the others for the kinds of [app.names] or, with file, for names of
-// files.
+// values returns the possible values of a flag or argument: those of its enum, or those that its tag complete selects. In this
+// tag, file selects names of files, place selects SANDBOX:PATH and names of files, and any other value is a kind of [app.names].
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")

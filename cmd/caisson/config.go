@@ -82,10 +82,10 @@ type config struct {
 	File string `yaml:"-" json:"-"`
 
 	text       []byte   `yaml:"-"` // content of File
-	lookedFor  string   `yaml:"-"` // path of the configuration file, whether there is one or not
+	lookedFor  string   `yaml:"-"` // path of the configuration file, even if the file does not exist
 	missing    bool     `yaml:"-"` // the file that a flag or the environment names does not exist
-	overridden []string `yaml:"-"` // keys of settings that are not those of the file
-	fromEnv    []string `yaml:"-"` // variables that a daemon that is started needs, as NAME=VALUE
+	overridden []string `yaml:"-"` // keys of settings whose values are not those of the file
+	fromEnv    []string `yaml:"-"` // environment variables, as NAME=VALUE, for a daemon that this command starts
 }
 
 func defaultConfig() *config {
@@ -178,10 +178,11 @@ func (c *config) replace(setting *string, key, value string) {
 	}
 }
 
-// connectionKeys are the settings with which commands find their daemon, at the beginning of a line of the file.
+// connectionKeys matches a line of the file with a setting that commands need to find their daemon.
 var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+("[^"\\\n]*"|'[^'\n]*'|[^"'#\s]+)[ \t]*(?:#.*)?$`)
 
-// loadConnection returns the settings with which commands find their daemon, of a file that cannot be used otherwise.
+// loadConnection returns only the settings that commands need to find their daemon. It searches the file for their lines instead
+// of parsing it, because it is used when the file is invalid.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
 	data, err := readSmall(cmp.Or(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
@@ -367,8 +368,8 @@ func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// configOrDefaults is like [connection], for commands that can do without the file that was named, or write it: if it is missing,
-// the settings have their defaults, and connection returns them from now on.
+// configOrDefaults is like [connection], but if the file that a flag or the environment names does not exist, it returns the
+// defaults, and so does connection from then on. It is for commands that write this file or do not need it.
 func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
@@ -381,9 +382,9 @@ func configOrDefaults(a *app) (*config, error) {
 	return c, nil
 }
 
-// connection returns the validated settings of this invocation, which it loads once. If they are invalid while the daemon that
-// they name serves, it returns those with which that is found, and warns: commands must still reach a running daemon when the
-// file has an error.
+// connection returns the validated settings of this invocation, which it loads once. If they are invalid, it prints a warning and
+// returns the settings of [loadConnection], provided that these name a host or that their daemon on this machine is running:
+// commands must still reach a running daemon when the file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil
@@ -413,7 +414,7 @@ func connection(ctx context.Context, a *app) (*config, error) {
 	return c, nil
 }
 
-// missingError returns the error for a file that was named and does not exist.
+// missingError returns the error for a configuration file that a flag or the environment names and that does not exist.
 func (c *config) missingError() error {
 	return caisson.Invalidf("config", "%s does not exist; to write it: caisson init %s; for the defaults, leave out --config and CAISSON_CONFIG", c.lookedFor, c.lookedFor)
 }

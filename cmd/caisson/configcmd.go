@@ -238,7 +238,8 @@ func (c *configShowCmd) Run(ctx context.Context, a *app) error {
 	return a.encode(cfg)
 }
 
-// daemonStatus returns the state of the daemon of the data directory; nil if none runs, or one that does not report it.
+// daemonStatus returns the state of the daemon of the data directory, or nil if no daemon is running, or an old one that does not
+// report its settings.
 func (c *configShowCmd) daemonStatus(ctx context.Context, a *app, cfg *config) *caisson.DaemonStatus {
 	if c.File || cfg.Host != "" {
 		return nil

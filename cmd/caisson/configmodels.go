@@ -63,8 +63,8 @@ func (c *config) keySource() credential.KeySource {
 // ownProvidersFile is the path of the file in the data directory with providers that replace built-in ones; see [keyStore].
 func (c *config) ownProvidersFile() string { return filepath.Join(c.DataDir, "providers.yaml") }
 
-// offer returns the providers and models of the configuration. If it has none, they are those that are built in, as changed by
-// [config.ownProvidersFile].
+// offer returns the providers and models of the configuration. If it has none, offer returns the built-in ones, with the own
+// providers in place of built-in ones.
 func (c *config) offer() (models.Offer, error) {
 	if o := (models.Offer{Providers: c.Providers, Models: c.Models}); !o.IsZero() {
 		return o, nil
@@ -80,10 +80,10 @@ func (c *config) offer() (models.Offer, error) {
 	return o, nil
 }
 
-// ownProviders returns the content of [config.ownProvidersFile], nothing if there is no such file.
+// ownProviders returns the content of [config.ownProvidersFile], or an empty offer if the file does not exist.
 func (c *config) ownProviders() (own models.Offer, err error) {
 	data, err := readSmall(c.ownProvidersFile())
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // who makes the data directory reports what is wrong with it
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // engine.PrepareDataDir reports a faulty data directory
 		return own, nil
 	}
 	if err != nil {

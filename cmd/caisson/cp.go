@@ -165,8 +165,8 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
 }
 
-// checkRoom returns Exhausted if the tree name in root is larger than the disk that a sandbox may use, so that it is not copied in vain.
-// What is mounted in the sandbox has other limits.
+// checkRoom returns Exhausted, before anything is copied, if the tree name in root is larger than the disk that the sandbox may
+// use. It does not check copies to a mount in the sandbox, which has other limits.
 func checkRoom(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
 	sb, err := api.Get(ctx, dst.sandbox)
 	if err != nil {

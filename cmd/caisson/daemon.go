@@ -50,7 +50,8 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 	return startDaemon(ctx, cfg)
 }
 
-// lockStart makes the data directory, and waits until no other command starts a daemon for it. None does until unlock is called.
+// lockStart creates the data directory and waits for the lock that every command holds while it starts a daemon for that
+// directory. The lock is held until unlock is called.
 func lockStart(ctx context.Context, cfg *config) (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, caisson.Errorf(caisson.Denied, needRoot)
@@ -64,8 +65,8 @@ func lockStart(ctx context.Context, cfg *config) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// isListening reports whether a process accepts connections on the socket. Returns an error if this process has no permission to
-// connect.
+// isListening reports whether a process accepts connections on the socket. It returns an error if this process has no
+// permission to connect.
 func isListening(ctx context.Context, socket string) (bool, error) {
 	d := net.Dialer{Timeout: 5 * time.Second}
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -156,7 +157,7 @@ func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	if !ok {
 		kind, reason = "", kind
 	}
-	if exitCodes[caisson.Kind(kind)] <= exitCodes[caisson.Internal] { // also what is no kind
+	if exitCodes[caisson.Kind(kind)] <= exitCodes[caisson.Internal] { // an internal error, or an unknown kind
 		kind = string(caisson.Unavailable)
 	}
 	reason = safetext.Escape(reason)

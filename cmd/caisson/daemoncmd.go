@@ -53,7 +53,7 @@ func newLocalDaemon(ctx context.Context, a *app) (*localDaemon, error) {
 	return &localDaemon{a, cfg}, nil
 }
 
-// client returns a client of the daemon; Unavailable if none runs.
+// client returns a client of the daemon. It returns Unavailable if no daemon is running.
 func (d *localDaemon) client(ctx context.Context) (api, error) {
 	up, err := isListening(ctx, d.cfg.SocketPath())
 	if err != nil {
@@ -130,7 +130,8 @@ func (c *daemonStopCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	return nil
 }
 
-// status returns the status of the daemon; Unavailable if none runs, or one that is too old to be asked.
+// status returns the status of the daemon. It returns Unavailable if no daemon is running, or if the daemon does not answer or is
+// too old to report its status.
 func (d *localDaemon) status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	api, err := d.client(ctx)
 	if err != nil {
@@ -148,7 +149,8 @@ func (d *localDaemon) status(ctx context.Context) (*caisson.DaemonStatus, error)
 // statusTimeout limits how long a command that operates the daemon waits for its status, because the daemon may hang.
 const statusTimeout = 5 * time.Second
 
-// printEnded prints that a daemon has stopped, and the number of runs and execs that ended with it. before is its status before it was stopped, or nil if unknown.
+// printEnded prints that a daemon has stopped, and the number of runs and execs that ended with it. before is the status before
+// the stop; nil means that it is unknown.
 func (d *localDaemon) printEnded(pid int, before *caisson.DaemonStatus) {
 	version, with := "", ""
 	if before != nil {
@@ -167,7 +169,7 @@ func (d *localDaemon) printEnded(pid int, before *caisson.DaemonStatus) {
 	d.a.infof("caisson: the daemon with pid %d%s has ended%s", pid, version, with)
 }
 
-// stop ends the daemon, waits until its process is gone, and returns its pid; 0 if none runs.
+// stop ends the daemon, waits until its process has ended, and returns its pid. It returns 0 if no daemon is running.
 func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int, err error) {
 	if up, err := isListening(ctx, d.cfg.SocketPath()); !up || err != nil {
 		if pid := engine.LockHolder(d.cfg.DataDir); err == nil && pid > 0 {
@@ -183,7 +185,7 @@ func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int,
 		return 0, fmt.Errorf("open the process %d of the daemon: %w", pid, err)
 	}
 	defer unix.Close(process)
-	// If it still owns the socket now, process is the daemon and not another one that has its pid.
+	// If the pid still owns the socket now, process is the daemon, and not a later process with the same pid.
 	if again, err := socketOwner(ctx, d.cfg.SocketPath()); err != nil || again != pid {
 		return 0, caisson.Errorf(caisson.Conflict, "the daemon has just ended or been replaced; try again")
 	}
@@ -206,10 +208,10 @@ func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int,
 	}
 }
 
-// pollStep is the interval at which the wait for a process looks whether it was interrupted.
+// pollStep is the interval at which a command that waits for the end of the daemon, or for new lines in its log, checks again.
 const pollStep = 200 * time.Millisecond
 
-// socketOwner returns the pid of the process that listens on a unix socket, as the kernel knows it.
+// socketOwner returns the pid of the process that listens on a unix socket, according to the kernel.
 func socketOwner(ctx context.Context, socket string) (int, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
@@ -253,10 +255,10 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 	switch {
 	case err == nil && !before.Background:
 		return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", before.PID)
-	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // an older daemon does not know this request
+	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // Unavailable also means an older daemon without this request
 		return err
 	}
-	// Commands of another build that wait for something, as for the end of a run, must not start a daemon of theirs meanwhile.
+	// Without this lock, another command that is running could start a daemon of its own build before startDaemon does.
 	unlock, err := lockStart(ctx, d.cfg)
 	if err != nil {
 		return err
@@ -279,8 +281,8 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 	return err
 }
 
-// checkStart returns an error if a daemon could not start with the configuration as it is now, before the present one, whose state is s
-// if it reports one, is stopped.
+// checkStart returns an error if a new daemon could not start with the present configuration. It is called before the old daemon
+// is stopped; s is the status of the old daemon, or nil if it is unknown.
 func (d *localDaemon) checkStart(s *caisson.DaemonStatus) error {
 	cfg, err := loadConfig(d.a.globals, d.a.getenv)
 	if err != nil {
@@ -342,12 +344,13 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 	return nil
 }
 
-// readsOther reports whether a daemon has another configuration file than file. One without a file would read the default file.
+// readsOther reports whether the configuration file of a daemon is not file. A daemon that has found no file reads the default
+// file when it reloads.
 func readsOther(st *caisson.DaemonStatus, file string) bool {
 	return cmp.Or(st.Settings.File, defaultConfigFile) != file
 }
 
-// otherFile says that a daemon has another configuration file than file, and how to change that.
+// otherFile returns a message: that the configuration file of the daemon is not file, and how to change that.
 func otherFile(a *app, st *caisson.DaemonStatus, file string) string {
 	restart := "caisson daemon restart"
 	if a.globals.Config != "" {
@@ -367,7 +370,7 @@ func (c *daemonLogsCmd) Help() string {
 		examples("caisson daemon logs", "caisson daemon logs -f -n 10")
 }
 
-// logTail is how much of the end of a log is searched for lines.
+// logTail is the number of bytes at the end of a log in which lines are searched.
 const logTail = 4 << 20
 
 func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err error) {

@@ -70,8 +70,8 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// runPatch prints the patch in the result of a run that has no workspace, because it worked on a copy of the directory, and reports whether
-// the argument is one.
+// runPatch prints the patch in the result of the run whose id is the argument. It returns false if the argument is not the id of
+// a run, or if the run has no patch. A run has a patch instead of a workspace if it worked on a copy of the directory.
 func (c *diffCmd) runPatch(ctx context.Context, a *app, api api) (bool, error) {
 	id, err := parseRun(c.Ref)
 	if err != nil {

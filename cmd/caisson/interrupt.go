@@ -70,7 +70,7 @@ func (i *interrupts) exitCode() int {
 }
 
 // await calls f in a goroutine and returns its result, or the cause of the end of ctx if that ends first. f may outlive the call:
-// it is for what cannot be interrupted, such as reading a terminal, in a program that exits soon after a signal.
+// await is for operations that cannot be interrupted, such as reading a terminal, in a program that exits soon after a signal.
 func await[T any](ctx context.Context, f func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	var result T

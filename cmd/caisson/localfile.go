@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// localError returns the error for a path of this machine that was named in an argument, which field is, and cannot be used because of
-// err. It is Invalid, so that all commands have the same exit code for it. It returns nil if err is nil.
+// localError converts err, an error about a path on this machine, to an Invalid error, so that all commands have the same exit
+// code for it. field is the name of the argument with the path. It returns nil and a [*caisson.Error] as they are.
 func localError(field, path string, err error) error {
 	_, known := errors.AsType[*caisson.Error](err)
 	switch {

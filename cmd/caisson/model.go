@@ -62,11 +62,12 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListModels(ctx))
 }
 
-// remoteGateway returns the URL of the gateway on another machine that serves the sandboxes of a local daemon; "" if none does.
+// remoteGateway returns the URL of the gateway on another machine that a local daemon uses for its sandboxes, or "" if it uses
+// its own.
 func remoteGateway(ctx context.Context, api api) string {
 	st, err := api.Status(ctx)
 	if err != nil {
-		return "" // an older daemon does not know this request
+		return "" // an older daemon does not support this request
 	}
 	gateway, _ := st.Settings.InForce["gateway"].(map[string]any)
 	url, _ := gateway["remoteURL"].(string)

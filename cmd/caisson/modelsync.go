@@ -49,7 +49,7 @@ func (c *modelSyncCmd) Run(ctx context.Context, a *app, api api) error {
 	})
 }
 
-// syncList takes the prices of a public list, or replaces the models of an own provider by those that its server lists. It
+// syncList imports the prices of a public list, or replaces the models of an own provider by the models that its server lists. It
 // returns the number of models.
 func syncList(ctx context.Context, a *app, api api, name string) (int, error) {
 	if list := publicLists[name]; list != "" {

@@ -56,7 +56,7 @@ func (a *app) encode(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.out, safetext.EscapeJSON(text)) // which changes nothing in YAML
+	_, err = io.WriteString(a.out, safetext.EscapeJSON(text)) // no effect on YAML, which yamlOf has escaped
 	return err
 }
 
@@ -66,8 +66,8 @@ func jsonText(v any) (string, error) {
 	return safetext.EscapeJSON(text), err
 }
 
-// plainJSON returns v as JSON with a line break at the end. No character has an escape that needs none, not even in what the daemon has
-// sent as JSON.
+// plainJSON returns v as JSON with a line break at the end. It writes <, > and & as they are, even if the daemon has sent v as
+// JSON in which they are escaped.
 func plainJSON(v any, indent string) (string, error) {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -79,8 +79,8 @@ func plainJSON(v any, indent string) (string, error) {
 	return htmlEscapes.Replace(b.String()), nil
 }
 
-// htmlEscapes replaces the escapes of [json.Marshal] by their characters. It takes escaped backslashes as they are, so that what follows
-// one is no escape.
+// htmlEscapes replaces the escapes that [json.Marshal] writes for <, > and & by these characters. It also matches an escaped
+// backslash, so that characters such as u003c after one are kept.
 var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
 // yamlOf converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.

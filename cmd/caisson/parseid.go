@@ -15,7 +15,8 @@ var (
 	parseSandboxID = idParser(caisson.SandboxPrefix, "sandbox", "sandbox ls")
 )
 
-// idParser returns a function that parses ids with a prefix, which are those of an object.
+// idParser returns a function that parses ids with this prefix. object is the kind of object with such ids, and list the command
+// that lists them, for errors.
 func idParser(prefix, object, list string) func(string) (caisson.ID, error) {
 	return func(s string) (caisson.ID, error) {
 		id, err := caisson.ParseID(prefix, s)

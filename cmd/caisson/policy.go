@@ -81,7 +81,7 @@ func (c *policySetCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api a
 // --deny come first, then those of --allow, then those of the file.
 func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, error) {
 	if file == "" && len(allow)+len(deny) == 0 {
-		return nil, nil //nolint:nilnil // there is none, which is no fault
+		return nil, nil //nolint:nilnil // a policy that is not specified is not an error
 	}
 	p := &caisson.Policy{Rules: []caisson.Rule{}}
 	for _, flag := range []struct {

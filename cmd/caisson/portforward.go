@@ -88,7 +88,7 @@ func (c *forwardCmd) Run(ctx context.Context, a *app, api api) error {
 	return nil // Ctrl-C
 }
 
-// accept calls serve for each connection, in a goroutine, until ctx is cancelled. It returns when these have returned.
+// accept calls serve in a goroutine for each connection until ctx is cancelled. It returns when all calls of serve have returned.
 func (f forward) accept(ctx context.Context, serve func(*net.TCPConn)) error {
 	defer context.AfterFunc(ctx, func() { f.listener.Close() })()
 	var wg sync.WaitGroup

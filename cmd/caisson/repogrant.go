@@ -73,7 +73,7 @@ func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p sandboxPath, api api
 	req := caisson.RepoRequest{Name: c.Name, Pull: c.PR, Ready: c.Ready, Title: c.Title}
 	d, err := api.DeliverRepo(ctx, p.sandbox, req, p.path)
 	if err == nil {
-		d, err = firstTry(ctx, api, d)
+		d, err = waitFirstTry(ctx, api, d)
 	}
 	if err != nil {
 		return err
@@ -94,12 +94,13 @@ func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p sandboxPath, api api
 }
 
 const (
-	firstTryTime = time.Minute            // how long the first try of a delivery is waited for
-	firstTryStep = 100 * time.Millisecond // between two looks at it
+	firstTryTime = time.Minute            // maximum time to wait for the first try of a delivery
+	firstTryStep = 100 * time.Millisecond // interval at which the state of the delivery is requested
 )
 
-// firstTry waits until a delivery has ended, or waits for its second try, and returns it.
-func firstTry(ctx context.Context, api api, d *caisson.Delivery) (*caisson.Delivery, error) {
+// waitFirstTry waits until a delivery has ended or its second try is scheduled, but not longer than firstTryTime, and returns the
+// delivery.
+func waitFirstTry(ctx context.Context, api api, d *caisson.Delivery) (*caisson.Delivery, error) {
 	for end := time.Now().Add(firstTryTime); !d.State.Ended() && d.NextAt.IsZero() && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():

@@ -7,7 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// restFlags are the flags for what happens to a new sandbox at rest and at its end.
+// restFlags are the flags that define when a new sandbox without use is suspended, paused and stopped, and whether a snapshot is
+// taken before a hard TTL removes it.
 type restFlags struct {
 	AutoPause     *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." group:"new" placeholder:"STEPS"`
 	FinalSnapshot *bool      `negatable:"" help:"Take a snapshot before --hard-ttl removes it." group:"new"`
@@ -16,7 +17,7 @@ type restFlags struct {
 // autoPause is a [caisson.AutoPause] as a flag: steps with their times, separated by commas, or never.
 type autoPause caisson.AutoPause
 
-// times returns the fields by their names in the flag.
+// times returns pointers to the fields of p by their names in the flag.
 func (p *autoPause) times() map[string]*caisson.Duration {
 	return map[string]*caisson.Duration{"suspend": &p.Suspend, "pause": &p.Pause, "stop": &p.Stop}
 }
@@ -42,7 +43,7 @@ func (p *autoPause) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String returns p in the form of the flag; "" if it says nothing.
+// String returns p in the form of the flag, or "" if p has no steps.
 func (p autoPause) String() string {
 	var list []string
 	times := p.times()

@@ -79,7 +79,8 @@ func (c *routeAddCmd) ProvideSpec() (spec caisson.RouteSpec, err error) {
 	return spec, nil
 }
 
-// routeSecret returns what a client of the route must present, and its hash, if a new one is wanted.
+// routeSecret returns a new secret, which clients of the route must present, and its hash. Both are "" if the flags give the
+// hash, or if this kind of authentication has no such secret.
 func (c *routeAddCmd) routeSecret() (secret, hash string, err error) {
 	kind, user, named := strings.Cut(c.Auth, ":")
 	switch {

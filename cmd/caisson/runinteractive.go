@@ -7,13 +7,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An interactiveRun connects the user's terminal with the agent's of a run.
+// An interactiveRun connects the user's terminal with the terminal of an agent in a run.
 type interactiveRun struct {
 	*app
 	api api
 }
 
-// start starts a run and, unless detach is set, attaches to its terminal. If that is interrupted, the run goes on.
+// start starts a run and, unless detach is set, attaches to its terminal. An interrupt ends only the attachment, not the run.
 func (i interactiveRun) start(ctx context.Context, req caisson.RunRequest, detach bool) error {
 	run, err := i.api.StartRun(ctx, req)
 	if err != nil {
@@ -28,25 +28,25 @@ func (i interactiveRun) start(ctx context.Context, req caisson.RunRequest, detac
 	return i.attach(ctx, run, attachFlags{DetachKeys: keysOf(defaultDetachKeys)})
 }
 
-// keysOf returns the keys of a valid text.
+// keysOf parses a constant text, which must be valid.
 func keysOf(text string) (k detachKeys) {
-	_ = k.UnmarshalText([]byte(text)) // it is valid
+	_ = k.UnmarshalText([]byte(text)) // never fails for a valid text
 	return k
 }
 
-// attach waits until the run has its terminal, and attaches to that until the run ends or the user leaves.
+// attach waits until the terminal of the run is open, and attaches to it until the run ends or the user detaches.
 func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags attachFlags) error {
-	run, err := i.opened(ctx, run)
+	run, err := i.waitOpen(ctx, run)
 	if err != nil {
 		return err
 	}
 	if !run.State.Ended() {
-		_, left, err := seat{i.app, i.api}.attachTo(ctx, string(run.Sandbox), run.Terminal, flags)
+		_, left, err := attachment{i.app, i.api}.attachTo(ctx, string(run.Sandbox), run.Terminal, flags)
 		if left {
 			i.infof("caisson: the run goes on; attach again with: caisson attach %s", run.ID)
 			return nil
 		}
-		if err != nil && caisson.KindOf(err) != caisson.NotFound { // it has just ended
+		if err != nil && caisson.KindOf(err) != caisson.NotFound { // NotFound: the terminal has just ended
 			return err
 		}
 	}
@@ -54,13 +54,13 @@ func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags atta
 	if err != nil {
 		return err
 	}
-	for range events { // until its end
+	for range events { // wait until the run has ended
 	}
 	return runConsole{i.app, i.api}.conclude(ctx, run, time.Time{})
 }
 
-// opened shows the progress of a run until its terminal is open or the run has ended.
-func (i interactiveRun) opened(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
+// waitOpen shows the progress of a run until its terminal is open or the run has ended.
+func (i interactiveRun) waitOpen(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := i.api.WatchRun(ctx, run.ID, 0)

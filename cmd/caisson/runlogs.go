@@ -50,13 +50,13 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 		err = endErr
 	}
 	if err == nil && l.copied == 0 && !a.globals.Quiet {
-		l.sayEmpty(ctx, a)
+		l.printEmpty(ctx, a)
 	}
 	return err
 }
 
-// sayEmpty says that there is no log of the stream, and which streams have one.
-func (l *runLog) sayEmpty(ctx context.Context, a *app) {
+// printEmpty prints that the stream has no log, and which other streams have one.
+func (l *runLog) printEmpty(ctx context.Context, a *app) {
 	var have []string
 	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr, caisson.LogGateway, caisson.LogEgress} {
 		if stream == l.stream {
@@ -64,7 +64,7 @@ func (l *runLog) sayEmpty(ctx context.Context, a *app) {
 		}
 		r, err := l.api.RunLog(ctx, l.id, stream)
 		if err != nil {
-			return // It is not known which streams have one.
+			return // Print nothing, because the list of streams would be incomplete.
 		}
 		if n, _ := r.Read(make([]byte, 1)); n > 0 {
 			have = append(have, "--stream "+stream)

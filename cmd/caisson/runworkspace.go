@@ -18,8 +18,8 @@ import (
 )
 
 // prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive.
-// most returns the maximum size of the archive, 0 if the daemon does not say it. The caller must call done when the run has been started or has
-// failed to start.
+// most returns the maximum size of the archive, or 0 if the daemon does not report it. The caller must call done when the run has
+// been started or has failed to start.
 func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags, most func() (caisson.Size, error)) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -82,7 +82,8 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	}, nil
 }
 
-// checkUpload returns Exhausted if the archive of root would be larger than the daemon takes, so that it is not sent in vain.
+// checkUpload returns Exhausted, before anything is sent, if the archive of root would be larger than the maximum that most
+// returns.
 func checkUpload(root *os.Root, mask *baseline.Mask, most func() (caisson.Size, error)) error {
 	limit, err := most()
 	if err != nil || limit == 0 {

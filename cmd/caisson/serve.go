@@ -213,7 +213,7 @@ func (c *requestCounter) idleFor() time.Duration {
 	return time.Since(c.lastEnd)
 }
 
-// stopWhenIdle calls stop when for limit there has been no request and there is no sandbox that needs the daemon.
+// stopWhenIdle calls stop when there has been no request for the time limit and no sandbox needs the daemon.
 func stopWhenIdle(ctx context.Context, limit time.Duration, clients *requestCounter, e *engine.Engine, stop func()) error {
 	clients.add(0)
 	tick := time.NewTicker(max(limit/4, 50*time.Millisecond))

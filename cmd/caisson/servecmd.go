@@ -49,7 +49,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
-		fileRequired = fileRequired || !cfg.missing // once it was read, it must remain
+		fileRequired = fileRequired || !cfg.missing // a file that was read once must exist at every reload
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)

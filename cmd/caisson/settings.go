@@ -17,7 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// settings is the configuration of a daemon: what is in force, and what its files have now. It is safe for concurrent use.
+// settings is the configuration of a daemon: the settings in force, and the keys of those that have other values in the files
+// now. It is safe for concurrent use.
 type settings struct {
 	load       func() (*config, error) // reads the files, and overrides them with environment and flags
 	background bool
@@ -30,9 +31,9 @@ type settings struct {
 	mu      sync.Mutex
 	inForce *config      // guarded by mu
 	offer   models.Offer // guarded by mu
-	seen    [2]fileStamp // of the files when changed and invalid were determined; guarded by mu
-	changed []string     // keys that the files have other values for; guarded by mu
-	invalid string       // why the files cannot be used; guarded by mu
+	seen    [2]fileStamp // stamps of the files when changed and invalid were determined; guarded by mu
+	changed []string     // keys whose values in the files are not those in force; guarded by mu
+	invalid string       // the error in the files, "" if they are valid; guarded by mu
 }
 
 // fileStamp identifies a version of a file.
@@ -41,7 +42,7 @@ type fileStamp struct {
 	mtime time.Time
 }
 
-// stampOf returns the stamp of a file, the zero one if there is none.
+// stampOf returns the stamp of a file, or the zero stamp if the file does not exist.
 func stampOf(file string) fileStamp {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -60,7 +61,7 @@ var clientKeys = []string{"host", "account", "caFile", "token"}
 // runTimeKeys are the keys of settings that take effect when the configuration is read again.
 var runTimeKeys = []string{"providers", "models", "logLevel"}
 
-// changedKeys returns the keys whose values differ in a and b, without those of commands.
+// changedKeys returns the keys whose values differ in a and b, except clientKeys.
 func changedKeys(a, b *config) (keys []string) {
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range x.NumField() {
@@ -79,8 +80,8 @@ func changedKeys(a, b *config) (keys []string) {
 	return keys
 }
 
-// read reads the files and returns what they say. It stores the keys for which they have other values than are in force, or why
-// they cannot be used. The caller must hold mu.
+// read returns the configuration and the offer in the files. It stores the keys whose values are not those in force, or the error
+// in the files. The caller must hold mu.
 func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 	s.seen, s.changed, s.invalid = s.inForce.stamps(), nil, ""
 	if cfg, err = s.load(); err == nil {
@@ -97,10 +98,10 @@ func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 	return cfg, offer, nil
 }
 
-// check determines what has changed, if the files are other ones than when it was called last. The caller must hold mu.
+// check updates changed and invalid if the files have changed since the last call of read. The caller must hold mu.
 func (s *settings) check() {
 	if s.inForce.stamps() != s.seen {
-		_, _, _ = s.read() // stores its error
+		_, _, _ = s.read() // read stores its error in invalid
 	}
 }
 
@@ -143,7 +144,7 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 		s.log.ErrorContext(ctx, "the configuration is invalid; the one that was read before stays in force", "err", err)
 		return nil, err
 	}
-	// Also if the offer is the same: the scripts of its models are files, too.
+	// An equal offer must be set, too, because the files with the scripts of its models may have changed.
 	if err := s.setOffer(ctx, offer); err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func applyCommand(changed []string) string {
 	return "caisson daemon restart"
 }
 
-// changedNow returns the keys of settings that the files have other values for at present.
+// changedNow returns the keys of settings whose present values in the files are not those in force.
 func (s *settings) changedNow() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,13 +185,13 @@ func (s *settings) changedNow() []string {
 	return slices.Clone(s.changed)
 }
 
-// notices tells the user once what a daemon says about itself in its responses.
+// notices prints, at most once, the messages for the notices in the daemon's responses.
 type notices struct {
 	a    *app
 	once sync.Once
 }
 
-// show shows the notice of the first response.
+// show prints the messages for the notice of the first response. Later calls do nothing.
 func (n *notices) show(of client.Notice) {
 	n.once.Do(func() {
 		if ours := buildVersion().Version; of.Version != "" && of.Version != ours {

@@ -22,7 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// setupCmd asks for what a first run needs and writes it into the configuration.
+// setupCmd prompts for a provider, its key and a model, and writes them into the configuration.
 type setupCmd struct {
 	NoTest bool `help:"Do not call the model to try it."`
 }
@@ -34,7 +34,7 @@ func (c *setupCmd) Help() string {
 		examples("sudo caisson setup", "caisson setup --config ./caisson.yaml")
 }
 
-// ProvideSetup checks what can be checked before a daemon is started.
+// ProvideSetup checks the terminal and the configuration file before a daemon is started.
 func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 	if !isTerminal(a.in) {
 		return nil, usagef("setup", "standard input is not a terminal; store a key instead: caisson credential set ANTHROPIC_API_KEY -")
@@ -76,7 +76,8 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 	if _, err := api.Reload(ctx); err != nil {
 		return err
 	}
-	if st, err := api.Status(ctx); err == nil && readsOther(st, s.file) { // of a daemon that began without a file, only the reload tells
+	// This is checked after the reload, because a daemon that has started without a file reports its file only then.
+	if st, err := api.Status(ctx); err == nil && readsOther(st, s.file) {
 		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
 	}
 	a.infof("wrote %s: runs that name no model use %s", s.file, list[0].Alias)
@@ -93,23 +94,23 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 	})
 }
 
-// setup is one conversation of setupCmd.
+// setup is the state of one execution of setupCmd.
 type setup struct {
 	*app
 	file string // the configuration file
-	text []byte // its content, or that of a new one
+	text []byte // content of the file, or configTemplate if it does not exist
 	keys *keyStore
 }
 
-// The choice of a server that is not a vendor's, and the name and the credential of its provider. It has a credential of its own, so
-// that no vendor's key is sent to it.
+// compatible is the choice of a server that does not belong to a vendor; the other constants are the name and the credential of
+// its provider. The provider has a credential of its own, so that no vendor's key is sent to the server.
 const (
 	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
 	compatibleProvider   = "server"
 	compatibleCredential = "SERVER_API_KEY"
 )
 
-// provider asks for a provider and its key, which it stores, and returns the provider with the models that it serves.
+// provider prompts for a provider and its key, stores the key, and returns the provider with its models.
 func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
 	var names []string
 	for _, v := range providerVariables {
@@ -128,7 +129,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	if err != nil {
 		return p, nil, err
 	}
-	if !stored { // otherwise the key is for the server that was used when it was stored
+	if !stored { // a stored key belongs to the server of p, so the environment must not replace the server
 		key, err := s.vendorKey(ctx, v)
 		if err != nil {
 			return p, nil, err
@@ -150,7 +151,8 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	return p, list, nil
 }
 
-// compatibleServer asks for a server that is not a vendor's and for its key, if it needs one.
+// compatibleServer prompts for the URL of a server that does not belong to a vendor, and for its key, which may be empty. It
+// stores the key, and returns the provider with the models that the server lists.
 func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
 	for valid := false; !valid; {
 		base, err := s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: ")
@@ -164,7 +166,7 @@ func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list 
 		}
 	}
 	key, err := s.promptSecret(ctx, "Its key, which is not shown; Enter if it needs none: ")
-	if err != nil && caisson.FieldOf(err) != "value" { // of that field if nothing was entered
+	if err != nil && caisson.FieldOf(err) != "value" { // an error of this field means that nothing was entered
 		return p, nil, err
 	}
 	served, err := servedModels(ctx, p.BaseURL, key)
@@ -187,13 +189,13 @@ func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list 
 	return p, ownModels(p, served, nil), nil
 }
 
-// hasKey reports whether a credential is stored.
+// hasKey reports whether a credential of this name is stored.
 func (s *setup) hasKey(ctx context.Context, credential string) (bool, error) {
 	stored, err := s.keys.api.ListCredentials(ctx)
 	return slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == credential }), err
 }
 
-// vendorKey returns the key of a vendor, from its variable or from the terminal.
+// vendorKey returns the key of a vendor. It prompts for the key unless an environment variable contains it.
 func (s *setup) vendorKey(ctx context.Context, v keyVariables) (caisson.Secret, error) {
 	if name, key := s.keys.key(v); name != "" {
 		s.infof("The key is taken from %s.", name)
@@ -202,10 +204,11 @@ func (s *setup) vendorKey(ctx context.Context, v keyVariables) (caisson.Secret, 
 	return s.promptSecret(ctx, "Its key, which is not shown: ")
 }
 
-// maxOffered is the number of models that are listed for a choice.
+// maxOffered is the maximum number of models in the list to choose from.
 const maxOffered = 20
 
-// chooseModel returns list with the model first that the user chooses.
+// chooseModel prompts for one of the models in list, and returns list with that model at the beginning. If list is empty, it
+// prompts for the name of a model.
 func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []caisson.Model) ([]caisson.Model, error) {
 	if len(list) == 0 {
 		name, err := s.ask(ctx, "The name of its model: ")
@@ -240,7 +243,7 @@ func (s *setup) chooseModel(ctx context.Context, p caisson.Provider, list []cais
 func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
 	text := strings.TrimRight(string(s.text), "\n") + fmt.Sprintf("\n\n# Added by caisson setup, %s. Built-in prices: %s.\nproviders:\n", time.Now().Format(time.DateOnly), models.Builtin().Builtin)
 	line := func(v any) error {
-		b, err := json.Marshal(v) // which is YAML, too
+		b, err := json.Marshal(v) // JSON is also YAML
 		text += "- " + string(b) + "\n"
 		return err
 	}
@@ -274,7 +277,7 @@ func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
 	}))
 }
 
-// choose asks which entry of a list the user means and returns its index. Enter means the first.
+// choose prompts for an entry of list and returns its index. Enter alone selects the first entry.
 func (s *setup) choose(ctx context.Context, question string, list []string) (int, error) {
 	fmt.Fprintln(s.err, question)
 	for i, text := range list {
@@ -295,7 +298,7 @@ func (s *setup) choose(ctx context.Context, question string, list []string) (int
 	}
 }
 
-// ask asks until something is entered.
+// ask prompts until the answer is not empty, and returns the answer.
 func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
 	for {
 		if answer, err := s.readLine(ctx, prompt); err != nil || answer != "" {
@@ -304,7 +307,8 @@ func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
 	}
 }
 
-// readLine prompts for a line. It reads no byte after it, because a key may follow. The terminal delivers whole lines.
+// readLine prompts for a line. It reads no byte after the line, because the next line may be a key, which is read in another way.
+// The terminal delivers whole lines.
 func (s *setup) readLine(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(s.err, prompt)
 	text, err := await(ctx, func() (line []byte, err error) {

@@ -113,7 +113,7 @@ type snapshotCmd struct {
 
 func snapshotID(s *caisson.Snapshot) string { return string(s.ID) }
 
-// memoryOrFiles returns what a snapshot contains: memory, with the files, or only files.
+// memoryOrFiles returns a word for the content of a snapshot: memory and files, or only files.
 func memoryOrFiles(s *caisson.Snapshot) string {
 	if s.Memory {
 		return "memory"

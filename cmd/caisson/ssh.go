@@ -15,7 +15,7 @@ import (
 // sshSuffix is the suffix of host names for ssh; see [sshConfigCmd].
 const sshSuffix = ".caisson"
 
-// rawVariable is the variable with which ssh asks for the output of a terminal as it is.
+// rawVariable is the environment variable that ssh sends to the server to request the unfiltered output of a terminal.
 const rawVariable = "CAISSON_RAW_TTY"
 
 // sshCmd runs ssh.
@@ -40,7 +40,7 @@ func (c *sshCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	if _, err := api.Get(ctx, ref); err != nil { // ssh could not say it as clearly
+	if _, err := api.Get(ctx, ref); err != nil { // because the error that ssh would print is less clear
 		return err
 	}
 	var args []string
@@ -72,10 +72,10 @@ func (a *app) relaySSH(ctx context.Context, api api, ref string) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	go func() {
-		defer conn.Close() // ssh has gone
+		defer conn.Close() // the end of standard input means that ssh has exited
 		io.Copy(conn, a.in)
 	}()
-	_, _ = io.Copy(a.out, conn) // ssh tells its user that the connection has ended
+	_, _ = io.Copy(a.out, conn) // the error is ignored: ssh itself reports that the connection has ended
 	return ctx.Err()
 }
 

@@ -19,15 +19,17 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// keyVariables are the environment variables of a built-in provider, which are those that its vendor's own libraries read.
+// keyVariables are the names of the environment variables for a built-in provider. The libraries of the vendor use the same
+// names.
 type keyVariables struct {
 	provider string
-	vendor   string   // name for people
-	keys     []string // variables with the key; the first that is set counts
+	vendor   string   // the vendor's name for messages
+	keys     []string // variables with the key; the first one that is set is used
 	baseURL  string   // variable with the base URL of another server with the same API; "" for none
 }
 
-// openAIBaseURL names a server with OpenAI's API, which often needs no key: Ollama and vLLM are such.
+// openAIBaseURL is the variable with the URL of a server with OpenAI's API. Such servers, for example Ollama and vLLM, often need
+// no key.
 const openAIBaseURL = "OPENAI_BASE_URL"
 
 var providerVariables = []keyVariables{
@@ -37,11 +39,12 @@ var providerVariables = []keyVariables{
 	{"openrouter", "OpenRouter", []string{"OPENROUTER_API_KEY"}, ""},
 }
 
-// storeKeys makes the key in the environment usable for a run: without a configuration of models, if no key is stored with which
-// the run could call a model, it stores the one of the environment. It says what it does, and what of the environment is not used.
+// storeKeys stores a key of the environment as a credential if the configuration has no models and no stored key allows the run
+// to call a model. It prints which key it has stored, and which variables of the environment are not used.
 //
-// It does so only for the daemon of the data directory, so that a key never leaves this machine unasked; not where CI is set,
-// because what is stored there could outlive the job; and for no account but the local one, whose keys built-in providers use.
+// It does so only for the daemon of the data directory, so that a key never leaves this machine without the user's consent. It
+// does nothing if CI is set, because the stored key could outlive the CI job, nor for accounts other than the local one, because
+// built-in providers use the keys of the local account.
 func storeKeys(ctx context.Context, a *app, api api, agent, model string) error {
 	cfg := a.cfg
 	configured := !models.Offer{Providers: cfg.Providers, Models: cfg.Models}.IsZero() || cfg.Gateway.RemoteURL != ""
@@ -74,21 +77,21 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 	return nil
 }
 
-// keyStore stores a key of the environment.
+// keyStore stores keys and servers of the environment.
 type keyStore struct {
 	a     *app
 	api   api
-	own   models.Offer // content of the file of own providers
-	offer models.Offer // what can be granted, if keys are stored
+	own   models.Offer // the own providers and their models
+	offer models.Offer // the built-in offer with own in place of built-in providers; can be granted if the keys are stored
 }
 
-// newKeyStore returns a keyStore with the own providers as they are now.
+// newKeyStore returns a keyStore with the present content of the file of own providers.
 func newKeyStore(a *app, api api) (*keyStore, error) {
 	own, err := a.cfg.ownProviders()
 	return &keyStore{a: a, api: api, own: own, offer: models.Builtin().With(own)}, err
 }
 
-// key returns the variable with a provider's key, and the key; "" if none is set.
+// key returns the name of the variable with a provider's key, and the key. name is "" if no such variable is set.
 func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
 	for _, name := range v.keys {
 		if value := strings.TrimSpace(k.a.getenv(name)); value != "" {
@@ -98,7 +101,7 @@ func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
 	return "", key
 }
 
-// providerOf returns the provider of an offer that has a name; the zero one if there is none.
+// providerOf returns the provider of an offer with this name, or the zero provider if there is none.
 func providerOf(o models.Offer, name string) (p caisson.Provider) {
 	if i := slices.IndexFunc(o.Providers, func(p caisson.Provider) bool { return p.Name == name }); i >= 0 {
 		p = o.Providers[i]
@@ -115,7 +118,7 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 	} else {
 		a, err := k.api.GetAgent(ctx, agent)
 		if caisson.KindOf(err) == caisson.NotFound {
-			return nil, nil // the request for the run says so
+			return nil, nil // the request that starts the run will fail with this error
 		}
 		if err != nil {
 			return nil, err
@@ -129,13 +132,13 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 		if slices.ContainsFunc(k.offer.Models, func(m caisson.Model) bool { return m.Provider == v.provider && usable(m) }) {
 			list = append(list, v)
 		} else if model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
-			list = append(list, v) // the model may be one of that server's, which are not known yet
+			list = append(list, v) // the models of that server are not known yet; this model may be one of them
 		}
 	}
 	return list, nil
 }
 
-// compare says if the environment has another key or server than the stored one, which is used.
+// compare prints a message if the environment has another server or key than the stored ones, which are used.
 func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provider) error {
 	if u := k.a.getenv(v.baseURL); u != "" && u != p.BaseURL {
 		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
@@ -154,7 +157,7 @@ func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provid
 	return nil
 }
 
-// howToChange says how to use another server.
+// howToChange returns the part of a message that explains how to use another server.
 func (k *keyStore) howToChange(p caisson.Provider) string {
 	if p.Credential == "" {
 		return "the file " + k.a.cfg.ownProvidersFile() + ", which you can remove"
@@ -162,14 +165,14 @@ func (k *keyStore) howToChange(p caisson.Provider) string {
 	return "caisson credential rm " + p.Credential + ", after which the next run takes both from the environment"
 }
 
-// store stores the key of a provider, and its server if the environment names one.
+// store stores the key of a provider as a credential, and the server that the environment names, if any, as an own provider.
 func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	name, key := k.key(v)
 	p, list, err := k.server(ctx, v, key)
 	if err != nil {
 		return err
 	}
-	// The server first, so that the key is never sent to another one than the environment says.
+	// Set the server before the key is stored, so that the key is never sent to a server other than the one in the environment.
 	if err := k.setOwn(ctx, v.provider, p, list); err != nil {
 		return err
 	}
@@ -190,8 +193,8 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	return err
 }
 
-// server returns the provider for the server that the environment names, nil if it names none or the vendor's own, and the models
-// of its own that the server has.
+// server returns a provider for the server that the environment names, and the models that [ownModels] returns for it. It returns
+// nil if the environment names no server, or the vendor's.
 func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
 	base := strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
 	builtin := models.Builtin()
@@ -216,9 +219,9 @@ func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secre
 	return &p, ownModels(p, served, builtin.Models), nil
 }
 
-// ownModels returns the models of a server. Those that are built in have the prices that they have there. Others are free if the
-// server is on this machine; elsewhere they have no price, so that calls are refused until the configuration has one. It returns
-// none if the server lists only such models as are built in.
+// ownModels returns the models that a server has listed. Models that are built in have their built-in prices. Other models are
+// free if the server is on this machine, and have no price otherwise, so that calls are refused until the configuration has one.
+// It returns nil if all listed models are built in.
 func ownModels(p caisson.Provider, served []servedModel, builtin []caisson.Model) (list []caisson.Model) {
 	u, err := url.Parse(p.BaseURL)
 	here := err == nil && reach.Loopback(u.Hostname())
@@ -247,13 +250,13 @@ type servedModel struct {
 }
 
 const (
-	maxServed     = 200     // models of a server that are taken
-	maxServedList = 4 << 20 // bytes of its list
+	maxServed     = 200     // maximum number of models that are used of a server's list
+	maxServedList = 4 << 20 // maximum size of the list in bytes
 	servedTimeout = 15 * time.Second
 )
 
-// servedModels returns the models that a server with OpenAI's API lists, without those that make embeddings; none if it has no
-// list. It follows no redirects, so that the key is sent nowhere else.
+// servedModels returns the models that a server with OpenAI's API lists, without those for embeddings. It returns nil if the
+// server has no list. It follows no redirects, so that the key is sent to no other server.
 func servedModels(ctx context.Context, base string, key caisson.Secret) ([]servedModel, error) {
 	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
 	defer cancel()
@@ -292,7 +295,8 @@ func servedModels(ctx context.Context, base string, key caisson.Secret) ([]serve
 const ownHeader = "# Providers that replace built-in ones, in the form of the configuration. \"caisson run\" has taken them from the environment.\n" +
 	"# They count only while the configuration has no providers and models. After a change: caisson daemon reload\n"
 
-// setOwn makes p and its models the own provider with that name, or removes that if p is nil, and has the daemon read the file.
+// setOwn makes p, with the models in list, the own provider of this name, or removes that provider if p is nil. Then the daemon
+// reads the file.
 func (k *keyStore) setOwn(ctx context.Context, name string, p *caisson.Provider, list []caisson.Model) error {
 	if p == nil && !slices.ContainsFunc(k.own.Providers, func(old caisson.Provider) bool { return old.Name == name }) {
 		return nil
@@ -304,7 +308,7 @@ func (k *keyStore) setOwn(ctx context.Context, name string, p *caisson.Provider,
 	if p != nil {
 		own.Providers = append(own.Providers, *p)
 	}
-	text, err := json.MarshalIndent(own, "", "  ") // which is YAML, too
+	text, err := json.MarshalIndent(own, "", "  ") // JSON is also YAML
 	if err != nil {
 		return err
 	}

@@ -65,8 +65,8 @@ func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	return nil
 }
 
-// reviewChange shows a change and prompts for a decision about it. place is its number among all changes, such as 2/5. Returns errStop
-// if the user ends the review.
+// reviewChange shows a change and prompts for a decision about it. place is its number among all changes, such as 2/5. It returns
+// errStop if the user ends the review.
 func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place string) error {
 	if r.applyPassing && ch.Verdict == caisson.VerdictPass {
 		r.selectChange(ch, nil)
@@ -113,7 +113,7 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 	return nil
 }
 
-// reviewHunks prompts for each hunk of a change. Returns errStop if the user ends the review; the hunks selected before are
+// reviewHunks prompts for each hunk of a change. It returns errStop if the user ends the review; the hunks selected before are
 // applied.
 func (r *reviewer) reviewHunks(ctx context.Context, ch *caisson.Change, hunks []string) error {
 	var wanted []int

@@ -26,7 +26,7 @@ type column[T any] struct {
 // they must have the same length in all cells of a column.
 const plainColor = "39"
 
-// tableWidth returns the number of characters of a line of the terminal that is standard output, 0 if it is none.
+// tableWidth returns the width in characters of the terminal that is standard output, or 0 if standard output is not a terminal.
 func (a *app) tableWidth() int {
 	if !isTerminal(a.out) {
 		return 0
@@ -35,13 +35,13 @@ func (a *app) tableWidth() int {
 	return int(cols)
 }
 
-// printList prints items in the selected format: a table, ids only, JSON or YAML. A table on a terminal is made as wide as that, if it has
-// columns for it.
+// printList prints items in the selected format: a table, ids only, JSON or YAML. On a terminal, a table with a wrap or cut
+// column is fitted to the width of the terminal.
 func printList[T any](a *app, items []T, cols []column[T]) error {
 	return printListIn(a, a.tableWidth(), items, cols)
 }
 
-// printListIn is like printList, for tables of that width; 0 is without limit.
+// printListIn is like printList, but fits tables to the given width in characters; 0 means no limit.
 func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 	switch {
 	case a.globals.Output == "jsonl":
@@ -111,7 +111,7 @@ func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 	return tw.Flush()
 }
 
-// escape returns a cell as it may be shown.
+// escape returns the text of a cell with unsafe characters escaped. Only a wrap column keeps its line breaks.
 func (c *column[T]) escape(text string) string {
 	if !c.wrap {
 		return safetext.Escape(text)
@@ -123,12 +123,12 @@ func (c *column[T]) escape(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// minWidth is the minimum width of a wrap or cut column. A table that is too wide even then stays too wide.
+// minWidth is the minimum width of a wrap or cut column, even if the table is then wider than the terminal.
 const minWidth = 16
 
-// columnWidths returns the widths of the columns in a table of the given width; 0 is without limit. Columns without wrap and cut are as
-// wide as their text. The cut column gets the width of its text as far as the wrap column does not need the rest, and at least half of
-// what the other columns leave. The wrap column gets the remainder.
+// columnWidths returns the widths of the columns in a table of the given width in characters; 0 means no limit. Columns without
+// wrap and cut are as wide as their text. Of the width that they leave, the cut column gets the width of its text, but at most
+// the part that the wrap column does not need or half, whichever is more. The wrap column gets the remainder.
 func columnWidths[T any](cols []column[T], cells [][]string, width int) []int {
 	widths := make([]int, len(cols))
 	left := width - 2*(len(cols)-1)

@@ -157,7 +157,7 @@ func (c *templateBuildCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
 	if strings.HasSuffix(c.Template, ".yaml") || strings.HasSuffix(c.Template, ".yml") {
 		return a.readTemplate(c.Template)
 	}
-	return nil, nil //nolint:nilnil // there is none, which is no fault
+	return nil, nil //nolint:nilnil // the argument is the name of a stored template
 }
 
 func (c *templateBuildCmd) Run(ctx context.Context, a *app, t *caisson.Template, api api) (err error) {

@@ -19,8 +19,8 @@ import (
 // signalTimeout is the time limit for sending a signal to a process.
 const signalTimeout = 5 * time.Second
 
-// safeWriter returns a writer to w. If w is a terminal, the writer filters what could deceive the user or control the terminal,
-// unless --raw-tty was given. The returned function must be called at the end of the output.
+// safeWriter returns a writer to w. If w is a terminal, the writer filters output that could deceive the user or control the
+// terminal, unless --raw-tty was given. The returned function must be called at the end of the output.
 func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() error) {
 	if !isTerminal(w) || a.globals.RawTTY {
 		return w, func() error { return nil }

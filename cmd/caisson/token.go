@@ -40,7 +40,8 @@ type newToken struct {
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
 	account := cmp.Or(a.cfg.Account, caisson.LocalAccount)
 	_, err := api.Info(ctx)
-	isNew := caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == "account" // the daemon refuses all requests for an account that does not exist, but the one that makes a token
+	// The daemon refuses all requests for an account that does not exist, except the one that creates a token.
+	isNew := caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == "account"
 	if c.SSHKey != "" {
 		key, err := readSmall(c.SSHKey)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// topCmd shows all sandboxes with their use, again and again on a terminal.
+// topCmd shows the resource usage of all live sandboxes, once or, on a terminal, repeatedly.
 type topCmd struct {
 	Every caisson.Duration `help:"Time between two measurements." default:"2s" placeholder:"DURATION"`
 	Once  bool             `help:"Show them once; so it is where the output is no terminal."`
@@ -36,7 +36,7 @@ type topRow struct {
 	*caisson.Stats
 }
 
-// firstTop is the time between the first two measurements, from which the first use of processors is determined.
+// firstTop is the time between the first two measurements, which determine the first value of processor usage.
 const firstTop = 500 * time.Millisecond
 
 func (c *topCmd) Run(ctx context.Context, a *app, api api) error {
@@ -62,7 +62,7 @@ func (c *topCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// paint replaces what is on the terminal.
+// paint clears the terminal and prints the sums and the rows.
 func (c *topCmd) paint(a *app, rows []topRow) error {
 	var text bytes.Buffer
 	to := *a

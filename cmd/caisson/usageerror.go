@@ -40,7 +40,7 @@ func newUsageError(err error) error {
 	return u
 }
 
-// The messages of kong that are replaced.
+// Patterns of the messages of kong that plainUsage replaces.
 var (
 	unknownFlag     = regexp.MustCompile(`^unknown flag (-\S+?)(?:, did you mean .*)?$`)
 	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
@@ -50,9 +50,10 @@ var (
 	noNumber        = regexp.MustCompile(`^(.*): expected a float but got (".*") .*$`)
 )
 
-// instead maps a mistake to advice. A key is an unknown flag or argument, <name> for a missing argument, or … for one argument too many; the
-// command, or its last word, may precede it. Most are flags and commands of other programs.
-var instead = map[string]string{
+// advice contains the advice for common mistakes. A key is an unknown flag or argument, <name> for a missing argument, or … for
+// one argument too many; it may be preceded by the full name of the command or by its last word. Most are flags and commands of
+// other programs.
+var advice = map[string]string{
 	"-v":             "mount a directory with --mount SRC:DST[:rw]",
 	"-p":             reachPorts,
 	"--publish":      reachPorts,
@@ -82,32 +83,33 @@ const (
 	runAgents  = "run gives a task to an agent; for a program in a new sandbox: caisson exec --rm -it IMAGE -- PROGRAM"
 )
 
-// insteadOf returns what to write for a mistake in a command; "" if that is not known.
-func insteadOf(node *kong.Node, mistake string) string {
+// adviceFor returns the advice for a mistake in the command node, or "" if there is none.
+func adviceFor(node *kong.Node, mistake string) string {
 	command := strings.TrimPrefix(node.FullPath(), "caisson ")
 	for _, key := range []string{command + " " + mistake, node.Name + " " + mistake, mistake} {
-		if text := instead[key]; text != "" {
+		if text := advice[key]; text != "" {
 			return text
 		}
 	}
 	return ""
 }
 
-// plainUsage returns the text of a message of kong's with what can be done. node is the command in which the error was found.
+// plainUsage returns msg, a message of kong, in clearer words and with advice if possible. node is the command in which kong has
+// found the error.
 func plainUsage(msg string, node *kong.Node) string {
 	if m := unknownFlag.FindStringSubmatch(msg); m != nil {
-		if text := insteadOf(node, m[1]); text != "" {
+		if text := adviceFor(node, m[1]); text != "" {
 			return "unknown flag " + m[1] + "; " + text
 		}
-		if len(m[1]) == len("-x") { // kong finds all flags of one letter alike
+		if len(m[1]) == len("-x") { // omit the suggestion of kong, for which all flags of one letter are equally similar
 			return "unknown flag " + m[1]
 		}
 	}
 	if m := unknownArgument.FindStringSubmatch(msg); m != nil {
-		if text := cmp.Or(insteadOf(node, m[1]), instead[node.Name+" …"]); text != "" {
+		if text := cmp.Or(adviceFor(node, m[1]), advice[node.Name+" …"]); text != "" {
 			return "unexpected argument " + m[1] + "; " + text
 		}
-		// A command without its group, or a group where its command of another group was meant.
+		// The group before the command is missing, or node has the same name as the intended command of another group.
 		command, rest := m[1], ""
 		if node.Type != kong.ApplicationNode {
 			command, rest = node.Name, " "+m[1]
@@ -118,7 +120,7 @@ func plainUsage(msg string, node *kong.Node) string {
 	}
 	if m := missingArgument.FindStringSubmatch(msg); m != nil {
 		name, _, _ := strings.Cut(m[1], " ")
-		if text := insteadOf(node, name); text != "" {
+		if text := adviceFor(node, name); text != "" {
 			return msg + "; " + text
 		}
 	}
@@ -142,7 +144,7 @@ func rootOf(n *kong.Node) *kong.Node {
 	return n
 }
 
-// groupsWith returns the commands that are called name, or have that alias, one level below app, at most three, each with rest after it.
+// groupsWith returns at most three commands one level below app that have this name or alias, each followed by rest.
 func groupsWith(app *kong.Node, name, rest string) (list []string) {
 	if of := aliases[name]; of != "" {
 		name = of

@@ -162,7 +162,8 @@ func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	return rows
 }
 
-// hiddenFiles returns a text with the first few of some files and the number of the others. count is the number of all of them.
+// hiddenFiles returns a text with the names of the first five hidden files and the number of the others. count is the number of
+// all hidden files.
 func hiddenFiles(hidden []string, count int) string {
 	shown := hidden[:min(len(hidden), 5)]
 	s := quoteCommand(shown)
@@ -217,11 +218,11 @@ func containsDir(dir string) func(path string) bool {
 	}
 }
 
-// maxOthers is the number of other workspaces with pending changes that are named.
+// maxOthers is the maximum number of other workspaces with pending changes that a message names.
 const maxOthers = 5
 
-// workspaceHere returns the newest workspace of the current directory or of one above it. Workspaces that may have pending
-// changes are preferred to settled ones. It tells the user which others have some.
+// workspaceHere returns the newest workspace of the current directory or of a directory above it. It prefers workspaces that may
+// have pending changes to settled ones, and prints which other workspaces have pending changes.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if !a.local() {
 		return nil, caisson.Invalidf("run|sandbox|workspace", "is required, because the daemon is on another machine; see caisson workspace ls")
@@ -258,8 +259,8 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 // workspaceChoice chooses one of the workspaces of a directory.
 type workspaceChoice struct {
 	pending *caisson.Workspace // the newest that may have pending changes
-	settled *caisson.Workspace // the newest that has none
-	others  []string           // runs or sandboxes of older ones that have pending changes
+	settled *caisson.Workspace // the newest that is settled
+	others  []string           // runs or sandboxes of older workspaces that have pending changes
 }
 
 // add considers a workspace. The newest must be added first.
@@ -274,7 +275,7 @@ func (c *workspaceChoice) add(w *caisson.Workspace) {
 	}
 }
 
-// note says in which other workspaces changes wait; it is "" if there are none.
+// note returns a message that names the other workspaces with pending changes, or "" if there are none.
 func (c *workspaceChoice) note() string {
 	if len(c.others) == 0 {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// A Listener closes connections above a limit. It does not queue them, because a client that occupies all connections must not
-// delay those of others.
+// A Listener closes connections above a limit instead of queueing them: in a queue, a client that occupies all connections would
+// delay other clients.
 type Listener struct {
 	net.Listener
 	maxTotal, maxPerSource int
@@ -20,11 +20,12 @@ type Listener struct {
 	mu      sync.Mutex
 	total   int                      // number of open connections; guarded by mu
 	sources map[netip.Prefix][]*conn // the open connections of each source, the oldest first; guarded by mu
-	// byCount has the sources with each number of open connections; guarded by mu.
+	// byCount[n] is the set of the sources with n open connections; guarded by mu.
 	byCount []map[netip.Prefix]struct{}
 }
 
-// New returns a listener that accepts the connections of l, at most total, and perSource of each source; see [reach.Source].
+// New returns a listener that accepts connections of l: at most total at the same time, and at most perSource from each source as
+// [reach.Source] defines it.
 func New(l net.Listener, total, perSource int) *Listener {
 	return &Listener{
 		Listener: l, maxTotal: total, maxPerSource: perSource, sources: map[netip.Prefix][]*conn{},
@@ -32,8 +33,9 @@ func New(l net.Listener, total, perSource int) *Listener {
 	}
 }
 
-// NewDisplacing is New, but a connection above total displaces the oldest one of the source that has most, unless its own source has
-// as many. So a few sources cannot occupy all connections.
+// NewDisplacing is like New, but a connection above total is accepted if another source has more connections than its own source
+// then would. The oldest connection of the source with the most connections is closed for it. So a few sources cannot occupy all
+// connections.
 func NewDisplacing(l net.Listener, total, perSource int) *Listener {
 	b := New(l, total, perSource)
 	b.displace = true
@@ -50,7 +52,7 @@ func (b *Listener) Accept() (net.Conn, error) {
 		accepted := &conn{Conn: c, listener: b, source: reach.Source(c.RemoteAddr().String())}
 		displaced, ok := b.add(accepted)
 		if displaced != nil {
-			displaced.Conn.Close() // as if the client had closed it; the owner calls Close, too
+			displaced.Conn.Close() // The owner sees a closed connection, and calls Close, too.
 		}
 		if ok {
 			return accepted, nil
@@ -59,7 +61,8 @@ func (b *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add counts c, unless a limit is reached. It returns the connection that c has displaced, which is not counted any more, if any.
+// add counts c unless a limit is reached, in which case ok is false. displaced is the connection that c replaces, if any; it is
+// no longer counted.
 func (b *Listener) add(c *conn) (displaced *conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,7 +81,8 @@ func (b *Listener) add(c *conn) (displaced *conn, ok bool) {
 	return displaced, true
 }
 
-// oldestOfMost returns the oldest connection of a source that has most, if that is more than least, or else nil. The caller must hold mu.
+// oldestOfMost returns the oldest connection of a source with the most connections, or nil if no source has more than least. The
+// caller must hold mu.
 func (b *Listener) oldestOfMost(least int) *conn {
 	for n := b.maxPerSource; b.displace && n > least; n-- {
 		for source := range b.byCount[n] {
@@ -88,7 +92,7 @@ func (b *Listener) oldestOfMost(least int) *conn {
 	return nil
 }
 
-// remove no longer counts c, if it was counted. The caller must hold mu.
+// remove stops counting c. It does nothing if c is not counted. The caller must hold mu.
 func (b *Listener) remove(c *conn) {
 	list := b.sources[c.source]
 	if i := slices.Index(list, c); i >= 0 {

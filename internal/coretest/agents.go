@@ -27,10 +27,10 @@ import (
 //	child PROMPT        start a sub-run with this prompt
 //	flood N             add N KiB to the answer, in as many parts
 //	write PATH TEXT     write TEXT to a file of the workspace and report the change
-//	log STREAM TEXT     write TEXT to that log
+//	log STREAM TEXT     write TEXT to the log STREAM of the run
 //	files               add the names of the files in the workspace to the answer
 //	wait                wait for [World.Go]
-//	fail CODE TEXT      end the run with this error; if CODE is once, only its first attempt
+//	fail CODE TEXT      end the run with this error; if CODE is "once", end only the first attempt
 //
 // Any other step adds itself to the answer. Each attempt calls a model once.
 type agents struct {
@@ -66,7 +66,7 @@ func (a *agents) release(run caisson.ID) bool {
 	return true
 }
 
-// wait waits for release. It returns false if the process was killed first.
+// wait waits until release is called. It returns false if the process was killed first.
 func (a *agents) wait(t *turn) bool {
 	on := make(chan struct{})
 	a.mu.Lock()
@@ -224,14 +224,14 @@ func (t *turn) tool(name, text string) {
 	id := "call-" + strconv.Itoa(t.calls)
 	args, err := json.Marshal(map[string]string{"input": text})
 	if err != nil {
-		panic(err) // strings marshal
+		panic(err) // not possible: a map of strings can be marshalled
 	}
 	result, isError := strings.CutPrefix(text, "!")
 	t.event(caisson.RunEvent{Type: caisson.EventToolStart, CallID: id, Tool: name, Args: args})
 	t.event(caisson.RunEvent{Type: caisson.EventToolResult, CallID: id, Result: result, IsError: isError})
 }
 
-// files returns the paths of the files in the workspace. Those of directories end with a slash.
+// files returns the paths of the files and directories in the workspace. The path of a directory ends with a slash.
 func (t *turn) files() (names []string) {
 	dir := os.DirFS(filepath.Join(t.Root(), t.Workdir))
 	_ = fs.WalkDir(dir, ".", func(name string, d fs.DirEntry, err error) error {

@@ -159,7 +159,7 @@ func (w *World) Config(log *slog.Logger) httpapi.Config {
 	}
 }
 
-// daemon is the engine; the host, which has no gVisor, is not examined.
+// daemon is the engine without its examination of the host, because the host needs no gVisor.
 type daemon struct{ *engine.Engine }
 
 func (daemon) Examine(context.Context) ([]caisson.Check, error) {
@@ -176,10 +176,11 @@ func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
 	return w.Store().Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
 }
 
-// Live returns the number of running processes that tests have started. Agents, and processes that the cores start, do not count.
+// Live returns the number of running processes that tests have started. Agents and processes that the cores have started do not
+// count.
 func (w *World) Live() int { return int(w.live.n.Load()) }
 
-// Pulled returns the last request for an image. Its source is closed.
+// Pulled returns the last request for an image. The source in the request is closed.
 func (w *World) Pulled() caisson.PullRequest { return w.images.pulled() }
 
 // Go ends the step "wait" of a run. It returns false if the run is not in that step.

@@ -19,8 +19,8 @@ type runtime struct{ *fake.Runtime }
 func (runtime) Remains() ([]caisson.ID, error) { return nil, nil }
 func (runtime) Close() error                   { return nil }
 
-// images has every image, except that a pull is Unavailable if the reference contains "unreachable", is Exhausted if it contains
-// "full", and lasts until it is cancelled if it contains "slow".
+// images contains every image. But a pull fails as Unavailable if the reference contains "unreachable" and as Exhausted if it
+// contains "full"; it lasts until it is cancelled if the reference contains "slow".
 type images struct {
 	*imagetest.Driver
 
@@ -71,7 +71,7 @@ func newWires() *wires {
 	return &wires{running: make(chan struct{}), specs: map[caisson.ID]caisson.WireSpec{}}
 }
 
-// serving returns the engine's handlers, once the engine runs.
+// serving waits until the engine runs, and returns its handlers.
 func (w *wires) serving() wire.Handlers {
 	<-w.running
 	return w.handlers
@@ -136,7 +136,8 @@ func (*wires) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 	}}, nil
 }
 
-// reconciled is a ledger with a provider p, which has recorded one call that the ledger does not have.
+// reconciled is a ledger that reports one discrepancy for the provider p: a call in the provider's records that is missing in the
+// ledger.
 type reconciled struct{ caisson.Ledger }
 
 func (l reconciled) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {

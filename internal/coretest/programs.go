@@ -34,7 +34,7 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 	for name, run := range map[string]fake.Func{
 		"true": func(context.Context, *fake.Proc) int { return 0 },
 		"echo": guestdProgram, "cat": guestdProgram, "exit": guestdProgram,
-		"fail": fail, "flood": flood, "leave": leave, "shut": shut, "size": size, "binary": binary,
+		"fail": fail, "flood": flood, "leave": leave, "shut": closeInput, "size": size, "binary": binary,
 	} {
 		list["/usr/bin/"+name] = func([]string) fake.Program { return w.live.count(run) }
 	}
@@ -42,7 +42,7 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 	return list
 }
 
-// count returns run as a program that is counted while it runs.
+// count returns a program that calls run and is counted while it runs.
 func (c *counter) count(run fake.Func) fake.Func {
 	return func(ctx context.Context, p *fake.Proc) int {
 		c.n.Add(1)
@@ -61,7 +61,7 @@ func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
 func (sleeper) Memory() ([]byte, error)    { return nil, nil }
 func (sleeper) RestoreMemory([]byte) error { return nil }
 
-// guestdProgram runs a test program of package guestd that has the program's name.
+// guestdProgram runs the test program of package guestd that has the same name as the process.
 func guestdProgram(ctx context.Context, p *fake.Proc) int {
 	return guestd.Run(ctx, &guestd.Proc{
 		Args: append([]string{"test", filepath.Base(p.Args()[0])}, p.Args()[1:]...), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(),
@@ -73,7 +73,7 @@ func fail(_ context.Context, p *fake.Proc) int {
 	return 1
 }
 
-// flood writes as many bytes to each output as its argument says.
+// flood writes a number of bytes, which is its argument, to each output.
 func flood(_ context.Context, p *fake.Proc) int {
 	n, err := strconv.ParseInt(p.Args()[1], 10, 64)
 	if err != nil {
@@ -96,15 +96,15 @@ func leave(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// shut closes its input and runs until it is killed.
-func shut(ctx context.Context, p *fake.Proc) int {
+// closeInput closes its input and runs until it is killed.
+func closeInput(ctx context.Context, p *fake.Proc) int {
 	p.CloseStdin()
 	io.WriteString(p.Stdout(), "shut\n")
 	<-ctx.Done()
 	return 0
 }
 
-// size prints the size of its terminal once that has 50 rows.
+// size waits until its terminal has 50 rows, and prints the size of the terminal.
 func size(ctx context.Context, p *fake.Proc) int {
 	changed := p.Catch(syscall.SIGWINCH)
 	for {
@@ -136,8 +136,8 @@ func (pattern) Read(p []byte) (int, error) {
 // sandboxOf returns the sandbox of a process.
 func sandboxOf(p *fake.Proc) caisson.ID { return caisson.ID(filepath.Base(filepath.Dir(p.Root()))) }
 
-// shell runs the scripts with which the relay uses git in sandboxes, sh -c SCRIPT git DIR .... It runs them on the host, in the
-// directory that has the sandbox's files, with a configuration of git that leads to the sandbox's view of the relay.
+// shell runs the scripts with which the relay uses git in sandboxes: sh -c SCRIPT git DIR .... It runs them on the host, in the
+// directory with the sandbox's files. Its configuration of git replaces the URL of the relay by that of [remotes.front].
 func (w *World) shell(ctx context.Context, p *fake.Proc) int {
 	args := append([]string{}, p.Args()[1:]...)
 	if len(args) < 4 || args[0] != "-c" || args[2] != "git" {

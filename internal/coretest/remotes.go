@@ -56,7 +56,8 @@ func (r *remotes) front(sandbox caisson.ID) string { return r.base + "/" + strin
 // fronts serves the relay to git in sandboxes. The first part of a path is the sandbox's id.
 func (r *remotes) fronts() http.Handler {
 	h := front.Handler(func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
-		f, _, err := r.wires.serving().Stream(context.WithoutCancel(ctx), in) // the job ends after the request, when its peer closes
+		// The stream can last longer than the request: until its peer closes it.
+		f, _, err := r.wires.serving().Stream(context.WithoutCancel(ctx), in)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +81,7 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request)
 	if err != nil {
 		return err
 	}
-	if u.Scheme == remoteurl.SSH { // the peer uses git's own protocol then
+	if u.Scheme == remoteurl.SSH { // With SSH the peer uses git's own protocol instead of HTTP.
 		f, err := os.Open(dir)
 		if err != nil {
 			return err

@@ -41,11 +41,11 @@ func Copy(ctx context.Context, a, b Conn) {
 	}
 }
 
-// oneWay copies to the end of file, and passes that on.
+// oneWay copies from src to dst until the end of file, and then closes dst for writing.
 func oneWay(dst, src Conn) error {
 	buf := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buf)
-	// Without the other methods of the two, which would use buffers of their own.
+	// The structs hide the methods WriteTo and ReadFrom, which would use other buffers than buf.
 	if _, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:]); err != nil {
 		return err
 	}

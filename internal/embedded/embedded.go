@@ -19,12 +19,13 @@ const (
 	Worker = "worker" // the worker jobs (cmd/caisson-worker)
 )
 
-// Find returns a program by its name, a static ELF executable. ok is false if this build embeds none of the name, as one without "make build".
+// Find returns a program by its name, a static ELF executable. ok is false if this build does not contain the program, as in a
+// build without "make build".
 func Find(name string) (p packed.Program, ok bool) {
 	f, err := files.Open("bin/" + name + ".zst")
 	if err != nil {
 		return packed.Program{}, false
 	}
-	p, err = packed.Open(f.(io.ReaderAt)) // Documented for files of embed.FS.
+	p, err = packed.Open(f.(io.ReaderAt)) // Package embed documents that its files implement io.ReaderAt.
 	return p, err == nil
 }

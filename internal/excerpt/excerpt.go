@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Head keeps the first Limit bytes that are written to it: when a Go program crashes, these have the reason. It is safe for
+// A Head keeps the first Limit bytes that are written to it, which contain the reason when a Go program crashes. It is safe for
 // concurrent use.
 type Head struct {
 	Limit int // in bytes

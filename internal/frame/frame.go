@@ -1,5 +1,5 @@
 // Package frame is the framing of the protocols between the daemon and programs in sandboxes: a byte for the kind, four bytes for the
-// length (big endian), then the payload. Both ends take the other's frames as hostile.
+// length (big endian), then the payload. Each end treats the frames of the other end as hostile.
 package frame
 
 import (

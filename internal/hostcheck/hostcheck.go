@@ -43,8 +43,8 @@ func Run(ctx context.Context, cfg Config) []caisson.Check {
 	return append(checks, platforms(ctx, cfg.Probe)...)
 }
 
-// Lacks returns the error for what the machine lacks that every sandbox needs, of what can be missing although the daemon runs; nil for
-// nothing. It takes less than a millisecond.
+// Lacks returns an error if the machine has no usable cgroups or no TUN device. Every sandbox needs both, but the daemon can run
+// without them. Lacks takes less than a millisecond.
 func Lacks() error { return lack(cgroups(), tun()) }
 
 func lack(checks ...caisson.Check) error {

@@ -16,7 +16,7 @@ type Notifier[K comparable] struct {
 // watched is a key that has watchers. Its fields are guarded by Notifier.mu.
 type watched struct {
 	changed  chan struct{} // closed, and replaced, by Notify
-	watchers int           // the key is removed with the last one
+	watchers int           // the key is removed with its last watcher
 }
 
 // Watch registers a watcher of a key until stop is called. next returns a channel that is closed at the next change.
@@ -56,15 +56,16 @@ func (n *Notifier[K]) Notify(key K) {
 	}
 }
 
-// Len returns how many keys are watched.
+// Len returns the number of watched keys.
 func (n *Notifier[K]) Len() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.watched)
 }
 
-// Follow sends what read returns to the returned channel. It calls read again when that has returned something, and otherwise
-// after the next change of key. The channel is closed when read returns an error, when ctx ends, and when done is closed.
+// Follow sends the values that read returns to the returned channel. It calls read again at once if read has returned values, and
+// otherwise after the next change of key. The channel is closed when read returns an error, when ctx ends, and when done is
+// closed.
 func Follow[K comparable, T any](ctx context.Context, done <-chan struct{}, n *Notifier[K], key K, read func() ([]T, error)) <-chan T {
 	out := make(chan T)
 	go func() {

@@ -1,7 +1,7 @@
 // Package pagetest reads the pages of the documentation for tests that run their commands.
 //
-// An indented block, and a fenced one marked sh, has commands, one a line; a backslash at the end of a line continues it. A fenced
-// block with another mark is a file of that format (yaml, json), or is only to be read (text, or no mark).
+// An indented block, or a fenced block with the mark sh, contains commands, one per line; a backslash at the end of a line
+// continues the command. Any other fenced block is a file, and its mark, such as yaml, json or text, is the format of the file.
 package pagetest
 
 import (
@@ -17,14 +17,14 @@ import (
 
 // A Command is a command line of a page.
 type Command struct {
-	Section string // the heading above it, without number signs
-	Line    int    // in the page
-	Text    string // without a comment that follows
+	Section string // the last heading above the command, without number signs
+	Line    int    // line number in the page
+	Text    string // the command without a comment at its end
 }
 
 // A File is a block of a page that is a file.
 type File struct {
-	Line   int // of its first line
+	Line   int // line number of its first line
 	Format string
 	Text   string
 }
@@ -108,15 +108,16 @@ func parse(text string) (commands []Command, files []File) {
 	return commands, files
 }
 
-// Skip returns a function for [Run] that runs nothing, for the reason. by, unless "", is the test that runs the command; the guard of the pages tests that
-// there is such a test.
+// Skip returns a function for [Run] that runs nothing, because of reason. by is the name of the test that runs the command
+// instead, or "" if there is none; a test checks that a test of this name exists.
 func Skip(by, reason string) func(line string) {
-	_ = reason // it is read in the source
+	_ = reason // only for readers of the source
 	return func(string) {}
 }
 
-// Run runs the commands of a page, or of one of its sections (PAGE#SECTION), in their order. special has the functions for those that
-// begin with a text; the longest counts, and each must be used. run runs the others.
+// Run runs the commands of a page, or of one of its sections (PAGE#SECTION), in their order. A command that begins with a key of
+// special is passed to the function of the longest such key, and other commands to run. The test fails if a key of special is not
+// used.
 func Run(t testing.TB, page string, special map[string]func(line string), run func(line string)) {
 	t.Helper()
 	page, section, part := strings.Cut(page, "#")

@@ -23,7 +23,7 @@ type Injector struct {
 
 	mu     sync.Mutex
 	armed  bool               // guarded by mu
-	at     int                // counted steps until the disturbed one; guarded by mu
+	at     int                // number of counted steps up to and including the disturbed one; guarded by mu
 	effect Effect             // guarded by mu
 	cancel context.CancelFunc // cancels the last context that Context returned; guarded by mu
 	hit    string             // the disturbed step, "" for none yet; guarded by mu

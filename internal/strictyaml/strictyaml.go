@@ -43,7 +43,8 @@ func Decode(data []byte, into any) error {
 // syntaxError returns the error for text that is not YAML.
 func syntaxError(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	if strings.HasSuffix(msg, "found character that cannot start any token") { // the parser names no character; it is nearly always this one
+	// The parser does not report the character, which is nearly always one of those in the message.
+	if strings.HasSuffix(msg, "found character that cannot start any token") {
 		msg += "; YAML cannot be indented with tabs, and values that begin with @, `, %, or a tab need quotation marks"
 	}
 	return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", msg)

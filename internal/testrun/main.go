@@ -80,7 +80,7 @@ type invocation struct {
 	timeout  time.Duration // of each test binary
 }
 
-// run runs all tests: those of longPackages in one sequence, and in parallel the others.
+// run runs all tests: longPackages in one sequence of invocations, and the other packages in another one at the same time.
 func run(ctx context.Context, all bool, count int) error {
 	env, inMemory, clean, err := environment(ctx, all)
 	if err != nil {
@@ -91,12 +91,12 @@ func run(ctx context.Context, all bool, count int) error {
 	if err != nil {
 		return fmt.Errorf("go list: %w", err)
 	}
-	var beside, race, plain []string
+	var long, race, plain []string
 	for _, p := range strings.Fields(string(out)) {
 		name := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
 		switch {
 		case slices.Contains(longPackages, name):
-			beside = append(beside, p)
+			long = append(long, p)
 		case slices.Contains(withoutRace, name):
 			plain = append(plain, p)
 		default:
@@ -107,10 +107,10 @@ func run(ctx context.Context, all bool, count int) error {
 	if all {
 		timeout = time.Hour
 	}
-	slices.Reverse(beside) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
-	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
+	slices.Reverse(long) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
+	first := []invocation{{packages: long, env: env, count: count, timeout: timeout}}
 	if all { // The race detector does not help in package test, which starts a binary that is built without it.
-		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}
+		first = []invocation{{packages: long[:1], env: env, count: count, timeout: timeout}, {packages: long[1:], race: true, env: env, count: count, timeout: timeout}}
 	}
 	lanes := [][]invocation{
 		first,
@@ -135,7 +135,7 @@ func run(ctx context.Context, all bool, count int) error {
 				continue
 			}
 			again := i
-			again.packages, again.test, again.count = []string{f.Package}, f.Test, 1 // the whole package without a Test
+			again.packages, again.test, again.count = []string{f.Package}, f.Test, 1 // an empty Test repeats the whole package
 			if err := again.run(ctx, r); err != nil {
 				r.fail(err)
 			}
@@ -175,7 +175,7 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 	return env, append(slices.Clone(env), "TMPDIR="+dir), func() { os.RemoveAll(dir) }, nil
 }
 
-// run runs the tests and reports them. It returns an error if "go test" failed and has not reported a test or package that did.
+// run runs the tests and reports them. It returns an error if "go test" failed but has reported no failed test or package.
 func (i invocation) run(ctx context.Context, r *report) error {
 	// "make lint" runs all of vet.
 	args := []string{"test", "-json", "-vet=off", "-p", "2", "-parallel", "4", "-timeout", i.timeout.String()}

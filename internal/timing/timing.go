@@ -13,7 +13,8 @@ func WithTimer(ctx context.Context, spent func(what string, d time.Duration)) co
 	return context.WithValue(ctx, timerKey{}, spent)
 }
 
-// RecordTime reports how long a part of the work in ctx took to the function set by [WithTimer], if any.
+// RecordTime passes what, the name of a part of the work in ctx, and the time since its beginning to the function that
+// [WithTimer] has set, if any.
 func RecordTime(ctx context.Context, what string, since time.Time) {
 	if spent, ok := ctx.Value(timerKey{}).(func(string, time.Duration)); ok {
 		spent(what, time.Since(since))

@@ -46,8 +46,8 @@ func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
 	return out.Close()
 }
 
-// copyEntries copies entries that next takes from the archive r, without what is not passed on, until next returns io.EOF. keep
-// reports whether an entry is copied.
+// copyEntries copies the entries that next returns from the archive r to out, until next returns io.EOF. It copies only entries
+// for which keep returns true, and removes the header fields that [sanitize] does not keep.
 func copyEntries(
 	out *tar.Writer, r io.Reader, next func(*tar.Reader) (*tar.Header, error), keep func(name string, dir bool) (bool, error),
 ) error {

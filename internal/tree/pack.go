@@ -50,11 +50,11 @@ func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w
 	return p.tw.Close()
 }
 
-// errLarger ends the measuring of a tree that is too large.
+// errLarger ends the measurement of a tree that is larger than the limit.
 var errLarger = errors.New("the tree is larger")
 
-// LargerThan reports whether what [PackVisible] would write is larger than most bytes. It reads no file, so that a copy that is bound to
-// fail is refused before its work.
+// LargerThan reports whether the archive that [PackVisible] would write is larger than most bytes. It does not read the contents
+// of files, so a copy that is too large can be refused before any data is copied.
 func LargerThan(root *os.Root, name string, hides func(path string) bool, most int64) (bool, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
@@ -75,7 +75,7 @@ type packer struct {
 	hides func(path string) bool
 	tw    *tar.Writer // nil if the tree is only measured
 	buf   []byte
-	left  int64 // bytes that the tree may still have, if it is measured
+	left  int64 // when measuring: the limit less the bytes counted so far
 }
 
 // header writes the header of an entry, or counts the bytes that the entry has in the archive.

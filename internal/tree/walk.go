@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// openEvery and openLast define which directories a walk keeps open: every 16th, and the last 16. So at most about 150
-// are open, for a name of length [maxPath], and stepping back up opens two directories on average, where opening each
-// name from the root would open all above it.
+// openEvery and openLast define which directories a walk keeps open: every 16th, and the last 16. So at most about 150 are open
+// for a name of length [maxPath]. A step up opens two directories on average; without the open directories it would open all
+// directories from the root down.
 const (
 	openEvery = 16
 	openLast  = 16

@@ -2,7 +2,8 @@
 //
 //	pack DIR NAME=PROGRAM...
 //
-// For each program it writes NAME.zst in the directory, unless that has the program's content already. It removes what else is there, but README.
+// For each program it writes the file NAME.zst in DIR, unless that file contains the program already. It removes all other files
+// in DIR except README.
 package main
 
 import (
@@ -59,7 +60,7 @@ func run(args []string) error {
 	return nil
 }
 
-// pack packs the program at path into the file to, unless that contains it.
+// pack writes the program at path in packed form to the file to, unless that file contains the program already.
 func pack(path, to string) error {
 	program, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package packed is the form in which a program is embedded in another: compressed, with the hash of what it was.
+// Package packed defines the form in which a program is embedded in another one: compressed, with the SHA-256 hash of the
+// program.
 package packed
 
 import (
@@ -11,10 +12,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// head is the beginning of a packed program: a frame of zstd with 32 bytes that decompressors skip. Those are the SHA-256 hash of the program.
+// head is the beginning of a packed program: the header of a zstd frame of 32 bytes that decompressors skip. The frame contains
+// the SHA-256 hash of the program.
 const head = "\x50\x2a\x4d\x18\x20\x00\x00\x00"
 
-// window limits the memory that unpacking needs. A larger one makes programs hardly smaller.
+// window is the window size of zstd, which limits the memory for unpacking. A larger window would hardly make programs smaller.
 const window = 1 << 18
 
 // Write writes a program in packed form to w. The result depends only on the program.
@@ -35,7 +37,7 @@ type Program struct {
 	file   io.ReaderAt
 }
 
-// Open reads the hash of a packed program. It returns an error if the file is none.
+// Open reads the hash of a packed program. It returns an error if file is not a packed program.
 func Open(file io.ReaderAt) (Program, error) {
 	start := make([]byte, len(head)+sha256.Size)
 	n, _ := file.ReadAt(start, 0)
@@ -46,8 +48,8 @@ func Open(file io.ReaderAt) (Program, error) {
 	return Program{SHA256: hex.EncodeToString(sum), file: file}, nil
 }
 
-// Unpack writes the program to w. It returns an error if the packed program is damaged, by the checksum of zstd: to compute the hash,
-// too, would take a third more time.
+// Unpack writes the program to w. It returns an error if the checksum of zstd shows that the packed program is damaged. It does
+// not check the SHA-256 hash, which would take a third more time.
 func (p Program) Unpack(w io.Writer) error {
 	const all = 1 << 62
 	z, err := zstd.NewReader(io.NewSectionReader(p.file, 0, all), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
