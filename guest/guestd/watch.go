@@ -192,7 +192,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	switch {
 	case ev.Mask&unix.IN_IGNORED != 0:
 		delete(w.paths, ev.Wd)
-	case self && rel != "": // the watch of its parent reports it too
+	case self && rel != "": // the watch of the parent directory reports the event too
 	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		w.report(changeCreate, rel)
 		if dir && w.recursive {
