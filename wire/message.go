@@ -123,8 +123,8 @@ type Flows struct {
 	Open    int   `json:"open"`    // currently open
 }
 
-// Confinement reports which optional protections of the kernel apply to the wire process. The others (a separate user, no
-// capabilities, no_new_privs, not dumpable) always apply.
+// Confinement reports which optional protections of the kernel apply to the wire process. The other protections (a separate user,
+// no capabilities, no_new_privs, not dumpable) always apply.
 type Confinement struct {
 	Landlock int  `json:"landlock"` // ABI version; 0 if the kernel has none
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered

@@ -120,8 +120,8 @@ func (s *session) callStreamHandler(ctx context.Context, in json.RawMessage) (*o
 	return file, done, err
 }
 
-// rightsOf returns the control message that passes f's descriptor. f must stay open until the message is sent.
-func rightsOf(f *os.File) ([]byte, error) {
+// descriptorMessage returns the control message that passes f's descriptor. f must stay open until the message is sent.
+func descriptorMessage(f *os.File) ([]byte, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, err
