@@ -238,16 +238,16 @@ const (
 // Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
 // in the long run; see package report.
 const (
-	maxDecisions    = 256  // in a message
+	maxDecisions    = 256  // decisions in a message
 	decisionsRate   = 1000 // per second, of all wires
 	decisionsBurst  = 8000
-	droppedInterval = 10 * time.Second // between warnings
+	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
 
 // A decisionQuota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
 type decisionQuota struct {
 	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
-	last    time.Time // of the last take
+	last    time.Time // time of the last call of take
 	dropped int64     // decisions dropped since take returned their number
 	warned  time.Time // when take last returned a number of dropped decisions
 }

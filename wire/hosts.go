@@ -24,8 +24,8 @@ const (
 
 // Limits on the connections of one wire to the gateway's services.
 const (
-	maxHostConns = 256 // to virtual hosts
-	maxNameConns = 16  // to the resolver, over TCP
+	maxHostConns = 256 // connections to virtual hosts
+	maxNameConns = 16  // connections to the resolver, over TCP
 )
 
 // Limits on the flows of all wires together; maxWideFlows is the part of them that may have large buffers.
@@ -38,8 +38,8 @@ const (
 type virtualHosts struct {
 	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
-	flows     *flow.Budget  // of all wires
-	conns     chan net.Conn // from serve to Accept
+	flows     *flow.Budget  // shared by all wires
+	conns     chan net.Conn // serve sends connections to Accept
 	done      chan struct{} // closed by Close
 	closeOnce sync.Once
 

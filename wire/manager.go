@@ -101,7 +101,7 @@ type Manager struct {
 	link        *link                               // guarded by mu; nil while there is no wire process
 	up          chan struct{}                       // guarded by mu; closed while link is not nil
 	running     bool                                // guarded by mu
-	confinement Confinement                         // of the latest wire process; guarded by mu
+	confinement Confinement                         // confinement of the latest wire process; guarded by mu
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
 
@@ -121,7 +121,7 @@ type attachment struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	link     *link            // to the process that holds the TAP; nil if none does; guarded by mu
+	link     *link            // link to the process that holds the TAP; nil if none does; guarded by mu
 	spec     caisson.WireSpec // guarded by mu
 	detached bool             // detached, or the attach failed; guarded by mu
 }

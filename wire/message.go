@@ -107,9 +107,9 @@ func (o op) descriptors() (least, most int) {
 
 // Stats are the traffic counters of a wire since the wire process attached it.
 type Stats struct {
-	FramesOut  uint64 `json:"framesOut"` // from the sandbox
+	FramesOut  uint64 `json:"framesOut"` // frames from the sandbox
 	BytesOut   uint64 `json:"bytesOut"`
-	FramesIn   uint64 `json:"framesIn"` // to the sandbox
+	FramesIn   uint64 `json:"framesIn"` // frames to the sandbox
 	BytesIn    uint64 `json:"bytesIn"`
 	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that the filter rejected
 	Flows      Flows  `json:"flows"`

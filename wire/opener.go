@@ -92,7 +92,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // it may have changed during acquire
+	g := a.guest // the guest may have changed during acquire
 	s.m.mu.Unlock()
 	file, done, err := s.callStreamHandler(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {

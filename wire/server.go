@@ -55,7 +55,7 @@ type server struct {
 
 	roots        *x509.CertPool
 	rootsLoaded  bool                          // roots include those of the settings; used by serve only
-	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by applySettings
+	dialSettings atomic.Pointer[flow.Settings] // settings of dialer; replaced by applySettings
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
@@ -379,7 +379,7 @@ func readMemoryFile(f *os.File, v any) error {
 	if err != nil {
 		return err
 	}
-	defer clear(b) // it may contain keys
+	defer clear(b) // b may contain keys
 	if len(b) > maxSettings {
 		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
 	}

@@ -77,7 +77,7 @@ func (f *feed) requestStream(ctx context.Context, uses *limiter, in json.RawMess
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := requestConn(ctx)
 	guest.widen(true)                            // the limits on streams bound the memory of these buffers
-	return &wireStream{c, sync.OnceFunc(func() { // only once: the connection may serve another request by then
+	return &wireStream{c, sync.OnceFunc(func() { // on a second call, the connection may serve another request already
 		stop()
 		guest.widen(false)
 		w.removeStream(c)

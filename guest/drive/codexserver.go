@@ -180,7 +180,7 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 	case "turn/completed":
 		select {
 		case c.end <- n.Turn:
-		default: // it has ended already
+		default: // the turn has ended already
 		}
 	}
 	return nil, nil

@@ -30,7 +30,7 @@ const (
 
 // A Program is a program that a driver has started, in a new process group.
 type Program struct {
-	Stdin  *os.File // nil if it has none
+	Stdin  *os.File // standard input; nil if the program has none
 	stdout *os.File
 	stderr *os.File
 

@@ -24,7 +24,7 @@ const (
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
-	Keep       bool // until it is removed; see [terminal.NewServer]
+	Keep       bool // the terminal is kept until it is removed; see [terminal.NewServer]
 	Launch     *Launch
 }
 

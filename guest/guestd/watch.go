@@ -49,7 +49,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	defer w.notify.Close()
 	ended := make(chan struct{})
 	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: the descriptor could be reused meanwhile
-	go func() {                                                  // until the client's stream ends
+	go func() {                                                  // runs until the client's stream ends
 		defer close(ended)
 		s.in.ReadByte()
 		wake()

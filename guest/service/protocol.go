@@ -40,7 +40,7 @@ const (
 type request struct {
 	Op       string            `json:"op"`
 	Revision int64             `json:"revision,omitempty"`
-	Env      map[string]string `json:"env,omitempty"` // of all services
+	Env      map[string]string `json:"env,omitempty"` // environment of all services
 	Services []caisson.Service `json:"services,omitempty"`
 	ID       string            `json:"id,omitempty"`
 	Follow   bool              `json:"follow,omitempty"`

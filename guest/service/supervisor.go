@@ -167,7 +167,7 @@ func (s *Supervisor) Restart(id string) error {
 	}
 	select {
 	case u.restart <- struct{}{}:
-	default: // it is restarted already
+	default: // a restart is pending already
 	}
 	return nil
 }

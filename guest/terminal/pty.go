@@ -24,7 +24,7 @@ const maxRest = 1 << 20
 // A ptyProgram is a Program at a pseudoterminal.
 type ptyProgram struct {
 	cmd    *exec.Cmd
-	fd     int // of master
+	fd     int // descriptor of master
 	master *os.File
 	slave  *os.File      // kept open, so that the terminal does not hang up when the program closes it and opens it again
 	ended  chan struct{} // closed when the program has ended

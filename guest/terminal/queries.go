@@ -16,8 +16,8 @@ import (
 type queries struct {
 	state    queryState
 	seq      []byte // parameters of a control sequence so far
-	row, col int    // of the cursor, from 1
-	known    bool   // row and col are right
+	row, col int    // position of the cursor, counted from 1
+	known    bool   // row and col are the position of the cursor
 }
 
 // queryState is the position in a sequence.

@@ -20,8 +20,8 @@ import (
 const ringSize = 256 << 10
 
 const (
-	helloTimeout = 10 * time.Second // in which a client must send its first frame
-	flushTimeout = 10 * time.Second // in which a viewer must take the rest of the output after the program's end
+	helloTimeout = 10 * time.Second // time in which a client must send its first frame
+	flushTimeout = 10 * time.Second // time in which a viewer must read the rest of the output after the program's end
 	lingerSteps  = 60               // see Server.linger
 	lingerStep   = 10 * time.Second
 	maxPending   = 64 << 10 // bytes of input that the program has not read

@@ -79,7 +79,7 @@ func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 // A listener listens at a unix socket.
 type listener struct {
 	socket *net.UnixListener
-	name   string // of the socket
+	name   string // path of the socket
 }
 
 // Accept implements [Listener]. ctx is not used: Close ends the call.

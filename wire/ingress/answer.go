@@ -89,7 +89,8 @@ func refusalOf(err error) *refusal {
 // maxText bounds the text of an answer in bytes.
 const maxText = 500
 
-// refuse answers with an error as one line of text. If an answer has begun, or the client is gone, it ends the connection instead.
+// refuse answers with an error as one line of text. If an answer has begun, or the client has disconnected, it ends the
+// connection instead.
 func refuse(out *responder, r *http.Request, err error) {
 	if out.status != 0 || errors.Is(err, context.Canceled) {
 		panic(http.ErrAbortHandler)

@@ -68,14 +68,14 @@ const (
 const (
 	maxConns       = 4096
 	maxClientConns = 512
-	maxAllRequests = 8192 // including those that are refused
-	maxOwnRequests = 2048 // of one client
+	maxAllRequests = 8192 // requests of all clients, including those that are refused
+	maxOwnRequests = 2048 // requests of one client
 )
 
 // An Ingress serves routes. It is safe for concurrent use.
 type Ingress struct {
 	cfg       Config
-	table     atomic.Pointer[table] // nil until Configure
+	table     atomic.Pointer[table] // nil until Configure is called
 	secure    atomic.Bool           // TLS is configured
 	server    *httpserver.Server
 	proxy     *httputil.ReverseProxy
@@ -136,7 +136,7 @@ func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 	return nil
 }
 
-// Drop closes all connections to a sandbox. Requests under way end, or are sent again over new connections.
+// Drop closes all connections to a sandbox. Requests in progress end, or are sent again over new connections.
 func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
 
 // Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
@@ -202,7 +202,7 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	if out.status != 0 {
-		return // answered already
+		return // admit has answered the request
 	}
 	g.forward(c, out, r)
 }
@@ -286,7 +286,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
-// calls are the requests under way. Safe for concurrent use.
+// calls are the requests in progress. Safe for concurrent use.
 type calls struct {
 	mu   sync.Mutex
 	list map[*call]struct{} // guarded by mu

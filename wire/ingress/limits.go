@@ -17,7 +17,7 @@ const maxBuckets = 1 << 16
 // limits bounds the number of requests in progress, and the rate at which requests arrive. Safe for concurrent use.
 type limits struct {
 	mu      sync.Mutex
-	active  map[limitKey]int            // requests under way; guarded by mu
+	active  map[limitKey]int            // requests in progress; guarded by mu
 	buckets *lru.Map[limitKey, *bucket] // guarded by mu
 }
 

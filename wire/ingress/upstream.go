@@ -20,7 +20,7 @@ const (
 	maxIdlePerPort     = 64
 	maxIdle            = 4096
 	idleConnTime       = time.Minute
-	maxAnswerHeader    = 256 << 10 // bytes
+	maxAnswerHeader    = 256 << 10 // bytes of the header of an answer
 	maxTries           = 4         // tries of a request whose connections are dropped
 )
 

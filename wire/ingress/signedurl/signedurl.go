@@ -19,15 +19,15 @@ const Parameter = "caisson-token"
 // MaxTTL is the longest time for which a URL can be signed.
 const MaxTTL = 30 * 24 * time.Hour
 
-// purpose is signed with every token, so that the key's signatures are of use for nothing else.
+// purpose is signed with every token, so that a signature of the key is not valid for any other purpose.
 const purpose = "caisson signed url\n"
 
 // A Token gives its holder access to a port of a sandbox, or to a route.
 type Token struct {
 	Route   caisson.ID // "" if it is for a sandbox
 	Sandbox caisson.ID // "" if it is for a route
-	Port    int        // of Sandbox
-	Resume  bool       // of Sandbox
+	Port    int        // port of Sandbox
+	Resume  bool       // requests wake or resume Sandbox
 	Expires time.Time  // in whole seconds
 }
 
