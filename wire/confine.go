@@ -22,7 +22,7 @@ func confineSelf(uid int) (Confinement, error) {
 		return Confinement{}, err
 	}
 	// The signal is bound to the calling thread, so that thread must not exit. It is set after the change of user, which would
-	// clear it. If the engine died before this, the control connection is closed.
+	// clear it. If the engine has already died, no signal comes, but the control connection is closed.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return Confinement{}, fmt.Errorf("parent death signal: %w", err)
@@ -52,8 +52,8 @@ func setLimits() error {
 		{"core", unix.RLIMIT_CORE, 0},
 		{"fsize", unix.RLIMIT_FSIZE, maxJournal},
 		{"memlock", unix.RLIMIT_MEMLOCK, 0},
-		// What a sandbox can make the process allocate is bounded elsewhere. If a bound is missing, this limit makes an
-		// allocation fail, which crashes this process; the host keeps its memory.
+		// Other code bounds the memory that a sandbox can make the process allocate. If such a bound is missing, this limit makes
+		// an allocation fail, which crashes this process; the host keeps its memory.
 		{"data", unix.RLIMIT_DATA, maxMemory},
 		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
@@ -77,7 +77,7 @@ func dropPrivileges(uid int) error {
 	if c, err := confine.DropBoundingSet(nil); err != nil {
 		return fmt.Errorf("drop capability %d: %w", c, err)
 	}
-	// These three act on all threads. Leaving uid 0 clears the permitted, effective and ambient capabilities.
+	// These three calls act on all threads. Leaving uid 0 clears the permitted, effective and ambient capabilities.
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}

@@ -25,7 +25,8 @@ func newLimitedDialer(d flow.Dialer, most int) *limitedDialer {
 	return &limitedDialer{Dialer: d, maxFD: most - most/10}
 }
 
-// descriptorLimit returns how many descriptors this process may have once it is confined, when it can no longer query the limit.
+// descriptorLimit returns the number of descriptors that this process may have once it is confined. It must be called before
+// confineSelf, because a confined process cannot query the limit.
 func descriptorLimit() (int, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {

@@ -19,19 +19,19 @@ import (
 // order, except requests for tools and streams. The answer to a request for a stream carries a descriptor.
 type feedMessage struct {
 	N         uint64               `json:"n,omitempty"`       // number of a request; 0: no answer is expected
-	Journal   caisson.ID           `json:"journal,omitempty"` // of Lease, Return and Finished
+	Journal   caisson.ID           `json:"journal,omitempty"` // the journal that Lease, Return or Finished is about
 	Lease     *leaseBody           `json:"lease,omitempty"`
 	Return    *returnBody          `json:"return,omitempty"`
 	Finished  bool                 `json:"finished,omitempty"` // nothing more will be written to Journal
 	Rotate    bool                 `json:"rotate,omitempty"`   // requests another journal
 	Grew      bool                 `json:"grew,omitempty"`     // a journal has more rows
-	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // of Tool, Stream and Decisions
+	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // the sandbox that Tool, Stream or Decisions is about
 	Trace     string               `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
 	Tool      *toolBody            `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
 	Stream    *streamBody          `json:"stream,omitempty"`   // requests a stream for Sandbox
 	Decisions []caisson.Decision   `json:"decisions,omitempty"`
 	Dial      *caisson.IngressDial `json:"dial,omitempty"`     // requests a connection to a sandbox, for the ingress
-	Requests  []routeRequest       `json:"requests,omitempty"` // requests of routes
+	Requests  []routeRequest       `json:"requests,omitempty"` // log entries of requests to routes
 	Uses      []caisson.IngressUse `json:"uses,omitempty"`     // sandboxes to which the ingress passes requests
 	Log       string               `json:"log,omitempty"`      // a line for the engine's log
 }
@@ -61,8 +61,8 @@ type feedAnswer struct {
 	N      uint64          `json:"n"`
 	Out    json.RawMessage `json:"out,omitempty"` // result of a tool
 	Lease  caisson.Lease   `json:"lease,omitzero"`
-	Stream bool            `json:"stream,omitempty"` // a descriptor is attached: of a stream or connection
-	Kind   caisson.Kind    `json:"kind,omitempty"`   // of an error
+	Stream bool            `json:"stream,omitempty"` // the descriptor of a stream or connection is attached
+	Kind   caisson.Kind    `json:"kind,omitempty"`   // kind of the error; "" for success
 	Error  string          `json:"error,omitempty"`
 
 	file *os.File // the attached descriptor, which the receiver closes; nil if none
@@ -204,12 +204,13 @@ func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m
 	}
 }
 
-// noAnswer returns the error of a request that the engine has not answered as it should.
+// noAnswer returns the error for a request to which the engine gave no valid answer.
 func noAnswer(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, "the engine does not answer; try again in a moment")
 }
 
-// A lessor is the wire process's client of the engine's lessor for one journal.
+// A lessor implements [caisson.Lessor] in the wire process, for one journal. It passes each call to the engine and waits for the
+// answer.
 type lessor struct {
 	feed    *feed
 	journal caisson.ID
@@ -237,16 +238,16 @@ const (
 // Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
 // in the long run; see package report.
 const (
-	maxDecisions    = 256  // in a message
+	maxDecisions    = 256  // decisions in a message
 	decisionsRate   = 1000 // per second, of all wires
 	decisionsBurst  = 8000
-	droppedInterval = 10 * time.Second // between warnings
+	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
 
 // A decisionQuota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
 type decisionQuota struct {
 	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
-	last    time.Time // of the last take
+	last    time.Time // time of the last call of take
 	dropped int64     // decisions dropped since take returned their number
 	warned  time.Time // when take last returned a number of dropped decisions
 }
@@ -392,9 +393,10 @@ func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedM
 	return s.send(conn, a, nil)
 }
 
-// respond answers a request in the background with what execute returns, and with the descriptor of file unless that is nil. The
-// request counts in uses under key until then. respond returns false if more requests are unanswered than the wire process may send:
-// it enforces the same limits, so the session then ends. abort, unless nil, is called if the answer cannot be sent.
+// respond answers a request in the background with the result of execute, and with the descriptor of file unless file is nil. The
+// request counts in uses under key until then. respond returns false if more requests are unanswered than the wire process may
+// send: the wire process enforces the same limits, so this is a violation that ends the session. abort, unless nil, is called if
+// the answer cannot be sent.
 func (s *session) respond(
 	conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()),
 	execute func() (a feedAnswer, file *os.File, abort func(), err error),
@@ -407,7 +409,7 @@ func (s *session) respond(
 		var rights []byte
 		if err == nil && file != nil {
 			defer file.Close()
-			if rights, err = rightsOf(file); err != nil {
+			if rights, err = descriptorMessage(file); err != nil {
 				s.m.log.Error("a descriptor could not be passed to the wire process", "err", err)
 			}
 		}

@@ -24,8 +24,8 @@ const (
 
 // Limits on the connections of one wire to the gateway's services.
 const (
-	maxHostConns = 256 // to virtual hosts
-	maxNameConns = 16  // to the resolver, over TCP
+	maxHostConns = 256 // connections to virtual hosts
+	maxNameConns = 16  // connections to the resolver, over TCP
 )
 
 // Limits on the flows of all wires together; maxWideFlows is the part of them that may have large buffers.
@@ -38,8 +38,8 @@ const (
 type virtualHosts struct {
 	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
-	flows     *flow.Budget  // of all wires
-	conns     chan net.Conn // from serve to Accept
+	flows     *flow.Budget  // shared by all wires
+	conns     chan net.Conn // serve sends connections to Accept
 	done      chan struct{} // closed by Close
 	closeOnce sync.Once
 
@@ -62,15 +62,15 @@ func (c *hostConn) widen(wide bool) {
 // connKey is the context key of the hostConn over which a request came.
 type connKey struct{}
 
-// connOf returns the connection over which a request came; nil if it did not come over a wire.
-func connOf(ctx context.Context) *hostConn {
+// requestConn returns the connection over which a request came; nil if it did not come over a wire.
+func requestConn(ctx context.Context) *hostConn {
 	c, _ := ctx.Value(connKey{}).(*hostConn)
 	return c
 }
 
-// wireOf returns the wire over which a request came; nil if it did not come over a wire.
-func wireOf(ctx context.Context) *sandboxWire {
-	if c := connOf(ctx); c != nil {
+// requestWire returns the wire over which a request came; nil if it did not come over a wire.
+func requestWire(ctx context.Context) *sandboxWire {
+	if c := requestConn(ctx); c != nil {
 		return c.wire
 	}
 	return nil
@@ -83,7 +83,7 @@ func newVirtualHosts(handlers map[string]http.Handler) *virtualHosts {
 	}
 	h.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(io.Discard, "", 0), // what untrusted clients cause is unbounded
+		ErrorLog: log.New(io.Discard, "", 0), // untrusted clients could cause any number of lines
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c.(*hostConn))
 		},
@@ -131,7 +131,7 @@ func (h *virtualHosts) Addr() net.Addr { return &net.TCPAddr{} }
 // ServeHTTP dispatches a request to the virtual host that its Host header names. The guest is that of the wire, regardless of the
 // content of the request.
 func (h *virtualHosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := wireOf(r.Context())
+	w := requestWire(r.Context())
 	if !w.beginRequest() {
 		panic(http.ErrAbortHandler) // the wire is being detached
 	}

@@ -12,8 +12,8 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on requests for connections to sandboxes that are not answered yet: for one route or sandbox, and for all. The wire process
-// enforces them, and refuses further ones. A connection may wait until its sandbox is resumed.
+// Limits on requests for connections to sandboxes: the number that may be unanswered at a time, for one route or sandbox, and in
+// total. The wire process enforces them, and refuses further requests. A connection may wait until its sandbox is resumed.
 const (
 	maxDials    = 256
 	maxAllDials = 2048
@@ -27,7 +27,8 @@ const maxDialBody = 512
 
 func newDialLimiter() *limiter { return newLimiter(maxDials, maxAllDials) }
 
-// dialKey returns what requests for connections are counted by: the route, or what a token says that it is for.
+// dialKey returns the key under which a request for a connection counts against maxDials: the id of the route or, without one,
+// the id of the route or sandbox in the token.
 func dialKey(d *caisson.IngressDial) caisson.ID {
 	if d.Route != "" {
 		return d.Route
@@ -77,7 +78,8 @@ func (s *session) dial(ctx context.Context, d caisson.IngressDial) (*os.File, er
 	return s.m.handlers.Dial(ctx, d)
 }
 
-// serveIngress sends a new process the socket on which it serves routes. It has the routes already, with the settings.
+// serveIngress sends a new process the socket on which it serves routes. The process has received the routes before, with the
+// settings.
 func (s *session) serveIngress(ctx context.Context) error {
 	if s.m.cfg.Ingress == nil {
 		return nil
@@ -89,8 +91,8 @@ func (s *session) serveIngress(ctx context.Context) error {
 	return err
 }
 
-// DropSandbox closes the connections of the ingress to a sandbox. When it returns, none is in use and none that was requested
-// before will be. It waits for the wire process, and does nothing if there is none.
+// DropSandbox closes the connections of the ingress to a sandbox. When it returns, no connection that was requested before the
+// call is in use, and none will be. It waits for the wire process, and does nothing if there is none.
 func (m *Manager) DropSandbox(ctx context.Context, id caisson.ID) error {
 	m.mu.Lock()
 	l := m.link
@@ -108,19 +110,20 @@ func (m *Manager) DropSandbox(ctx context.Context, id caisson.ID) error {
 	return r.err()
 }
 
-// A routeRequest is a request of a route, for its log.
+// A routeRequest is an entry for the log of a route: one request to the route.
 type routeRequest struct {
 	Route caisson.ID           `json:"route"`
 	Entry caisson.RouteRequest `json:"entry"`
 }
 
-// Limits on the log of requests: of a batch, and of how often one is sent.
+// Limits on the logs of routes: the number of entries in a batch, and the interval between batches.
 const (
 	maxRequestBatch = 64
 	batchInterval   = 200 * time.Millisecond
 )
 
-// An accessLog sends requests of routes to the engine, in batches; what does not fit is dropped. Safe for concurrent use.
+// An accessLog sends log entries of requests to routes to the engine, in batches. Entries that do not fit into a batch are
+// dropped. Safe for concurrent use.
 type accessLog struct {
 	send func(list []routeRequest)
 
@@ -163,7 +166,7 @@ func (f *feed) reportUses(list []caisson.IngressUse) {
 	}
 }
 
-// passRequests passes requests of routes to the handler.
+// passRequests passes log entries of requests to routes to Handlers.Requested.
 func (s *session) passRequests(list []routeRequest) {
 	if s.m.handlers.Requested == nil {
 		return

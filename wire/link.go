@@ -20,7 +20,7 @@ type link struct {
 	conn     *net.UnixConn
 	pid      int
 	kill     func()        // kills the process
-	journals journals      // to which the process writes
+	journals journals      // journals to which the process writes
 	token    chan struct{} // holds one token; a call takes it for its exchange, so that there is one exchange at a time
 	seq      uint32        // number of the latest request; used by the holder of the token only
 	buf      []byte        // for replies; used by hello, and by the holder of the token

@@ -21,16 +21,16 @@ const DefaultUID = 0x6f010000
 
 // Config configures a Manager.
 type Config struct {
-	Exe string // static binary that calls Main if IsWire; usually this one. Required
+	Exe string // path of a static binary that calls Main if IsWire returns true; required
 	UID uint32 // user and group of the wire process; 0 is DefaultUID
 	// NetNS opens the network namespace of a running sandbox; the Manager uses it after the wire process has died. It must be
 	// safe for concurrent use, and must not call the Manager. Required.
 	NetNS func(id caisson.ID) (*os.File, error)
-	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
-	// The caller closes it after Run has returned.
+	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines. If nil, other
+	// machines are not served. The caller closes Listen after Run has returned.
 	Listen *os.File
-	// Ingress is a listening TCP socket on which the wire process serves routes; nil: it does not. The caller closes it after Run
-	// has returned.
+	// Ingress is a listening TCP socket on which the wire process serves routes. If nil, no routes are served. The caller
+	// closes Ingress after Run has returned.
 	Ingress *os.File
 	// Ledger records model calls; nil: there are no model calls.
 	Ledger Ledger
@@ -46,8 +46,8 @@ type Handlers struct {
 	// Settings returns the settings of the wire process other than the specs of wires. It is called when a process starts, and by
 	// Refresh. Required.
 	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
-	// Runs returns the runs that are served on Config.Listen; required with that. It is called when a process starts. Its result
-	// must include a change before the change is passed to ChangeRuns.
+	// Runs returns the gateway runs, which are served on Config.Listen; required if that is set. It is called when a process
+	// starts. Its result must include a change before the change is passed to ChangeRuns.
 	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Decided receives the decisions made for a guest. Lists are bounded, but the content comes from a process that reads
 	// untrusted data. It must not block for long.
@@ -61,13 +61,14 @@ type Handlers struct {
 	// has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the wire
 	// process has exited; that may be after Run has returned.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
-	// Dial connects to a port of a sandbox for the ingress; nil: nothing is allowed. d is untrusted: the wire process has it from a
-	// request from outside. The Manager closes the connection once the wire process has it.
+	// Dial connects to a port of a sandbox for the ingress. If nil, such connections are refused. d is untrusted, because the
+	// wire process takes it from a request from outside. The Manager closes the connection once the wire process has received it.
 	Dial func(ctx context.Context, d caisson.IngressDial) (*os.File, error)
-	// Requested receives requests of routes, for their logs; nil: they are not kept. The content is untrusted. It must not block.
-	Requested func(route caisson.ID, e caisson.RouteRequest)
-	// Used receives which sandboxes the ingress passes requests to; nil: nobody wants to know. The content is untrusted. It must not
+	// Requested receives log entries of requests to routes. If nil, they are discarded. Their content is untrusted. It must not
 	// block.
+	Requested func(route caisson.ID, e caisson.RouteRequest)
+	// Used receives the sandboxes to which the ingress passes requests. If nil, the reports are discarded. Their content is
+	// untrusted. It must not block.
 	Used func(list []caisson.IngressUse)
 }
 
@@ -76,11 +77,11 @@ type Handlers struct {
 type Ledger interface {
 	// Begin creates a journal and returns its file, which the caller closes.
 	Begin(ctx context.Context) (caisson.ID, *os.File, error)
-	// Lessor returns the lessor of budgets for the writer of the journal; its arguments are untrusted.
+	// Lessor returns the lessor for the process that writes the journal. The arguments of its methods are untrusted.
 	Lessor(journal caisson.ID) caisson.Lessor
 	// Grew notifies the ledger that a journal has new rows. It must not block.
 	Grew()
-	// Finish ends a journal, to which nothing more is written.
+	// Finish ends a journal. Nothing is written to it any more.
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
@@ -100,7 +101,7 @@ type Manager struct {
 	link        *link                               // guarded by mu; nil while there is no wire process
 	up          chan struct{}                       // guarded by mu; closed while link is not nil
 	running     bool                                // guarded by mu
-	confinement Confinement                         // of the latest wire process; guarded by mu
+	confinement Confinement                         // confinement of the latest wire process; guarded by mu
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
 
@@ -120,7 +121,7 @@ type attachment struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	link     *link            // to the process that holds the TAP; nil if none does; guarded by mu
+	link     *link            // link to the process that holds the TAP; nil if none does; guarded by mu
 	spec     caisson.WireSpec // guarded by mu
 	detached bool             // detached, or the attach failed; guarded by mu
 }
@@ -313,7 +314,7 @@ func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision
 	return list, nil
 }
 
-// Refresh sends the settings, which have changed, to the wire process.
+// Refresh sends the settings to the wire process. It must be called after they have changed.
 func (m *Manager) Refresh(ctx context.Context) error {
 	m.mu.Lock()
 	m.refreshes++
@@ -363,7 +364,7 @@ func (m *Manager) sendSettings(ctx context.Context, l *link) error {
 	return nil
 }
 
-// errSettings reports that the process refuses its settings: it keeps the previous ones and continues to work.
+// errSettings reports that the wire process refuses new settings. The process keeps the previous ones and continues to work.
 var errSettings = errors.New("the settings are refused")
 
 // Detach implements [caisson.Wires]. It returns when the wire process has released the TAP or was killed.
@@ -560,7 +561,7 @@ func (r reply) err() error {
 	}
 }
 
-// recordFile opens the file in which a sandbox's model calls are recorded. It returns no file if they are not.
+// recordFile opens the file in which a sandbox's model calls are recorded. It returns no file if the calls are not recorded.
 func (c *Config) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
 	if spec.Models == nil || !spec.Models.Record || c.Record == nil {
 		return nil, nil

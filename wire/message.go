@@ -107,9 +107,9 @@ func (o op) descriptors() (least, most int) {
 
 // Stats are the traffic counters of a wire since the wire process attached it.
 type Stats struct {
-	FramesOut  uint64 `json:"framesOut"` // from the sandbox
+	FramesOut  uint64 `json:"framesOut"` // frames from the sandbox
 	BytesOut   uint64 `json:"bytesOut"`
-	FramesIn   uint64 `json:"framesIn"` // to the sandbox
+	FramesIn   uint64 `json:"framesIn"` // frames to the sandbox
 	BytesIn    uint64 `json:"bytesIn"`
 	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that the filter rejected
 	Flows      Flows  `json:"flows"`
@@ -123,8 +123,8 @@ type Flows struct {
 	Open    int   `json:"open"`    // currently open
 }
 
-// Confinement reports which optional protections of the kernel apply to the wire process. The others (a separate user, no
-// capabilities, no_new_privs, not dumpable) always apply.
+// Confinement reports which optional protections of the kernel apply to the wire process. The other protections (a separate user,
+// no capabilities, no_new_privs, not dumpable) always apply.
 type Confinement struct {
 	Landlock int  `json:"landlock"` // ABI version; 0 if the kernel has none
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered

@@ -92,7 +92,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // it may have changed during acquire
+	g := a.guest // the guest may have changed during acquire
 	s.m.mu.Unlock()
 	file, done, err := s.callStreamHandler(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s *session) callStreamHandler(ctx context.Context, in json.RawMessage) (*o
 	return file, done, err
 }
 
-// rightsOf returns the control message that passes f's descriptor. f must stay open until the message is sent.
-func rightsOf(f *os.File) ([]byte, error) {
+// descriptorMessage returns the control message that passes f's descriptor. f must stay open until the message is sent.
+func descriptorMessage(f *os.File) ([]byte, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, err

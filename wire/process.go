@@ -27,7 +27,7 @@ type Process struct {
 
 // An Env has the functions of the wire process that a Gateway uses.
 type Env struct {
-	// Lessor returns the lessor of budgets for the writer of a journal.
+	// Lessor returns the lessor for the writer of a journal.
 	Lessor func(journal caisson.ID) caisson.Lessor
 	// Dial resolves the host of addr with the host's nameservers and connects to it. No policy applies: addresses come from the
 	// configuration.
@@ -47,9 +47,9 @@ type Env struct {
 	// DialSandbox makes the engine connect to a port of a sandbox for the ingress. The caller must close the connection. Returns
 	// Exhausted if there are too many; other errors are the engine's.
 	DialSandbox func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
-	// Requested reports a request of a route, for the route's log. It does not block, and may lose some.
+	// Requested reports a request to a route, for the route's log. It does not block, and may lose reports.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
-	// Used reports which sandboxes the ingress passes requests to.
+	// Used reports the sandboxes to which the ingress passes requests.
 	Used func(list []caisson.IngressUse)
 	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal. Finished
 	// reports that nothing more is written to a journal.
@@ -63,8 +63,8 @@ type Gateway interface {
 	// Hosts returns the handlers by the part of the host name before ".caisson.internal". The context of requests has a
 	// [caisson.Guest].
 	Hosts() map[string]http.Handler
-	// Configure replaces the settings. If those of providers and models are invalid, it returns an error and keeps the previous
-	// ones of providers and models.
+	// Configure replaces the settings. If the settings of providers and models are invalid, it returns an error and keeps the
+	// previous settings of providers and models.
 	Configure(caisson.GatewayConfig) error
 	// Journal passes a new journal to the gateway, which then owns f.
 	Journal(id caisson.ID, f *os.File) error
@@ -72,8 +72,8 @@ type Gateway interface {
 	Forget(budgets []string)
 	// Runs changes the set of runs on other machines that are served.
 	Runs(caisson.GatewayRunChange) error
-	// Listen serves model calls of those runs over TCP. f is a listening socket, which the gateway then owns. It is called once,
-	// after Configure.
+	// Listen serves model calls of runs on other machines over TCP. f is a listening socket, which the gateway then owns. It is
+	// called once, after Configure.
 	Listen(f *os.File) error
 	// Ingress serves routes over TCP. f is a listening socket, which the gateway then owns. It is called once, after Configure.
 	Ingress(f *os.File) error

@@ -82,7 +82,7 @@ func run(arg string, p Process) error {
 	if err != nil {
 		return err
 	}
-	// All input above came from the engine. Nothing that a sandbox sends is read before this succeeds.
+	// All input above came from the engine. Input from sandboxes is read only after confineSelf has succeeded.
 	confinement, err := confineSelf(int(uid))
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)

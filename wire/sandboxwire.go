@@ -117,7 +117,7 @@ func (w *sandboxWire) granted(host string) bool {
 		return spec.Models != nil
 	case toolsHost:
 		return spec.Tools
-	case gitHost: // the engine decides which repositories
+	case gitHost: // the engine decides which repositories the guest may use
 		return true
 	}
 	return false

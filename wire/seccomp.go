@@ -24,7 +24,7 @@ func allowedSyscalls() []uint32 {
 	}
 }
 
-// An socketOption is a socket option.
+// A socketOption is a socket option.
 type socketOption struct{ level, name uint32 }
 
 // allowedOptions returns the options that package net and this package set. There must be fewer than 50, because of the range of

@@ -55,7 +55,7 @@ type server struct {
 
 	roots        *x509.CertPool
 	rootsLoaded  bool                          // roots include those of the settings; used by serve only
-	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by applySettings
+	dialSettings atomic.Pointer[flow.Settings] // settings of dialer; replaced by applySettings
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
@@ -78,7 +78,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.send(feedMessage{Journal: journal, Finished: true}) }
 	env.Grant = func(ctx context.Context) *caisson.ModelGrant {
-		if w := wireOf(ctx); w != nil && w.ctx.Err() == nil {
+		if w := requestWire(ctx); w != nil && w.ctx.Err() == nil {
 			return w.spec.Load().Models
 		}
 		return nil
@@ -96,7 +96,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	}
 	streams := newStreamLimiter()
 	env.Stream = func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
-		return s.feed.streamOf(ctx, streams, in)
+		return s.feed.requestStream(ctx, streams, in)
 	}
 	dials := newDialLimiter()
 	env.DialSandbox = func(ctx context.Context, d caisson.IngressDial) (net.Conn, error) {
@@ -379,7 +379,7 @@ func readMemoryFile(f *os.File, v any) error {
 	if err != nil {
 		return err
 	}
-	defer clear(b) // it may contain keys
+	defer clear(b) // b may contain keys
 	if len(b) > maxSettings {
 		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
 	}

@@ -60,9 +60,9 @@ func (s *wireStream) Close() error {
 	return s.stream.Close()
 }
 
-// streamOf makes the engine open a stream for a request that came over a wire. It is used in the wire process.
-func (f *feed) streamOf(ctx context.Context, uses *limiter, in json.RawMessage) (net.Conn, error) {
-	w := wireOf(ctx)
+// requestStream makes the engine open a stream for a request that came over a wire. It is used in the wire process.
+func (f *feed) requestStream(ctx context.Context, uses *limiter, in json.RawMessage) (net.Conn, error) {
+	w := requestWire(ctx)
 	if w == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this is for sandboxes on this machine only")
 	}
@@ -75,9 +75,9 @@ func (f *feed) streamOf(ctx context.Context, uses *limiter, in json.RawMessage) 
 		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox's wire is being detached")
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	guest := connOf(ctx)
+	guest := requestConn(ctx)
 	guest.widen(true)                            // the limits on streams bound the memory of these buffers
-	return &wireStream{c, sync.OnceFunc(func() { // only once: the connection may serve another request by then
+	return &wireStream{c, sync.OnceFunc(func() { // on a second call, the connection may serve another request already
 		stop()
 		guest.widen(false)
 		w.removeStream(c)

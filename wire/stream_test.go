@@ -144,7 +144,7 @@ func TestStreamsOfWhom(t *testing.T) {
 	if _, err := f.stream(t.Context(), uses, nil); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("nobody: %v", err)
 	}
-	if _, err := f.streamOf(caisson.WithGuest(t.Context(), g), uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Denied {
+	if _, err := f.requestStream(caisson.WithGuest(t.Context(), g), uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Denied {
 		t.Errorf("over no wire: %v", err)
 	}
 	e.none(t)

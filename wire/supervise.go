@@ -89,7 +89,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	var wait sync.WaitGroup
-	defer wait.Wait() // after the deferred cancel, without which serve would not return
+	defer wait.Wait() // runs after the deferred cancel, without which serve would not return
 	defer cancel()
 	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel), feed) })
 	err = cmd.Wait()
@@ -153,7 +153,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 		return
 	}
 	var listening sync.WaitGroup
-	defer listening.Wait() // before the journals are finished
+	defer listening.Wait() // runs before the journals are finished
 	listening.Go(func() {
 		if err := ses.listen(ctx, feed); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "wire process sent a malformed message; it is stopped", "err", err)

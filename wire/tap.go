@@ -21,7 +21,7 @@ type tap struct {
 	file   *os.File
 	conn   syscall.RawConn
 	filter *filter
-	bufs   *sync.Pool // of *[maxFrame]byte; shared by all wires
+	bufs   *sync.Pool // pool of *[maxFrame]byte; shared by all wires
 	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
 	// sandbox that corrupts its frames affects only itself.
 	offload bool

@@ -35,7 +35,7 @@ type agent struct {
 	requestBytesPerToken float64        // estimated number of bytes of a request per token
 	maxTalk              int64          // limit on the bytes of messages, set after the model refused a longer conversation; or 0
 	dropped              bool           // old messages were removed from messages, and the system message says so
-	failureCounts        failureCounter // of the tool calls of this task
+	failureCounts        failureCounter // failures of the tool calls of this task
 }
 
 // newAgent returns the agent for a task with configuration c, and loads the conversation if it is stored.

@@ -45,13 +45,13 @@ type block struct {
 	Type      string      `json:"type"`
 	Text      string      `json:"text,omitempty"`
 	Thinking  *string     `json:"thinking,omitempty"`  // may be present and empty
-	Signature string      `json:"signature,omitempty"` // of a thinking block
-	Data      string      `json:"data,omitempty"`      // of a redacted_thinking block
+	Signature string      `json:"signature,omitempty"` // signature of a thinking block
+	Data      string      `json:"data,omitempty"`      // content of a redacted_thinking block
 	ID        string      `json:"id,omitempty"`
 	Name      string      `json:"name,omitempty"`
 	Input     raw         `json:"input,omitempty"`
 	ToolUseID string      `json:"tool_use_id,omitempty"`
-	Content   string      `json:"content,omitempty"` // of a tool_result block
+	Content   string      `json:"content,omitempty"` // result of the tool in a tool_result block
 	Cache     *typeObject `json:"cache_control,omitempty"`
 }
 
@@ -248,7 +248,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 		c := &r.calls[at-1]
 		c.Function.Arguments += strings.ToValidUTF8(d.JSON, "\uFFFD")
 		return "", c.check()
-	case at < 0: // of a thinking block
+	case at < 0: // a delta of a thinking block
 		b := &r.thoughts[-at-1]
 		if b.Thinking != nil {
 			*b.Thinking += d.Thinking

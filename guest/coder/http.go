@@ -21,7 +21,7 @@ import (
 const (
 	dialTime = 20 * time.Second
 	sendTime = time.Minute
-	headTime = 10 * time.Minute // until the headers; a model may think for long before it answers
+	headTime = 10 * time.Minute // until the headers of an answer arrive; a model may think for long before it answers
 	idleTime = 5 * time.Minute  // between two parts of an answer
 )
 

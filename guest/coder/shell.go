@@ -21,7 +21,7 @@ const (
 	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
 	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
 	headOutput   = 10 << 10               // bytes of a command's output that are kept from its beginning
-	tailOutput   = 20 << 10               // bytes of it that are kept from its end
+	tailOutput   = 20 << 10               // bytes of a command's output that are kept from its end
 )
 
 // shell runs commands. It has no restrictions of its own: the isolation boundary is the sandbox.

@@ -24,7 +24,7 @@ type tool struct {
 // result is the result of a tool call.
 type result struct {
 	text    string
-	failed  bool // text says why
+	failed  bool // the call has failed, for the reason in text
 	changed bool // the call may have changed something
 }
 

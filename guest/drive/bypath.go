@@ -10,8 +10,8 @@ import (
 
 // byPath is the dialect of agents whose lines are described by paths of JSON fields, and by conditions on them.
 type byPath struct {
-	paths map[string][]string    // by the names in eventPaths; the paths of fields
-	when  map[string][]condition // by the names in eventConditions; all must hold
+	paths map[string][]string    // paths of fields, by the names in eventPaths
+	when  map[string][]condition // conditions that must all hold, by the names in eventConditions
 }
 
 // The keys of events: those with the path of a field, and those with conditions.
@@ -143,7 +143,7 @@ func resultText(v any) string {
 	return joinTexts(raw)
 }
 
-// reportUsage reports the usage in a line, and whether there is any.
+// reportUsage reports the usage in a line to s. It returns false if the line has none.
 func (p *byPath) reportUsage(v any, s *turnState) bool {
 	u, found := s.usage, false
 	for name, into := range map[string]*int64{

@@ -116,7 +116,7 @@ func (c *codexClient) turn(ctx, talk context.Context) error {
 		return c.result(end)
 	case <-c.rpc.closed:
 		select {
-		case end := <-c.end: // both were ready
+		case end := <-c.end: // both channels were ready
 			return c.result(end)
 		default:
 			return errClosed
@@ -139,7 +139,8 @@ func (c *codexClient) result(end codexTurn) error {
 	return fmt.Errorf("the agent reports that its turn has the status %s", shortLine(end.Status))
 }
 
-// handle handles the notifications of the server. Its requests, which ask for permissions, are refused: the thread has all of them.
+// handle handles the notifications of the server. The server's requests, which ask for permissions, are refused, because the
+// thread has all permissions.
 func (c *codexClient) handle(method string, params json.RawMessage) (any, error) {
 	var n codexNotification
 	if err := json.Unmarshal(params, &n); err != nil {
@@ -179,7 +180,7 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 	case "turn/completed":
 		select {
 		case c.end <- n.Turn:
-		default: // it has ended already
+		default: // the turn has ended already
 		}
 	}
 	return nil, nil

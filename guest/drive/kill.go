@@ -78,7 +78,7 @@ func reap() {
 type process struct {
 	pid, parent int
 	name        string // name of its program according to the kernel
-	ended       bool   // it has exited and has not been reaped
+	ended       bool   // the process has exited and has not been reaped
 }
 
 // processes lists all visible processes.
@@ -97,7 +97,7 @@ func processes() []process {
 		}
 		stat, err := os.ReadFile("/proc/" + name + "/stat")
 		if err != nil {
-			continue // it has exited
+			continue // the process has exited
 		}
 		// The format is: pid (name) state parent …. The name may contain any characters, including parentheses and newlines.
 		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')

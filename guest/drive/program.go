@@ -30,7 +30,7 @@ const (
 
 // A Program is a program that a driver has started, in a new process group.
 type Program struct {
-	Stdin  *os.File // nil if it has none
+	Stdin  *os.File // standard input; nil if the program has none
 	stdout *os.File
 	stderr *os.File
 
@@ -223,7 +223,7 @@ func (p *Program) Stop(grace time.Duration) {
 func (p *Program) Kill() {
 	root := p.process.Pid
 	if isSubreaper.Load() {
-		root = os.Getpid() // all processes that the program has started, and no others, are its descendants
+		root = os.Getpid() // the program's processes, and no others, are descendants of this process
 	}
 	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include programs that may keep running
 		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process

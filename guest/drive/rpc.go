@@ -80,7 +80,7 @@ func (c *rpc) write(ctx context.Context, w io.Writer) {
 		select {
 		case b := <-c.send:
 			if _, err := w.Write(b); err != nil {
-				return // its input is closed; the end of its output is reported by read
+				return // the agent has closed its input; read reports the end of its output
 			}
 		case <-ctx.Done():
 			return

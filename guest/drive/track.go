@@ -101,7 +101,8 @@ type scanner struct {
 	modules    map[string]int // number of entries by node_modules directory
 }
 
-// noteMissing records that the manifest lacks what: entries, or only the content of some.
+// noteMissing adds what, a description of something that is missing, to the manifest. entries reports whether entries are
+// missing, and not only the content of some.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.omitted, what) {
@@ -163,7 +164,8 @@ func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	return e
 }
 
-// certainlyEqual reports whether e, scanned at time at, is certainly identical to now.
+// certainlyEqual reports whether e, from the scan that began at the time at, and the later entry now certainly have the same
+// content.
 func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
 		!e.change.IsZero() && at.Sub(e.change) > clockTick

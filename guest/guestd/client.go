@@ -92,7 +92,7 @@ func (c *Client) putIdle(k *conn) {
 type call struct {
 	*conn
 	client      *Client
-	stopClosing func() bool // cancels that the end of ctx closes conn; false if ctx has ended already
+	stopClosing func() bool // keeps the end of ctx from closing conn; returns false if ctx has ended already
 	result      *result     // the answer to the request, before any content
 }
 
@@ -123,7 +123,8 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	return c.exchange(ctx, k, req)
 }
 
-// repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
+// repeatable reports whether a request may be sent again if no result has arrived. It must not be if it may already have changed
+// files.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
 // exchange sends a request to the process of k and waits for the result. After an error the call has ended.

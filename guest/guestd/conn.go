@@ -168,7 +168,8 @@ func (c *conn) recv() (frame, error) {
 	}
 }
 
-// result returns the next frame, which must be a result of that kind. It returns the error of the connection, not of the result.
+// result returns the next frame, which must be a result of that kind. The error is one of the connection; an error of the
+// operation is in the result.
 func (c *conn) result(kind byte) (*result, error) {
 	f, err := c.recv()
 	if err != nil {
@@ -240,7 +241,7 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {
 		select {
-		case <-c.stop: // it remains set, because the process may still be removing the file
+		case <-c.stop: // writing remains set, because the process may still be removing the file
 		default:
 			c.writing.Store(false)
 		}

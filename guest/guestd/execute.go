@@ -95,7 +95,7 @@ func (l *Launch) prepare() error {
 	return nil
 }
 
-// assume changes this process to id. No privileges are needed if that is already its identity.
+// assume gives this process the user and groups of id. No privileges are needed if the process already has them.
 func (id *identity) assume() error {
 	if err := syscall.Setgroups(id.groups); err != nil && !(os.Getuid() == id.uid && os.Getgid() == id.gid) {
 		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, errorText(err))

@@ -108,8 +108,8 @@ func (p dirEntry) readlink() (string, error) {
 	return string(buf[:n]), nil
 }
 
-// locateTarget follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
-// parents of name, but not those of the target of a symlink.
+// locateTarget follows symlinks from name and returns the entry of the file, or the entry that open(2) with O_CREAT would create.
+// It creates missing parents of name, but not those of the target of a symlink.
 func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	if err := s.mkdirAll(path.Dir(name)); err != nil {
@@ -186,7 +186,7 @@ func (s *filesystem) subtree(name string) (*os.Root, error) {
 // procPath returns a path of f for system calls that accept only paths.
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// A pendingFile is a temporary file that replaces the file at its place when it is complete.
+// A pendingFile is a temporary file that replaces an entry of the same directory when it is complete.
 type pendingFile struct {
 	*os.File
 	dirEntry

@@ -31,8 +31,8 @@ func terminalSize() (rows, cols uint16, err error) {
 	return size.Row, size.Col, nil
 }
 
-// spawn forks a child that sleeps. It does not execute a program, because that would need threads in both processes, and a Go
-// program that cannot start a thread crashes, while the tests exhaust the limit on processes.
+// spawn forks a child that sleeps. It does not execute a program, because that would need threads in both processes: the tests
+// exhaust the limit on processes, and a Go program that cannot start a thread crashes.
 func spawn() (kill func(), err error) {
 	parent := os.Getpid()
 	pid := fork(uintptr(parent))

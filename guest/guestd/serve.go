@@ -19,7 +19,7 @@ type Listener interface {
 	Close() error
 }
 
-// forever is longer than any test. A goroutine that waits without a timer would count as a deadlock.
+// forever is longer than any test. Without a timer, the Go runtime could report waiting goroutines as a deadlock.
 const forever = 24 * time.Hour
 
 // serveConnections listens at an address, prints "ready", and serves any number of connections: echo sends back what it receives; sum sends the

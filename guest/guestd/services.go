@@ -26,8 +26,8 @@ const serviceMark = "CAISSON_SERVICE"
 // listenerFD is the descriptor of the supervisor's listener in the role "supervise".
 const listenerFD = 3
 
-// startSupervisor implements the role "services": it starts a supervisor of services in a session of its own, and returns when that
-// can be connected to. If there is one already, it does nothing.
+// startSupervisor implements the role "services": it starts a supervisor of services in a new session, and returns when the
+// supervisor accepts connections. If a supervisor runs already, it does nothing.
 func startSupervisor() error {
 	if conn, err := net.Dial("unix", service.Socket); err == nil {
 		return conn.Close()
@@ -162,7 +162,7 @@ func (id *identity) credential() *syscall.Credential {
 	return c
 }
 
-// wait reads the output of the process, and when that has ended, kills all that it has left running.
+// wait reads the output of the process. When the process has ended, it kills the processes that are left of the service.
 func (p *serviceProcess) wait(r *os.File, out io.Writer) {
 	defer close(p.done)
 	defer r.Close()
@@ -186,7 +186,7 @@ func (p *serviceProcess) wait(r *os.File, out io.Writer) {
 	select {
 	case <-read:
 		return
-	case <-time.After(lingerTimeout): // what holds the output has rid itself of its mark
+	case <-time.After(lingerTimeout): // a process that has removed its mark holds the output open
 	}
 	_ = r.SetReadDeadline(time.Now())
 	<-read
@@ -207,7 +207,8 @@ func (p *serviceProcess) signal(sig syscall.Signal) {
 	}
 }
 
-// killMarked kills the processes of a service, "" for all services, and returns when it finds none any more, or cannot kill them.
+// killMarked kills the processes of the service with this id, or of all services if id is "". It returns when it finds none, or
+// cannot kill them.
 func killMarked(id string) {
 	for range 20 { // a process can start others while they are listed
 		list, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -228,7 +229,8 @@ func killMarked(id string) {
 	}
 }
 
-// marked reports whether an environment in the format of /proc has the mark of a service, "" for any.
+// marked reports whether the environment in the file name of /proc has the mark of the service with this id, or of any service if
+// id is "".
 func marked(name, id string) bool {
 	env, err := os.ReadFile(name) // empty for a zombie
 	if err != nil {

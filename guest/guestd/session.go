@@ -86,8 +86,8 @@ const connectTimeout = 30 * time.Second
 
 // The first byte that the role "connect" writes.
 const (
-	Connected = 0 // what follows comes from the connection
-	Refused   = 1 // what follows is the reason
+	Connected = 0 // the bytes that follow come from the connection
+	Refused   = 1 // the text that follows is the reason
 )
 
 // runConnect implements the role "connect": it connects to an address, with the rights and the network of the sandbox, and copies

@@ -24,7 +24,7 @@ const (
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
-	Keep       bool // until it is removed; see [terminal.NewServer]
+	Keep       bool // the terminal is kept until it is removed; see [terminal.NewServer]
 	Launch     *Launch
 }
 
@@ -104,8 +104,8 @@ func failTerminal(w io.Writer, err error) int {
 // readyFD is the descriptor with which "terminal serve" reports to "terminal new" that the terminal can be used.
 const readyFD = 3
 
-// newTerminal starts "terminal serve" in a session of its own, in which it outlives this process, and waits until it serves. The pid of
-// the terminal's program, or why there is none, is printed by that process.
+// newTerminal starts "terminal serve" in a new session, in which that process outlives this one, and waits until it serves the
+// terminal. That process prints the pid of the terminal's program, or the error.
 func newTerminal(t *TerminalCommand) int {
 	exe, err := os.Executable()
 	if err != nil {
@@ -136,7 +136,7 @@ func newTerminal(t *TerminalCommand) int {
 	return state.ExitCode()
 }
 
-// serveTerminal starts the program and serves its terminal until that is over.
+// serveTerminal starts the program and serves its terminal until the terminal ends.
 func serveTerminal(t *TerminalCommand) error {
 	uid := os.Getuid()
 	if t.Launch.User != "" {
@@ -170,7 +170,8 @@ func serveTerminal(t *TerminalCommand) error {
 	return nil
 }
 
-// dropStreams replaces the output, which the caller reads to its end, and reports that the terminal can be used.
+// dropStreams closes the output of this process, because the caller reads it to its end, and reports that the terminal can be
+// used.
 func dropStreams() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

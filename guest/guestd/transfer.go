@@ -146,7 +146,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	}
 	in := &reader{call: t}
 	r, w := io.Pipe()
-	go func() { // until the archive ends, or Close
+	go func() { // runs until the archive ends or Close is called
 		err := tree.Copy(w, in, base)
 		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
 			// Invalid here concerns the archive from the sandbox, neither the caller's request nor an answer of the server.

@@ -49,7 +49,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	defer w.notify.Close()
 	ended := make(chan struct{})
 	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: the descriptor could be reused meanwhile
-	go func() {                                                  // until the client's stream ends
+	go func() {                                                  // runs until the client's stream ends
 		defer close(ended)
 		s.in.ReadByte()
 		wake()
@@ -192,7 +192,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	switch {
 	case ev.Mask&unix.IN_IGNORED != 0:
 		delete(w.paths, ev.Wd)
-	case self && rel != "": // the watch of its parent reports it too
+	case self && rel != "": // the watch of the parent directory reports the event too
 	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		w.report(changeCreate, rel)
 		if dir && w.recursive {

@@ -50,7 +50,7 @@ func Dial(ctx context.Context, port int) (net.Conn, error) {
 	return nil, fmt.Errorf("port %d does not accept a connection: %w", port, first)
 }
 
-// checkHTTP requests a path. It does without net/http, which would make guestd much larger.
+// checkHTTP requests a path. It does not use net/http, which would make guestd much larger.
 func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 	conn, err := h.Dial(ctx, port)
 	if err != nil {
@@ -74,7 +74,7 @@ func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 
 // checkExec runs the check's program.
 func checkExec(ctx context.Context, host Host, s caisson.Service) error {
-	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // an id of its own, because all of a service ends with its process
+	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // a separate id: processes with the service's id end with each other
 	var said head
 	p, err := host.Start(s, &said)
 	if err != nil {
@@ -93,7 +93,7 @@ func checkExec(ctx context.Context, host Host, s caisson.Service) error {
 	return nil
 }
 
-// head keeps the beginning of what is written to it. Only one goroutine may write, and it must have ended before head is read.
+// head keeps the beginning of the data written to it. Only one goroutine may write, and it must have ended before head is read.
 type head []byte
 
 func (h *head) Write(b []byte) (int, error) {

@@ -13,7 +13,8 @@ import (
 // answerTimeout is how long the supervisor may take for an answer that does not depend on a change.
 const answerTimeout = 10 * time.Second
 
-// Apply replaces the set of services, which have env in their environment. Like all functions here, it takes conn over, a connection to [Socket].
+// Apply replaces the set of services, and adds env to their environment. Like all functions of the client, it takes ownership of
+// conn, a connection to [Socket].
 func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, env map[string]string, list []caisson.Service) error {
 	_, err := ask(ctx, conn, request{Op: opApply, Revision: revision, Env: env, Services: list})
 	return err
@@ -61,7 +62,7 @@ func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Conditio
 	}
 }
 
-// Logs returns the output of a service. It is untrusted.
+// Logs returns the output of a service. The output is untrusted.
 func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) (io.ReadCloser, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if err := writeMessage(conn, request{Op: opLogs, ID: id, Follow: follow}); err != nil {
@@ -71,9 +72,9 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 	}
 	l := &logReader{conn: conn, stop: stop}
 	if follow {
-		return l, nil // the first answer may take as long as the service is silent
+		return l, nil // the first answer arrives only when the service has written output
 	}
-	// The first answer may be an error, which the caller is to get as such.
+	// The first answer may be an error, which Logs returns.
 	a, err := receive(conn)
 	if err != nil && err != io.EOF {
 		l.Close()
@@ -126,7 +127,7 @@ func ask(ctx context.Context, conn io.ReadWriteCloser, req request) (*answer, er
 	return a, err
 }
 
-// unavailable returns the error for a supervisor that does not answer as it should.
+// unavailable returns the error for a supervisor that gave no valid answer.
 func unavailable(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, "the supervisor of the sandbox's services does not answer as it should; try again")
 }
@@ -169,7 +170,7 @@ func (c *Condition) plausible() bool {
 	default:
 		return false
 	}
-	year := func(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 } // what JSON can hold
+	year := func(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 } // the years that JSON can represent
 	inRange := func(n int) bool { return n >= 0 && n <= math.MaxInt32 }
 	return inRange(c.PID) && inRange(c.Restarts) && inRange(c.Failures) && year(c.Since) && year(c.RetryAt) &&
 		(c.Exit == nil || c.Exit.Reason == "" && !c.Exit.Unknown && c.Exit.Code >= 0 && c.Exit.Code <= 255 && c.Exit.Signal >= 0 && c.Exit.Signal <= 64)

@@ -32,8 +32,8 @@ func (r *ring) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read returns kept output from position at, at most limit bytes of it, and the position behind it. A line takes the place of output
-// that is no longer kept. changed is closed when more has been written.
+// read returns kept output from position at, at most limit bytes of it, and the position after it. Output that is no longer kept
+// is replaced by one line that says so. changed is closed when more has been written.
 func (r *ring) read(at int64, limit int) (b []byte, next int64, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,10 +16,10 @@ const Socket = "/dev/.caisson/services"
 // MaxServices is the maximum number of services of a sandbox.
 const MaxServices = 32
 
-// The protocol, on one connection for each request. Messages in both directions are a length in four bytes (big endian) and that
-// much JSON. The client sends one request. The server sends one answer; to opWatch one at once and one after each change, to opLogs
-// as many as there is output. Where it goes on, it sends an empty answer from time to time, to notice a client that is gone. It
-// closes the connection at the end.
+// The protocol, on one connection for each request. Messages in both directions are a length in four bytes (big endian) and JSON
+// of that length. The client sends one request. The server sends one answer; for opWatch one at once and one after each change;
+// for opLogs as many as the output needs. While more answers may follow, it sends an empty answer at intervals, to detect a
+// client that is gone. It closes the connection at the end.
 const (
 	maxRequest = 8 << 20 // an environment of 1 MiB, with each byte escaped, and the services
 	maxAnswer  = 128 << 10
@@ -40,7 +40,7 @@ const (
 type request struct {
 	Op       string            `json:"op"`
 	Revision int64             `json:"revision,omitempty"`
-	Env      map[string]string `json:"env,omitempty"` // of all services
+	Env      map[string]string `json:"env,omitempty"` // environment of all services
 	Services []caisson.Service `json:"services,omitempty"`
 	ID       string            `json:"id,omitempty"`
 	Follow   bool              `json:"follow,omitempty"`
@@ -48,7 +48,7 @@ type request struct {
 
 // An answer is one message of the server.
 type answer struct {
-	Kind       caisson.Kind `json:"kind,omitempty"` // of an error; "" is success
+	Kind       caisson.Kind `json:"kind,omitempty"` // kind of the error; "" for success
 	Message    string       `json:"message,omitempty"`
 	Conditions []Condition  `json:"conditions,omitempty"`
 	Output     []byte       `json:"output,omitempty"`

@@ -70,7 +70,7 @@ func (c *server) serve(ctx context.Context) {
 		return
 	}
 	go func() { // ends when conn is closed
-		_, _ = c.conn.Read(make([]byte, 1)) // a client that sends more has nothing to say either
+		_, _ = c.conn.Read(make([]byte, 1)) // until the client closes the connection, or sends more than it may
 		c.cancel()
 	}()
 	err := c.execute(ctx, &req)
@@ -83,7 +83,7 @@ func (c *server) serve(ctx context.Context) {
 	}
 }
 
-// execute executes a request, and sends all answers but that for an error.
+// execute executes a request and sends the answers. The caller sends the answer for an error.
 func (c *server) execute(ctx context.Context, req *request) error {
 	switch req.Op {
 	case opApply:

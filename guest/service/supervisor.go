@@ -1,6 +1,6 @@
-// Package service runs the services of a sandbox: see [caisson.Service]. It has both ends: [Supervisor] runs in the sandbox and
-// listens on a unix socket, where the host reaches it with [Apply], [List], [Watch], [Restart] and [Logs], which treat all that they
-// receive as hostile.
+// Package service runs the services of a sandbox: see [caisson.Service]. It has both ends of the connection: [Supervisor] runs in
+// the sandbox and listens on a unix socket, where the host reaches it with [Apply], [List], [Watch], [Restart] and [Logs], which
+// treat all that they receive as hostile.
 package service
 
 import (
@@ -19,16 +19,16 @@ import (
 // A Process is a started service or check.
 type Process interface {
 	PID() int
-	// Done is closed when the process has ended, together with all that it had started, and its output has been read.
+	// Done is closed when the process and all processes that it had started have ended, and its output has been read.
 	Done() <-chan struct{}
-	// Exit returns how it ended. It must be called after Done has been closed.
+	// Exit returns the exit status of the process. It must be called after Done has been closed.
 	Exit() caisson.ExitStatus
-	// Terminate asks the process and what it has started to end. Kill ends them.
+	// Terminate asks the process, and those that it has started, to end. Kill kills them.
 	Terminate()
 	Kill()
 }
 
-// A Host is where services run.
+// A Host starts the processes of services and connects to their ports.
 type Host interface {
 	// Start starts the command of a service, and writes its output to out until the process is done.
 	Start(s caisson.Service, out io.Writer) (Process, error)
@@ -41,7 +41,7 @@ type Supervisor struct {
 	host Host
 
 	mu       sync.Mutex
-	revision int64            // of the set; guarded by mu
+	revision int64            // revision of the set; guarded by mu
 	units    map[string]*unit // guarded by mu
 	changed  chan struct{}    // closed at the next change of a condition or of the set; guarded by mu
 	closed   bool             // guarded by mu
@@ -53,8 +53,8 @@ func New(host Host) *Supervisor {
 	return &Supervisor{host: host, units: map[string]*unit{}, changed: make(chan struct{})}
 }
 
-// Apply replaces the set of services, which have env in their environment. Services that are the same as before keep running; others are ended before what replaces them
-// starts. Returns Conflict for a set that is older than the present one.
+// Apply replaces the set of services, and adds env to their environment. Services that have not changed keep running. A service
+// that has changed is ended before the new one starts. Returns Conflict for a set that is older than the present one.
 func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson.Service) error {
 	list = slices.Clone(list)
 	for i, svc := range list {
@@ -84,7 +84,7 @@ func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson
 	s.revision = revision
 	for _, svc := range list {
 		old := s.units[svc.ID]
-		if old != nil && same(old.service, svc) {
+		if old != nil && sameService(old.service, svc) {
 			next[svc.ID] = old
 			continue
 		}
@@ -167,7 +167,7 @@ func (s *Supervisor) Restart(id string) error {
 	}
 	select {
 	case u.restart <- struct{}{}:
-	default: // it is restarted already
+	default: // a restart is pending already
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	minBackoff = 500 * time.Millisecond // wait before the first start again; doubles with each failure in a row
+	minBackoff = 500 * time.Millisecond // delay before the first restart; doubles with each failure in a row
 	maxBackoff = time.Minute
 	stableTime = 30 * time.Second // a service that has run so long does not count as one that keeps failing
 	stopGrace  = 10 * time.Second // between Terminate and Kill
@@ -28,7 +28,7 @@ type unit struct {
 	condition  caisson.ServiceCondition // guarded by supervisor.mu
 
 	before  <-chan struct{} // closed when the unit that this one replaces has ended; nil if there is none
-	ctx     context.Context // ends with remove
+	ctx     context.Context // ends when remove is called
 	remove  context.CancelFunc
 	restart chan struct{} // holds a request to restart
 	done    chan struct{} // closed when run has returned
@@ -45,8 +45,8 @@ func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	return u
 }
 
-// same reports whether two services are the same; an absent and an empty command are.
-func same(a, b caisson.Service) bool {
+// sameService reports whether two services are equal. A nil and an empty command are equal.
+func sameService(a, b caisson.Service) bool {
 	if len(a.Command) == 0 && len(b.Command) == 0 {
 		a.Command, b.Command = nil, nil
 	}
@@ -74,7 +74,7 @@ func (u *unit) run() {
 		}
 		if !end.restart {
 			failures++
-			end.restart = u.rest(end, failures)
+			end.restart = u.awaitRestart(end, failures)
 			if end.restart {
 				failures = 0
 			}
@@ -86,14 +86,15 @@ func (u *unit) run() {
 // An end is how one run of a service ended.
 type end struct {
 	exit    caisson.ExitStatus
-	message string // why it counts as failed if that is not its exit status
-	restart bool   // it was ended by a request to restart
+	message string // why the run has failed, unless its exit status is the reason
+	restart bool   // the run was ended by a request to restart
 }
 
 func (e end) failed() bool { return e.message != "" || !e.exit.Success() }
 
-// rest waits until the service is to be started again, which it may never be. requested reports whether a request is the reason.
-func (u *unit) rest(e end, failures int) (requested bool) {
+// awaitRestart waits until the service is to be started again: after a delay if its restart policy says so, or on request, which
+// requested reports. It also returns when the service is removed.
+func (u *unit) awaitRestart(e end, failures int) (requested bool) {
 	var retry <-chan time.Time
 	again := u.service.Restart == caisson.RestartAlways || u.service.Restart == caisson.RestartOnFailure && e.failed()
 	wait := min(minBackoff<<min(failures-1, 16), maxBackoff)
@@ -148,8 +149,8 @@ func (u *unit) runOnce() end {
 	return e
 }
 
-// portTaken reports whether something accepts connections at the service's port although the service does not run. It would otherwise
-// pass the check for readiness in place of the service.
+// portTaken reports whether another process accepts connections at the service's port before the service has started. That
+// process would otherwise pass the check for readiness in place of the service.
 func (u *unit) portTaken() bool {
 	if u.service.Port == 0 {
 		return false
@@ -204,7 +205,7 @@ func stop(p Process) {
 	<-p.Done()
 }
 
-// awaitReady checks the service until it is ready. The error says why it is not, when its time is up.
+// awaitReady checks the service until it is ready. It returns an error if the service is not ready within its timeout.
 func (u *unit) awaitReady(ctx context.Context) error {
 	r := u.service.Readiness
 	if r == nil {
@@ -243,7 +244,7 @@ func (u *unit) askPort() {
 				c.State, c.Message = caisson.ServiceReady, ""
 				pause = max(pause, askPause)
 				return
-			case c.State == caisson.ServiceReady: // it has as much time again
+			case c.State == caisson.ServiceReady: // the service gets the whole timeout again
 				c.State, clock = caisson.ServiceStarting, u.newClock()
 			case expired:
 				c.State = caisson.ServiceFailed
@@ -256,10 +257,10 @@ func (u *unit) askPort() {
 	}
 }
 
-// A readyClock measures how long a service has not been ready. The time for which the sandbox was paused is left out but for one check,
-// because the clock of a resumed sandbox jumps.
+// A readyClock measures how long a service has not been ready. Each interval between two checks counts at most with the longest
+// time that it can take, because the clock jumps when a paused sandbox is resumed.
 type readyClock struct {
-	left, most time.Duration // time left, and the most that one check and the pause before it take
+	left, most time.Duration // time left; longest time of one check and the pause before it
 	last       time.Time
 }
 
@@ -268,7 +269,7 @@ func (u *unit) newClock() *readyClock {
 	return &readyClock{time.Duration(r.Timeout), time.Duration(r.Interval) + checkTimeout, time.Now()}
 }
 
-// expired takes the time since the last call into account, and reports whether none is left.
+// expired subtracts the time since the last call, and reports whether none is left.
 func (c *readyClock) expired() bool {
 	now := time.Now()
 	c.left -= min(now.Sub(c.last), c.most)

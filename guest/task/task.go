@@ -17,7 +17,7 @@ type Task struct {
 	Command    []string          `json:"command,omitempty"` // program and arguments, with all placeholders filled in except {prompt}
 	Prompt     string            `json:"prompt"`
 	PromptMode string            `json:"by,omitempty"`     // how Command gets the prompt: argument, stdin or file
-	Events     map[string]string `json:"events,omitempty"` // of driver jsonl: the dialect, or paths of fields in the lines
+	Events     map[string]string `json:"events,omitempty"` // for the driver jsonl: the dialect, or paths of fields in the lines
 	Env        map[string]string `json:"env,omitempty"`    // added to the environment of the agent's program
 	Workdir    string            `json:"workdir"`
 	Model      string            `json:"model,omitempty"` // alias
@@ -83,7 +83,7 @@ type Line struct {
 	Mark    string               `json:"mark,omitempty"`
 	Changes []caisson.FileChange `json:"changes,omitempty"`
 	Patch   string               `json:"patch,omitempty"`
-	Cut     bool                 `json:"cut,omitempty"` // of end: the output was truncated
+	Cut     bool                 `json:"cut,omitempty"` // on the end line: the output was truncated
 	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`
 	// Agent is the version that the agent's program reports, or ""; of end.
 	Agent string `json:"agentVersion,omitempty"`

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// Attach returns a session at the terminal whose socket conn is connected to, see [caisson.Terminals]. It takes conn over. What
-// arrives there is untrusted. When ctx ends before the terminal has answered, conn is closed.
+// Attach attaches to the terminal whose socket conn is connected to, and returns the session; see [caisson.Terminals]. It takes
+// ownership of conn. Data from conn is untrusted. If ctx ends before the terminal has answered, conn is closed.
 func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequest) (caisson.Process, error) {
 	s := &session{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
 	s.outReader, s.out = io.Pipe()
@@ -109,7 +109,7 @@ func (s *session) handle(kind byte, payload []byte) bool {
 		}
 		select {
 		case s.notices <- notice(payload[0]):
-		default: // nobody reads them
+		default: // drop the notice: earlier ones have not been read yet
 		}
 		return true
 	case kindExit:
@@ -150,7 +150,7 @@ func (s *session) Signal(_ context.Context, signal int) error {
 	return s.control(kindSignal, []byte{byte(signal)})
 }
 
-// control sends a frame that only a writer sends.
+// control sends a frame that a read-only session must not send.
 func (s *session) control(kind byte, payload []byte) error {
 	if s.readOnly {
 		return caisson.Errorf(caisson.Conflict, "the session only views the terminal")
@@ -194,7 +194,7 @@ func (in input) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// Close does nothing: the end of a client's input is not the end of the program's, which other clients may go on with.
+// Close does nothing. The input of the program does not end, because other clients may write to it.
 func (in input) Close() error { return nil }
 
 // A noticeReader reads the notices as lines.

@@ -12,7 +12,7 @@ import (
 )
 
 // The protocol on a connection to a terminal's socket, in frames of package frame. The first one is the client's: attach, info or
-// kill. Info and kill are answered with one info frame, which ends the connection, as a refusal does.
+// kill. The server answers info and kill with one info frame, and then closes the connection, as it does after a refusal.
 const (
 	kindAttach  = 'A' // client: attachSize bytes; answered with started
 	kindInfo    = 'T' // client: no payload; server: a [caisson.Terminal] as JSON
@@ -36,13 +36,13 @@ const (
 // flagReadOnly is the flag in an attach frame of a viewer that sends no input.
 const flagReadOnly = 1
 
-// A notice says what has happened to a viewer.
+// A notice tells a viewer that something has happened to it.
 type notice byte
 
 // The notices.
 const (
 	noticeTaken   notice = 1 + iota // another viewer has become the writer
-	noticeSkipped                   // the viewer was too slow, and has not got all output
+	noticeSkipped                   // the viewer was too slow, and has missed output
 	noticeFull                      // there are too many viewers; the connection ends
 )
 
@@ -134,7 +134,7 @@ func validExit(s *caisson.ExitStatus) error {
 
 const maxSignal = 64
 
-// The maximum of what is kept of a terminal's command.
+// Limits on the part of a terminal's command that is kept.
 const (
 	maxArgs = 16
 	maxArg  = 200 // bytes

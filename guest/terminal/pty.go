@@ -24,17 +24,17 @@ const maxRest = 1 << 20
 // A ptyProgram is a Program at a pseudoterminal.
 type ptyProgram struct {
 	cmd    *exec.Cmd
-	fd     int // of master
+	fd     int // descriptor of master
 	master *os.File
 	slave  *os.File      // kept open, so that the terminal does not hang up when the program closes it and opens it again
 	ended  chan struct{} // closed when the program has ended
-	rest   int           // bytes that may still be read after that
+	rest   int           // bytes that may still be read after the program has ended
 
-	closing sync.RWMutex // held for writing while master is closed: fd is then another file's
+	closing sync.RWMutex // held for writing while master is being closed; afterwards fd may be another file's
 	closed  bool         // guarded by closing
 }
 
-// Start starts cmd at a new terminal, which belongs to uid, as the leader of a session of its own.
+// Start starts cmd at a new terminal, which belongs to uid, as the leader of a new session.
 func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 // PID implements [Program].
 func (p *ptyProgram) PID() int { return p.cmd.Process.Pid }
 
-// Read implements [Program]. A process that has the terminal open does not keep it open after the program's end.
+// Read implements [Program]. After the program has ended, it returns io.EOF even if another process still has the terminal open.
 func (p *ptyProgram) Read(b []byte) (int, error) {
 	select {
 	case <-p.ended:

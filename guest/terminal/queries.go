@@ -7,15 +7,17 @@ import (
 	"strings"
 )
 
-// queries answers what programs ask a terminal, because viewers do not: there may be none, and their filters drop queries, whose
-// answers are like typed input. Programs wait seconds for an answer, some for each change of the size.
+// queries answers the queries that a program sends to its terminal. Viewers do not answer them: there may be none, and their
+// filters drop queries, because the answers would be like typed input. Programs wait seconds for an answer, some after each
+// change of the size.
 //
-// It follows the program's output only as far as the cursor's position is set by one sequence. If it is not known, nothing is said.
+// It follows the output only as far as a single sequence sets the cursor's position. While the position is not known, it does not
+// answer queries for it.
 type queries struct {
 	state    queryState
 	seq      []byte // parameters of a control sequence so far
-	row, col int    // of the cursor, from 1
-	known    bool   // row and col are right
+	row, col int    // position of the cursor, counted from 1
+	known    bool   // row and col are the position of the cursor
 }
 
 // queryState is the position in a sequence.
@@ -38,7 +40,7 @@ const attributes = "\x1b[?62;22c"
 
 func newQueries() *queries { return &queries{row: 1, col: 1, known: true} }
 
-// read reads output, and returns the answers of a terminal of this size to what the output asks.
+// read reads output, and returns the answers of a terminal of this size to the queries in it.
 func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 	for _, c := range out {
 		switch q.state {

@@ -1,5 +1,5 @@
-// Package terminal is the terminals in sandboxes: a process in the sandbox owns one terminal, its program, and the end of its output,
-// and serves viewers on a unix socket; [Attach] is the host's end of such a connection.
+// Package terminal implements the terminals in sandboxes. A process in the sandbox owns one terminal, its program, and the end of
+// its output, and serves viewers on a unix socket. [Attach] is the host's end of such a connection.
 //
 // A viewer that is slow or hostile never holds up the program or another viewer.
 package terminal
@@ -20,8 +20,8 @@ import (
 const ringSize = 256 << 10
 
 const (
-	helloTimeout = 10 * time.Second // in which a client must send its first frame
-	flushTimeout = 10 * time.Second // in which a viewer must take the rest of the output after the program's end
+	helloTimeout = 10 * time.Second // time in which a client must send its first frame
+	flushTimeout = 10 * time.Second // time in which a viewer must read the rest of the output after the program's end
 	lingerSteps  = 60               // see Server.linger
 	lingerStep   = 10 * time.Second
 	maxPending   = 64 << 10 // bytes of input that the program has not read
@@ -50,14 +50,14 @@ type Program interface {
 type Server struct {
 	program Program
 	step    time.Duration // see linger
-	keep    bool          // until Kill
+	keep    bool          // the terminal is kept until Kill is called
 
-	over     chan struct{} // closed when nobody needs the terminal any more
+	over     chan struct{} // closed when the terminal need not be kept any more
 	markOver func()        // closes over
 
 	mu      sync.Mutex
-	changed *sync.Cond       // of all that follows
-	info    caisson.Terminal // without viewers
+	changed *sync.Cond       // signals changes of the fields below
+	info    caisson.Terminal // Viewers is not set
 	out     ring
 	viewers map[*viewer]bool
 	writer  *viewer // the viewer whose input counts; nil for none
@@ -71,7 +71,7 @@ type Listener interface {
 	Close() error
 }
 
-// A connection is a client's.
+// A connection is a connection of a client.
 type connection interface {
 	io.ReadWriteCloser
 	SetDeadline(t time.Time) error
@@ -83,7 +83,7 @@ type viewer struct {
 	readOnly bool
 	at       uint64   // position of the next byte to send
 	notices  []notice // to be sent, at most one of each
-	skipped  bool     // it was told that it has missed output
+	skipped  bool     // noticeSkipped was added to notices
 	gone     bool     // the connection has ended
 }
 
@@ -102,8 +102,8 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 	return s
 }
 
-// Serve serves until the terminal is over: some time after its program has ended, see [caisson.Terminal]. It closes ln and the
-// program.
+// Serve serves viewers until the terminal ends, some time after its program has ended; see [caisson.Terminal]. It closes ln and
+// the program.
 func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -150,8 +150,8 @@ func (s *Server) readOutput() {
 	}
 }
 
-// linger waits until a viewer has got the exit status, for lingerSteps at most, or until Kill is called if the terminal is kept. It
-// counts steps instead of looking at the clock, which jumps when a paused sandbox is resumed.
+// linger waits until a viewer has received the exit status, for at most lingerSteps steps. If the terminal is kept, it waits
+// until Kill is called instead. It counts steps, because the clock jumps when a paused sandbox is resumed.
 func (s *Server) linger() {
 	if s.keep {
 		<-s.over
@@ -166,7 +166,7 @@ func (s *Server) linger() {
 	}
 }
 
-// disconnect waits until all viewers have got what there is, and takes no others.
+// disconnect waits until all viewers have received the rest of the output and are gone.
 func (s *Server) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Server) disconnect() {
 	}
 }
 
-// writeInput gives input to the program until its end.
+// writeInput passes input to the program until the program ends.
 func (s *Server) writeInput() {
 	for {
 		s.mu.Lock()
@@ -185,7 +185,7 @@ func (s *Server) writeInput() {
 		b := s.pending
 		s.pending = nil
 		ended := s.info.Exit != nil
-		s.changed.Broadcast() // there is room
+		s.changed.Broadcast() // there is room in pending
 		s.mu.Unlock()
 		if ended {
 			return
@@ -270,7 +270,8 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 	s.writer = v
 	s.changed.Broadcast() // the former writer may be waiting
 	if rows > 0 && cols > 0 && s.info.Exit == nil {
-		// Programs draw their screen anew when the size changes. The output that is kept has no whole screen if its beginning is lost.
+		// Programs draw their screen anew when the size changes. If the beginning of the output is lost, the kept part may not
+		// contain a whole screen, so the size is changed twice.
 		if rows == s.info.Rows && cols == s.info.Cols && v.at > 0 && rows > 1 {
 			s.program.Resize(rows-1, cols)
 		}
@@ -296,8 +297,8 @@ func (s *Server) receive(v *viewer) {
 	}
 }
 
-// handle handles a frame, and returns false if it is malformed. It waits while the program does not read its input, but only for the
-// writer: so no more than one connection waits.
+// handle handles a frame, and returns false if it is malformed. For input of the writer it waits while pending is full, so that
+// at most one connection waits.
 func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +327,7 @@ func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
 	return false
 }
 
-// detach ends what a viewer still gets.
+// detach closes the connection of a viewer and ends send.
 func (s *Server) detach(v *viewer) {
 	v.conn.Close()
 	s.mu.Lock()
@@ -346,8 +347,9 @@ func (s *Server) remove(v *viewer) {
 	s.changed.Broadcast()
 }
 
-// send sends to a viewer what there is for it, until it is gone or has got the exit status. Then the client closes the connection: if
-// the server did, input that is still under way could reset the connection before the client has read the status.
+// send sends a viewer its notices, the output and the exit status, until the viewer is gone or everything was sent. After the
+// exit status the client closes the connection: if the server closed it, input in transit could reset the connection before the
+// client has read the status.
 func (s *Server) send(v *viewer) {
 	b := make([]byte, frame.HeaderSize+maxData)
 	pid := binary.BigEndian.AppendUint32(nil, uint32(s.program.PID()))
@@ -369,8 +371,7 @@ func (s *Server) send(v *viewer) {
 	}
 }
 
-// next waits for what is to be sent to a viewer next, and puts its frame into b. last means that nothing follows; n is 0 if the viewer
-// is gone.
+// next waits for the next frame for a viewer, and puts it into b. last means that no frame follows; n is 0 if the viewer is gone.
 func (s *Server) next(v *viewer, b []byte) (n int, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

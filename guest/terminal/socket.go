@@ -79,7 +79,7 @@ func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 // A listener listens at a unix socket.
 type listener struct {
 	socket *net.UnixListener
-	name   string // of the socket
+	name   string // path of the socket
 }
 
 // Accept implements [Listener]. ctx is not used: Close ends the call.
@@ -95,7 +95,7 @@ func (l *listener) Accept(context.Context) (*os.File, error) {
 // Close implements [Listener].
 func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.socket.Close()) }
 
-// list returns the ids of the sockets that are there.
+// list returns the ids of the existing sockets.
 func (d Sockets) list() (ids []caisson.ID, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func (d Sockets) List() (list []caisson.Terminal, err error) {
 		return nil, err
 	}
 	for _, id := range ids {
-		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise it is gone, or none of ours
+		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise the terminal is gone, or it is another socket
 			list = append(list, t)
 		}
 	}

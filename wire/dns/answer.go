@@ -17,7 +17,7 @@ const (
 	maxQuery = 1232 // bytes of a query: a question, and options that are ignored
 	maxUDP   = 4096 // bytes of an answer over UDP, even if the guest accepts more
 
-	virtualTTL  = time.Minute     // of answers that need no upstream lookup
+	virtualTTL  = time.Minute     // time to live of answers that need no upstream lookup
 	maxGuestTTL = 5 * time.Minute // highest TTL in answers; guests look names up again after it, so a policy change takes effect
 )
 

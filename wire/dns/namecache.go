@@ -12,7 +12,7 @@ import (
 const (
 	maxCachedAddrs  = 1024             // addresses per wire
 	maxNamesPerAddr = 16               // names per address; addresses of large content networks have many names
-	minNameLifetime = 10 * time.Minute // of a nameEntry
+	minNameLifetime = 10 * time.Minute // minimum lifetime of a nameEntry
 )
 
 // nameCache records for which names a guest received each address. Safe for concurrent use.

@@ -31,7 +31,7 @@ const (
 
 	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
-	maxNegative = 5 * time.Minute // of the answer that a name or its records do not exist
+	maxNegative = 5 * time.Minute // longest time to live of the answer that a name or its records do not exist
 	failureTTL  = time.Second     // RFC 9520 requires that failures are cached
 )
 

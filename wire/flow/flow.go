@@ -17,7 +17,7 @@ type flow struct {
 	f      *Forwarder
 	attrs  caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
 	start  time.Time
-	local  bool // to a service of the gateway
+	local  bool // the destination is a service of the gateway
 	wide   bool // has large buffers
 	ctx    context.Context
 	cancel context.CancelFunc

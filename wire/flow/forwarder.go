@@ -24,7 +24,7 @@ const (
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
 	wideBuffer    = 2 << 20
-	streamBuffer  = 512 << 10 // of connections that a service has widened
+	streamBuffer  = 512 << 10 // for connections that a service has widened
 )
 
 // narrowSocket is the size of each buffer of a narrow flow's socket to the destination, in bytes; Linux takes twice that.
@@ -34,7 +34,7 @@ const narrowSocket = 64 << 10
 type Forwarder struct {
 	cfg     Config
 	times   timeouts
-	limiter *rate.Limiter  // of new flows
+	limiter *rate.Limiter  // limits new flows
 	queries chan struct{}  // holds a token for each query of a LocalUDP service in progress
 	syns    *tcp.Forwarder // calls connect for each SYN
 

@@ -19,7 +19,7 @@ type relay struct {
 	c    *flow
 	g    *guestConn
 	up   *net.TCPConn
-	conn syscall.RawConn // of up
+	conn syscall.RawConn // raw connection of up
 
 	workers sync.WaitGroup
 	out     chan struct{} // closed when the sandbox's direction has ended

@@ -1,4 +1,4 @@
-// Package httpserver serves HTTP to untrusted clients on other machines, and limits what a connection of them can use.
+// Package httpserver serves HTTP to untrusted clients on other machines, and limits the memory and time of each connection.
 package httpserver
 
 import (
@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Limits of a connection. One takes at most about 350 KiB: what HTTP/2 receives and has not passed on, a frame, a header, a record of
-// TLS.
+// Limits of a connection. A connection takes at most about 350 KiB: HTTP/2 data that the handler has not read yet, a frame, a
+// header, and a TLS record.
 const (
 	maxHeader        = 64 << 10
 	maxStreams       = 128 // concurrent requests of one connection of HTTP/2
@@ -45,7 +45,7 @@ func New(h http.Handler, t Timeouts) *Server {
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxStreamReceive,
 			MaxReceiveBufferPerConnection: maxConnReceive, WriteByteTimeout: t.Write,
 		},
-		ErrorLog:  log.New(io.Discard, "", 0), // what strangers cause is not logged: its amount is unbounded
+		ErrorLog:  log.New(io.Discard, "", 0), // untrusted clients could cause any number of lines
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate},
 	}
 	return s

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// A refusal is an answer of the ingress itself.
+// A refusal is an answer that the ingress gives itself, in place of a sandbox's.
 type refusal struct {
 	status     int
 	msg        string
@@ -34,8 +34,8 @@ var (
 	errBusy     = &refusal{status: http.StatusTooManyRequests, msg: "too many requests; try again later", retryAfter: 1}
 )
 
-// permits reports whether a call that was admitted by an earlier table is admitted by t: the route leads where it led, for whom it
-// did.
+// permits reports whether t allows a call that an earlier table has admitted: the route still exists, leads to the same port, and
+// has the same host, path and authentication.
 func (t *table) permits(c *call) bool {
 	if c.route.id == "" {
 		return true // the daemon verifies the token
@@ -49,9 +49,9 @@ func (t *table) permits(c *call) bool {
 		a.Auth.Kind == b.Auth.Kind && strings.Join(a.Auth.Hashes, " ") == strings.Join(b.Auth.Hashes, " ")
 }
 
-// failed answers a request that could not be passed on, or whose answer cannot be read. It implements
+// handleProxyError answers a request that could not be passed on, or whose answer cannot be read. It implements
 // [httputil.ReverseProxy.ErrorHandler].
-func failed(w http.ResponseWriter, r *http.Request, err error) {
+func handleProxyError(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil {
 		err = cause
 	}
@@ -89,7 +89,8 @@ func refusalOf(err error) *refusal {
 // maxText bounds the text of an answer in bytes.
 const maxText = 500
 
-// refuse answers with an error as one line of text. If an answer has begun, or the client is gone, it ends the connection instead.
+// refuse answers with an error as one line of text. If an answer has begun, or the client has disconnected, it ends the
+// connection instead.
 func refuse(out *responder, r *http.Request, err error) {
 	if out.status != 0 || errors.Is(err, context.Canceled) {
 		panic(http.ErrAbortHandler)
@@ -121,7 +122,7 @@ func refuse(out *responder, r *http.Request, err error) {
 func entry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
 	status := out.status
 	if status == 0 {
-		status = 499 // the client went away, or the request was cut off
+		status = 499 // the client disconnected, or the request was cut off
 	}
 	const most = 256 // bytes of the path
 	path := r.URL.EscapedPath()

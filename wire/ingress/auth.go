@@ -21,7 +21,8 @@ const tokenHeader = "Caisson-Token"
 // hostPrefix begins the names of cookies that, by the rules of browsers, no other host can set, and that are sent over TLS only.
 const hostPrefix = "__Host-"
 
-// cookieName returns the name of the cookie that has the token of a signed URL. Each route of a host has one.
+// cookieName returns the name of the cookie that has the token of a signed URL for the call's route. It differs between the
+// routes of a host.
 func (c *call) cookieName() string {
 	name := signedurl.Parameter + "-" + string(c.route.id)
 	if c.route.id == "" {
@@ -33,8 +34,8 @@ func (c *call) cookieName() string {
 	return name
 }
 
-// authenticate decides whether the client of a call may use its route, and sets what the call asks the daemon for. It may answer
-// the request with a redirection.
+// authenticate returns an error if the client of a call may not use its route. It sets c.dial, with which the daemon is asked for
+// a connection. It may answer the request with a redirection.
 func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Request) error {
 	c.dial = caisson.IngressDial{Route: c.route.id}
 	if c.route.signed && r.Header.Get("Service-Worker") != "" {
@@ -55,7 +56,7 @@ func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Reques
 		switch {
 		case !ok || !matches(auth.Hashes, user+":"+password):
 			return &refusal{status: http.StatusUnauthorized, msg: "this route needs a user and a password", challenge: `Basic realm="caisson", charset="UTF-8"`}
-		case foreign(c, r):
+		case isCrossOrigin(c, r):
 			return errForeign
 		}
 		return nil
@@ -66,7 +67,7 @@ func (g *Ingress) authenticate(t *table, c *call, out *responder, r *http.Reques
 	}
 }
 
-// matches reports whether the hash of secret is one of hashes. The time that it takes tells nothing about them.
+// matches reports whether the hash of secret is one of hashes. Its duration reveals nothing about the hashes.
 func matches(hashes []string, secret string) bool {
 	sum := sha256.Sum256([]byte(secret))
 	text, found := []byte(hex.EncodeToString(sum[:])), 0
@@ -76,8 +77,8 @@ func matches(hashes []string, secret string) bool {
 	return found == 1
 }
 
-// authenticateSigned authenticates the client of a signed URL by the token in the query, which it moves to a cookie, in a header
-// field or in a cookie.
+// authenticateSigned authenticates the client of a signed URL by the token in the query, in a header field or in a cookie. A
+// token in the query of a GET or HEAD request is moved to a cookie, with a redirection.
 func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.Request) error {
 	var query []string
 	query, c.query = cutToken(r.URL.RawQuery)
@@ -107,13 +108,13 @@ func (g *Ingress) authenticateSigned(t *table, c *call, out *responder, r *http.
 		return nil
 	case !check(c.tokenCookies(r)):
 		return err
-	case foreign(c, r):
+	case isCrossOrigin(c, r):
 		return errForeign
 	}
 	return nil
 }
 
-// redirect answers a request for a signed URL: it sets a cookie for the host, and leads to the URL without the token.
+// redirect answers a request for a signed URL: it sets a cookie with the token, and redirects to the URL without the token.
 func (g *Ingress) redirect(c *call, out *responder, r *http.Request) {
 	http.SetCookie(out, &http.Cookie{
 		Name: c.cookieName(), Value: c.dial.Token, Path: "/", MaxAge: max(1, int(c.until.Sub(g.cfg.Now())/time.Second)),
@@ -160,9 +161,10 @@ func (c *call) tokenCookies(r *http.Request) (list []string) {
 	return list
 }
 
-// foreign reports whether a browser sent a request because of a page of another origin, with credentials that it adds by itself.
-// Sandboxes on hosts of one domain are of one site, so attributes of cookies do not prevent that.
-func foreign(c *call, r *http.Request) bool {
+// isCrossOrigin reports whether a page of another origin has made a browser send the request, which may have credentials that the
+// browser adds by itself. Navigation with GET or HEAD, and origins that the route allows, do not count. Attributes of cookies do
+// not prevent such requests, because sandboxes on hosts of one domain are of one site.
+func isCrossOrigin(c *call, r *http.Request) bool {
 	if cors := c.route.spec.CORS; cors != nil && cors.Credentials && slices.Contains(cors.Origins, r.Header.Get("Origin")) {
 		return false
 	}

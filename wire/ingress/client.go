@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// deadlines bounds each operation on the connection of a client. A deadline is set no longer than its operation lasts, because it
-// ends a request even if nothing waits for it. Safe for concurrent use.
+// deadlines bounds the time of each operation on the connection of a client. A deadline is removed when its operation ends,
+// because a deadline that passes ends the request even if no operation is in progress. Safe for concurrent use.
 type deadlines struct {
 	rc    *http.ResponseController
 	times Times
@@ -27,7 +27,7 @@ func newDeadlines(w http.ResponseWriter, r *http.Request, times Times) *deadline
 	d := &deadlines{rc: http.NewResponseController(w), times: times}
 	if r.ProtoMajor == 1 {
 		d.unread = r.Body != nil && r.Body != http.NoBody
-		d.rc.SetWriteDeadline(time.Time{}) // that of the last request on the connection is still in force
+		d.rc.SetWriteDeadline(time.Time{}) // removes the deadline of the previous request on the connection
 	}
 	return d
 }
@@ -44,7 +44,7 @@ func (d *deadlines) beginRead() bool {
 	return true
 }
 
-// endRead ends a read of the body. all says that all of it was read.
+// endRead ends a read of the body. all reports whether the whole body was read.
 func (d *deadlines) endRead(all bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +61,7 @@ func (d *deadlines) release() {
 	}
 }
 
-// write calls f, which writes to the client.
+// write calls f, which writes to the client, and bounds its time.
 func (d *deadlines) write(f func()) {
 	d.mu.Lock()
 	d.set()
@@ -92,8 +92,8 @@ func (d *deadlines) set() {
 	}
 }
 
-// finish must be called when the handler returns. It bounds what net/http does then: to send the end of the answer, and to read the
-// rest of the body.
+// finish must be called when the handler returns. It bounds the time of what net/http does afterwards: it sends the end of the
+// answer, and reads the rest of the body.
 func (d *deadlines) finish() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,13 +101,13 @@ func (d *deadlines) finish() {
 	d.done = true
 }
 
-// A responder is the answer to a client. It bounds the time that the client may take for each part.
+// A responder writes the answer to a client. It bounds the time that the client may take to read each part.
 type responder struct {
 	http.ResponseWriter
 	*deadlines
 	status int // 0 until it was written
 	bytes  atomic.Int64
-	atEnd  func(f func()) // arranges that f is called when the request ends; nil until it is passed on
+	atEnd  func(f func()) // makes f be called when the request ends; nil until the request is passed on
 }
 
 // Unwrap lets an http.ResponseController find the underlying writer.
@@ -166,8 +166,8 @@ func (s *clientStream) Write(p []byte) (int, error) {
 // errBodyTimeout reports that a client did not send its body.
 var errBodyTimeout = errors.New("the request's body did not arrive in time")
 
-// A clientBody is the body of a request. It bounds the time that the client may take for each part. The transport may read it when
-// the handler has returned.
+// A clientBody is the body of a request. It bounds the time that the client may take to send each part. The transport may read it
+// after the handler has returned.
 type clientBody struct {
 	io.ReadCloser
 	call      *call

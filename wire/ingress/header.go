@@ -14,7 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/ingress/signedurl"
 )
 
-// clientHeader is the header field in which the sandbox learns the address of the client. It cannot come from outside.
+// clientHeader is the header field with the client's address for the sandbox. Fields of this name in the client's request are
+// removed.
 const clientHeader = "Caisson-Client"
 
 // rewrite changes a request for its sandbox.
@@ -24,14 +25,14 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.RawQuery = "http", address(c.route.sandbox, spec.Port), c.query
 	h := p.Out.Header
 	for name := range h {
-		if private(name) {
+		if isPrivateHeader(name) {
 			delete(h, name)
 		}
 	}
 	if k := spec.Auth.Kind; k == caisson.RouteAuthBearer || k == caisson.RouteAuthBasic {
 		h.Del("Authorization")
 	}
-	if !isWebSocket(p.In) { // ReverseProxy passes others on: in the new protocol a client could send requests that nobody checks
+	if !isWebSocket(p.In) { // ReverseProxy would pass on other upgrades, and requests in the new protocol would not be checked
 		delete(h, "Upgrade")
 		delete(h, "Connection")
 	}
@@ -54,27 +55,28 @@ func isWebSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// privateHeaders are the header fields that must not come from outside, beside those with the prefixes in private.
+// privateHeaders are header fields that are removed from clients' requests. isPrivateHeader adds those with certain prefixes.
 var privateHeaders = map[string]bool{
-	// Who the client is.
+	// Fields about the identity of the client.
 	"forwarded": true, "via": true, "x-real-ip": true, "true-client-ip": true, "client-ip": true, "x-client-ip": true, "x-cluster-client-ip": true,
 	"x-original-forwarded-for": true, "x-originating-ip": true, "x-remote-ip": true, "x-remote-addr": true, "x-proxyuser-ip": true,
 	"x-envoy-external-address": true, "x-azure-clientip": true, "x-azure-socketip": true, "x-appengine-user-ip": true,
 	"cf-connecting-ip": true, "cf-connecting-ipv6": true, "fastly-client-ip": true, "fly-client-ip": true,
-	// Another path or method than those that were checked.
+	// Fields that replace the path or method that was checked.
 	"x-original-url": true, "x-rewrite-url": true, "x-http-method": true, "x-http-method-override": true, "x-method-override": true,
-	// Another proxy, or another protocol.
+	// Fields for another proxy, or for another protocol.
 	"proxy": true, "proxy-authorization": true, "http2-settings": true,
 }
 
-// private reports whether a header field must not come from outside: it says who the client is or what it asks for otherwise than the
-// request does, or is Caisson's own. Servers that pass fields as variables of the environment do not distinguish dashes from underscores.
-func private(name string) bool {
+// isPrivateHeader reports whether a header field is removed from clients' requests, because it could contradict the rest of the
+// request about the client, the path or the method, or is Caisson's own. Dashes and underscores are treated alike, because
+// servers that pass fields in environment variables do not distinguish them.
+func isPrivateHeader(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	return privateHeaders[name] || strings.HasPrefix(name, "x-forwarded") || strings.HasPrefix(name, "caisson-")
 }
 
-// cutCookies removes the cookies with tokens of signed URLs, those of other schemes included.
+// cutCookies removes the cookies with tokens of signed URLs, both those set over TLS and those set without it.
 func cutCookies(h http.Header) {
 	lines := h["Cookie"]
 	if len(lines) == 0 {
@@ -96,7 +98,7 @@ func cutCookies(h http.Header) {
 	h.Set("Cookie", strings.Join(kept, "; "))
 }
 
-// ownCookie reports whether a cookie has the token of a signed URL, of whatever route.
+// ownCookie reports whether the cookie of this name has the token of a signed URL, for any route.
 func ownCookie(name string) bool {
 	name = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(name)), strings.ToLower(hostPrefix))
 	return strings.HasPrefix(name, signedurl.Parameter)
@@ -118,7 +120,7 @@ func cutReferer(h http.Header) {
 	}
 }
 
-// change makes the changes of a route to a header.
+// change applies the changes that a route makes to a header.
 func change(h http.Header, c *caisson.RouteHeaders) {
 	if c == nil {
 		return
@@ -136,7 +138,7 @@ func modifyResponse(res *http.Response) error {
 	c := callOf(res.Request.Context())
 	h := res.Header
 	if lines := h["Set-Cookie"]; len(lines) > 0 {
-		h["Set-Cookie"] = slices.DeleteFunc(lines, func(line string) bool { return !mayset(c, line) })
+		h["Set-Cookie"] = slices.DeleteFunc(lines, func(line string) bool { return !maySetCookie(c, line) })
 	}
 	for name := range h {
 		if strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(name), "Caisson-") {
@@ -155,8 +157,9 @@ func modifyResponse(res *http.Response) error {
 	return nil
 }
 
-// mayset reports whether a sandbox may set a cookie: not Caisson's own, and none for other hosts of the ingress's domain.
-func mayset(c *call, line string) bool {
+// maySetCookie reports whether a sandbox may set the cookie in line, the value of a Set-Cookie field. It must not be one of
+// Caisson's own and, on a host of the ingress's domain, not apply to other hosts of that domain.
+func maySetCookie(c *call, line string) bool {
 	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send a cookie without a name as if its value were a name
 	if name, _, _ = strings.Cut(name, ";"); ownCookie(name) {
 		return false
@@ -173,7 +176,7 @@ func mayset(c *call, line string) bool {
 	return true
 }
 
-// allowOrigin adds the header fields that let a page of origin read an answer.
+// allowOrigin adds the header fields that let a page of origin read an answer. It returns false if cors does not allow that.
 func allowOrigin(h http.Header, cors *caisson.RouteCORS, origin string) bool {
 	h.Add("Vary", "Origin")
 	switch {
@@ -192,8 +195,8 @@ func allowOrigin(h http.Header, cors *caisson.RouteCORS, origin string) bool {
 	return false
 }
 
-// preflight answers the question of a browser whether a page of another origin may send a request. Such questions have no
-// credentials. It returns false for other requests, and if the route leaves such questions to the sandbox.
+// preflight answers a preflight request, with which a browser asks whether a page of another origin may send a request. Such
+// requests have no credentials. It returns false for other requests, and if cors is nil: the sandbox then answers.
 func preflight(out *responder, r *http.Request, cors *caisson.RouteCORS) bool {
 	if cors == nil || r.Method != http.MethodOptions || r.Header.Get("Origin") == "" || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
@@ -216,7 +219,7 @@ func preflight(out *responder, r *http.Request, cors *caisson.RouteCORS) bool {
 	return true
 }
 
-// allowsMethod reports whether methods, or all if there are none, include method.
+// allowsMethod reports whether methods includes method. An empty list includes all methods.
 func allowsMethod(methods []string, method string) bool {
 	return len(methods) == 0 || slices.Contains(methods, method)
 }

@@ -1,9 +1,10 @@
 // Package ingress serves routes: requests from outside that lead to ports of sandboxes. It runs in the wire process, because it
-// parses what strangers and sandboxes send.
+// parses input from untrusted clients and sandboxes.
 //
-// A request passes in this order: the host and path select a route, limits and rates, authentication, a connection, for which the
-// daemon is asked (and which resumes the sandbox if the route says so), and only then is anything sent to the sandbox. Requests are
-// written anew, so that the sandbox reads the request that was checked. Caisson's own credentials are removed from them.
+// A request passes these steps in order: its host and path select a route, limits are checked, the client is authenticated, and
+// the daemon is asked for a connection, which resumes the sandbox if the route says so. Only then is anything sent to the
+// sandbox. Requests are written anew, so that the sandbox reads the request that was checked. Caisson's own credentials are
+// removed from them.
 package ingress
 
 import (
@@ -31,9 +32,10 @@ type Dial = func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
 // Config configures an Ingress. Dial and Log are required.
 type Config struct {
 	Dial Dial
-	// Logged receives entries for the log of a route; nil: there is no log. It must not block.
+	// Logged receives entries for the log of a route. If nil, they are discarded. It must not block.
 	Logged func(route caisson.ID, e caisson.RouteRequest)
-	// Used receives which sandboxes requests were passed to, each at most twice in a few seconds; nil: nobody wants to know.
+	// Used receives the sandboxes to which requests were passed, each at most twice in a few seconds. If nil, the use of
+	// sandboxes is not reported.
 	Used func(list []caisson.IngressUse)
 	Log  *slog.Logger
 	// Times bound how long clients may take; zero values are the defaults.
@@ -60,19 +62,20 @@ const (
 	writeTime  = time.Minute
 )
 
-// Limits of what clients can make the process keep in memory, which has to fit into its limit of 4 GiB: a connection takes at most
-// about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines), together 2.6 GiB.
+// Limits on connections and requests, which bound the memory that clients can make the process use. Its limit is 4 GiB: a
+// connection takes at most about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines),
+// together 2.6 GiB.
 const (
 	maxConns       = 4096
 	maxClientConns = 512
-	maxAllRequests = 8192 // including those that are refused
-	maxOwnRequests = 2048 // of them, those of one client
+	maxAllRequests = 8192 // requests of all clients, including those that are refused
+	maxOwnRequests = 2048 // requests of one client
 )
 
 // An Ingress serves routes. It is safe for concurrent use.
 type Ingress struct {
 	cfg       Config
-	table     atomic.Pointer[table] // nil until Configure
+	table     atomic.Pointer[table] // nil until Configure is called
 	secure    atomic.Bool           // TLS is configured
 	server    *httpserver.Server
 	proxy     *httputil.ReverseProxy
@@ -95,8 +98,8 @@ func New(cfg Config) *Ingress {
 	}
 	g := &Ingress{cfg: cfg, upstreams: newUpstreams(cfg.Dial), limits: newLimits(), calls: &calls{list: map[*call]struct{}{}}, usage: newUsage(cfg.Used)}
 	g.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: failed,
-		ErrorLog:   log.New(io.Discard, "", 0), // what strangers cause is not logged: its amount is unbounded
+		Rewrite: rewrite, Transport: g.upstreams, ModifyResponse: modifyResponse, ErrorHandler: handleProxyError,
+		ErrorLog:   log.New(io.Discard, "", 0), // untrusted clients could cause any number of lines
 		BufferPool: &buffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
 	}
 	g.server = httpserver.New(g, httpserver.Timeouts{Header: cfg.Times.Header, Idle: cfg.Times.Idle, Write: cfg.Times.Write})
@@ -109,8 +112,8 @@ type buffers struct{ pool sync.Pool }
 func (b *buffers) Get() []byte  { return b.pool.Get().(*[32 << 10]byte)[:] }
 func (b *buffers) Put(p []byte) { b.pool.Put((*[32 << 10]byte)(p)) }
 
-// Configure replaces the routes and the certificate. Requests of routes that are gone, or that lead elsewhere or have other
-// authentication, end. If c is nil, nothing is served.
+// Configure replaces the routes and the certificate. It ends requests to routes that are gone, that lead elsewhere, or that have
+// other authentication. If c is nil, no routes are served.
 func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 	if c == nil {
 		c = &caisson.IngressConfig{Key: make([]byte, 32)}
@@ -133,7 +136,7 @@ func (g *Ingress) Configure(c *caisson.IngressConfig) error {
 	return nil
 }
 
-// Drop closes all connections to a sandbox. Requests under way end, or are sent again over new connections.
+// Drop closes all connections to a sandbox. Requests in progress end, or are sent again over new connections.
 func (g *Ingress) Drop(sandbox caisson.ID) { g.upstreams.drop(sandbox) }
 
 // Serve serves l until it fails: with TLS if that is configured or l is reachable from other machines.
@@ -149,7 +152,7 @@ func (g *Ingress) Close() error {
 	return err
 }
 
-// A call is a request under way.
+// A call is a request in progress.
 type call struct {
 	route  *route
 	dial   caisson.IngressDial
@@ -167,7 +170,7 @@ type callKey struct{}
 
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
-// touch defers the end of a call that has no traffic.
+// touch restarts the timer that ends a call without traffic.
 func (c *call) touch() {
 	c.idle.Reset(time.Duration(c.route.spec.IdleTimeout))
 	if c.ended.Load() {
@@ -199,7 +202,7 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	if out.status != 0 {
-		return // answered already
+		return // admit has answered the request
 	}
 	g.forward(c, out, r)
 }
@@ -271,7 +274,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	}
 	g.calls.add(c)
 	defer g.calls.remove(c)
-	if t := g.table.Load(); !t.permits(c) { // it may have changed since the request was admitted
+	if t := g.table.Load(); !t.permits(c) { // the table may have changed since the request was admitted
 		refuse(out, r, errRevoked)
 		return
 	}
@@ -283,7 +286,7 @@ func (g *Ingress) forward(c *call, out *responder, r *http.Request) {
 	g.proxy.ServeHTTP(out, r.WithContext(ctx))
 }
 
-// calls are the requests under way. Safe for concurrent use.
+// calls are the requests in progress. Safe for concurrent use.
 type calls struct {
 	mu   sync.Mutex
 	list map[*call]struct{} // guarded by mu

@@ -10,19 +10,23 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// maxBuckets bounds the clients whose rates are known. Of more, those that were away longest start anew.
+// maxBuckets bounds the number of buckets. Beyond it, the buckets that were not used for the longest time are dropped, and start
+// full again.
 const maxBuckets = 1 << 16
 
-// limits bounds how many requests are under way, and how many arrive. Safe for concurrent use.
+// limits bounds the number of requests in progress, and the rate at which requests arrive. Safe for concurrent use.
 type limits struct {
 	mu      sync.Mutex
-	active  map[limitKey]int            // requests under way; guarded by mu
+	active  map[limitKey]int            // requests in progress; guarded by mu
 	buckets *lru.Map[limitKey, *bucket] // guarded by mu
 }
 
-// A limitKey is what is counted: a client of a route, or all of them if client is the zero value.
+// A limitKey identifies the requests that are counted together: those of one client to one route, or those of all clients if
+// client is the zero value.
 type limitKey struct {
-	route  caisson.ID // that of the sandbox for a host of the form PORT-SANDBOX.DOMAIN; "": requests of all routes and of none
+	// route is the id of the route, or of the sandbox for a host of the form PORT-SANDBOX.DOMAIN; "": all requests, with or
+	// without a route.
+	route  caisson.ID
 	client netip.Prefix
 }
 
@@ -30,7 +34,8 @@ func newLimits() *limits {
 	return &limits{active: map[limitKey]int{}, buckets: lru.New[limitKey, *bucket](maxBuckets)}
 }
 
-// arrive counts a request, whatever its route. It returns false if there are too many. leave must be called at its end.
+// arrive counts a request before its route is known. It returns false if there are too many. leave must be called when the
+// request ends.
 func (l *limits) arrive(client netip.AddrPort) (leave func(), ok bool) {
 	all, one := limitKey{}, limitKey{client: reach.Source(client.String())}
 	l.mu.Lock()
@@ -41,7 +46,7 @@ func (l *limits) arrive(client netip.AddrPort) (leave func(), ok bool) {
 	return l.count(all, one), true
 }
 
-// enter counts a request of a route, or returns an error if there are too many. leave must be called at its end.
+// enter counts a request to a route, or returns an error if there are too many. leave must be called when the request ends.
 func (l *limits) enter(c *call, now time.Time) (leave func(), err error) {
 	all, one := c.limitKeys()
 	spec := &c.route.spec.Limits
@@ -69,7 +74,8 @@ func (l *limits) count(keys ...limitKey) (leave func()) {
 	}
 }
 
-// proceed takes an authenticated request from the rate of its route, or returns an error. What strangers send does not use it up.
+// proceed takes a request from the rate of its route, or returns an error. It must be called after authentication, so that
+// unauthenticated clients do not use up the rate.
 func (l *limits) proceed(c *call, now time.Time) error {
 	all, _ := c.limitKeys()
 	l.mu.Lock()
@@ -80,7 +86,7 @@ func (l *limits) proceed(c *call, now time.Time) error {
 	return nil
 }
 
-// limitKeys returns what a call is counted by.
+// limitKeys returns the keys under which a call is counted: all for its route, and one for its client on that route.
 func (c *call) limitKeys() (all, one limitKey) {
 	id := c.route.id
 	if id == "" {

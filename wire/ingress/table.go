@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A table has the routes in the form in which requests look them up. It does not change.
+// A table holds the routes, indexed for lookup by requests. It is immutable.
 type table struct {
 	domain string // canonical
 	key    ed25519.PublicKey
@@ -21,16 +21,16 @@ type table struct {
 	routes map[caisson.ID]*route // all routes
 }
 
-// A route is where a request is sent, and what is allowed.
+// A route holds the destination of requests, and the rules for them.
 type route struct {
 	id      caisson.ID // "" for a host of the form PORT-SANDBOX.DOMAIN
 	spec    caisson.RouteSpec
 	sandbox caisson.ID
-	shared  bool // the host is the ingress's domain or below it, where sandboxes of others are
+	shared  bool // the host is the ingress's domain or below it, as are hosts of other sandboxes
 	signed  bool // this route, or another one of its host, is used with signed URLs
 }
 
-// newTable compiles routes. The daemon has checked them; what is wrong nevertheless is an error.
+// newTable compiles routes. The daemon has checked them; those that are invalid nevertheless cause an error.
 func newTable(c caisson.IngressConfig) (*table, error) {
 	t := &table{
 		domain: strings.ToLower(c.Domain), key: ed25519.PublicKey(c.Key),
@@ -62,8 +62,8 @@ func newTable(c caisson.IngressConfig) (*table, error) {
 	return t, nil
 }
 
-// find returns the route of a request, or nil. ok is false if servers may disagree about what route its path belongs to. The path of
-// r must have been checked with checkPath.
+// find returns the route of a request, or nil. ok is false if servers may disagree about the route to which the request's path
+// belongs. The path of r must have been checked with checkPath.
 func (t *table) find(r *http.Request) (found *route, ok bool) {
 	host, ok := canonicalHost(r.Host)
 	if !ok {
@@ -156,7 +156,7 @@ func collapse(path string) string {
 	return path
 }
 
-// cutParameters removes what follows a semicolon from each segment of a path, as some servers do.
+// cutParameters removes the first semicolon and the text after it from each segment of a path, as some servers do.
 func cutParameters(path string) string {
 	if !strings.Contains(path, ";") {
 		return path
@@ -169,8 +169,8 @@ func cutParameters(path string) string {
 }
 
 // checkPath reports whether a path means the same to every server: it begins with a slash and has no segment, however it is
-// written, that a server may resolve as "." or "..", no backslash and no control character. Otherwise a path that matches one
-// route could lead a sandbox to what another one protects.
+// written, that a server may resolve as "." or "..", no backslash and no control character. Otherwise a sandbox could resolve a
+// path that matches one route to a path that another route protects.
 func checkPath(u *url.URL) bool {
 	if !strings.HasPrefix(u.Path, "/") {
 		return false

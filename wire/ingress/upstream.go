@@ -20,8 +20,8 @@ const (
 	maxIdlePerPort     = 64
 	maxIdle            = 4096
 	idleConnTime       = time.Minute
-	maxAnswerHeader    = 256 << 10 // bytes
-	maxTries           = 4         // of a request whose connection is dropped with its sandbox
+	maxAnswerHeader    = 256 << 10 // bytes of the header of an answer
+	maxTries           = 4         // tries of a request whose connections are dropped
 )
 
 // errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.
@@ -38,7 +38,7 @@ type upstreams struct {
 	conns map[caisson.ID]map[*upstreamConn]struct{} // connections, and those that are being made; guarded by mu
 }
 
-// An upstreamConn is a connection to a sandbox. While it is being made, it has no connection.
+// An upstreamConn is a connection to a sandbox. Conn is nil while the connection is being made.
 type upstreamConn struct {
 	net.Conn
 	owner   *upstreams
@@ -65,7 +65,8 @@ func newUpstreams(dial Dial) *upstreams {
 // address returns the address of a port for the transport, which keeps connections by address.
 func address(sandbox caisson.ID, port int) string { return string(sandbox) + ":" + strconv.Itoa(port) }
 
-// connect makes a connection for the request in ctx. One that was dropped while it was made is made again.
+// connect makes a connection for the request in ctx. If the connection is dropped while it is being made, connect makes another
+// one.
 func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) {
 	c := callOf(ctx)
 	for range maxTries {
@@ -102,7 +103,7 @@ func (u *upstreams) add(c *upstreamConn) bool {
 	return true
 }
 
-// made records that a connection was made. It returns false if it was dropped before.
+// made records that the connection raw was made for c. It returns false if c was dropped before.
 func (u *upstreams) made(c *upstreamConn, raw net.Conn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -145,14 +146,14 @@ func (c *upstreamConn) Close() error {
 	return c.Conn.Close()
 }
 
-// errTimeout and errIdle are causes of the end of a request.
+// errTimeout and errIdle are the causes with which a request is cancelled.
 var (
 	errTimeout = errors.New("the sandbox did not answer in time")
 	errIdle    = errors.New("no data for too long")
 )
 
-// RoundTrip implements [http.RoundTripper]. A request without side effects and body whose connection was dropped before it was
-// answered is sent again, which resumes the sandbox if its route says so.
+// RoundTrip implements [http.RoundTripper]. A GET or HEAD request without a body is sent again if its connection was dropped
+// before it was answered, which resumes the sandbox if its route says so.
 func (u *upstreams) RoundTrip(r *http.Request) (*http.Response, error) {
 	c := callOf(r.Context())
 	timer := time.AfterFunc(time.Duration(c.route.spec.Timeout), func() { c.cancel(errTimeout) })
@@ -175,7 +176,7 @@ func (u *upstreams) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// watch returns body, whose reads and writes keep the call alive.
+// watch returns body, wrapped so that its reads and writes restart the idle timer of the call.
 func (c *call) watch(body io.ReadCloser) io.ReadCloser {
 	w := &watchedBody{body, c}
 	if rw, ok := body.(io.ReadWriteCloser); ok {

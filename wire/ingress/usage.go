@@ -20,7 +20,7 @@ type usage struct {
 	mu     sync.Mutex
 	active map[caisson.ID]int // number of requests in progress of sandboxes that were reported as active; guarded by mu
 	begun  []caisson.IngressUse
-	// soon and later report what is in begun, and all of active; nil if there is nothing to report; guarded by mu
+	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; guarded by mu
 	soon, later *time.Timer
 	closed      bool // guarded by mu
 }
@@ -79,7 +79,7 @@ func (u *usage) reportAll() {
 	})
 }
 
-// send sends the report that list, called with mu held, returns. Reports are sent in the order in which they were made.
+// send sends the report that list returns. It calls list with mu held. Reports are sent in the order in which they were made.
 func (u *usage) send(list func() []caisson.IngressUse) {
 	u.sending.Lock()
 	defer u.sending.Unlock()

@@ -41,7 +41,7 @@ type call struct {
 	started        time.Time
 
 	row           caisson.Call        // the row of the call in the ledger
-	reserved      caisson.Reservation // in the budgets that the call is charged to
+	reserved      caisson.Reservation // amount reserved in the budgets that the call is charged to
 	settled       bool                // settle was called
 	answerStarted bool                // the guest has received a part of an answer
 	lastSendErr   error               // why the last attempt to send the request failed; nil if there was none

@@ -33,7 +33,7 @@ type limiter struct {
 	mu           sync.Mutex
 	calls        int         // calls that are not settled
 	settledCalls int         // calls that are settled; their guest may have received the whole answer already
-	bytes        int64       // of request bodies in memory
+	bytes        int64       // bytes of request bodies in memory
 	used         time.Time   // when a call last began or ended
 	requestRate  tokenBucket // calls per minute
 	tokenRate    tokenBucket // tokens of models per minute

@@ -35,7 +35,7 @@ type modelProvider struct {
 	key       caisson.Secret
 	secrets   *secrets // the key of this provider
 	transport http.RoundTripper
-	script    string // of a provider of kind scripted; "" selects the default script
+	script    string // for providers of kind scripted; "" selects the default script
 }
 
 // Configure replaces providers, models and keys. Calls in progress continue with the previous configuration. Returns an Invalid

@@ -29,7 +29,7 @@ const (
 	rpcInvalid       = -32600
 	rpcNoMethod      = -32601
 	rpcInvalidParams = -32602
-	rpcRefused       = -32000 // of this server: the revision of the protocol is not supported
+	rpcRefused       = -32000 // defined by this server: the revision of the protocol is not supported
 )
 
 // A message is a JSON-RPC message of any kind.

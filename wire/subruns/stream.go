@@ -24,7 +24,7 @@ type stream struct {
 	state string        // text of the progress messages, with the state of the run; guarded by mu
 	stop  chan struct{} // closed by stopKeepAlive; nil if no keep-alives are sent
 	wg    sync.WaitGroup
-	err   error // of the first failed write; guarded by mu
+	err   error // error of the first failed write; guarded by mu
 }
 
 // newStream writes the header of the response.

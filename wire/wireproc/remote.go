@@ -68,8 +68,8 @@ func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *cais
 	return o.registry.Grant(ctx, g), true
 }
 
-// configure sets the keys, the certificate and the URL of the gateway. An invalid setting disables what depends on it and is
-// logged; the other settings apply.
+// configure sets the keys, the certificate and the URL of the gateway. An invalid setting is logged, and the functions that
+// depend on it are disabled; the other settings apply.
 func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -116,7 +116,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 			return err
 		}
 		g.meter = m
-		go m.Run(context.Background()) // until the process exits
+		go m.Run(context.Background()) // runs until the process exits
 		return nil
 	}
 	select {

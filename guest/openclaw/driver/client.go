@@ -57,7 +57,7 @@ func (e *callError) Error() string {
 // A client is a connection to OpenClaw's gateway. Only one goroutine, the caller's, may read.
 type client struct {
 	conn    *websocket.Conn
-	version string // of the gateway
+	version string // version of the gateway
 	last    int    // number of the last request
 }
 

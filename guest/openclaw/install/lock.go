@@ -24,7 +24,7 @@ type lock struct {
 
 // lockPackage is one package of a lock file.
 type lockPackage struct {
-	Name      string `json:"name"` // only if it is not that of the path
+	Name      string `json:"name"` // only if it differs from the name in the path
 	Version   string `json:"version"`
 	Resolved  string `json:"resolved"`
 	Integrity string `json:"integrity"`
@@ -104,8 +104,8 @@ var (
 	packageVersion = regexp.MustCompile(`^[0-9]+[0-9A-Za-z.-]*$`)
 )
 
-// url returns the address of the package at a path of the lock file. One that the lock file has from elsewhere than the registry, such
-// as a mirror, and one that it leaves out, are replaced by the registry's: the digest says which content is accepted.
+// url returns the address of the package at a path of the lock file. If the lock file has no address for it, or one outside of
+// the registry, such as a mirror's, url returns the address in the registry: the digest determines which content is accepted.
 func (p lockPackage) url(at string) (string, error) {
 	u, err := url.Parse(p.Resolved)
 	switch {
@@ -148,8 +148,8 @@ func (p lockPackage) source(at string) (source, error) {
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
 }
 
-// resolve returns the lock file b, which is parsed as l, with the addresses from which packages are fetched here. npm would otherwise fetch
-// the description of each package that has no address, and fetch others from their mirror.
+// resolve returns b, the content of the lock file l, with the address of each package as returned by url. npm would otherwise
+// fetch the description of each package that has no address, and fetch other packages from mirrors.
 func (l *lock) resolve(b []byte) ([]byte, error) {
 	var file, packages map[string]json.RawMessage
 	if err := json.Unmarshal(b, &file); err != nil {

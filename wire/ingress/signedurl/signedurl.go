@@ -1,6 +1,6 @@
-// Package signedurl defines the tokens in signed URLs of routes. The daemon signs them; the wire process, which has the public key
-// only, verifies them and passes them to the daemon, which verifies them again. So a wire process that is taken over has access to
-// no sandbox for which nobody presented a token.
+// Package signedurl defines the tokens in signed URLs of routes. The daemon signs them; the wire process, which has the public
+// key only, verifies them and passes them to the daemon, which verifies them again. A compromised wire process can therefore
+// access only sandboxes for which a client has presented a token.
 package signedurl
 
 import (
@@ -19,19 +19,19 @@ const Parameter = "caisson-token"
 // MaxTTL is the longest time for which a URL can be signed.
 const MaxTTL = 30 * 24 * time.Hour
 
-// purpose is signed with every token, so that the key's signatures are of use for nothing else.
+// purpose is signed with every token, so that a signature of the key is not valid for any other purpose.
 const purpose = "caisson signed url\n"
 
 // A Token gives its holder access to a port of a sandbox, or to a route.
 type Token struct {
 	Route   caisson.ID // "" if it is for a sandbox
 	Sandbox caisson.ID // "" if it is for a route
-	Port    int        // of Sandbox
-	Resume  bool       // of Sandbox
+	Port    int        // port of Sandbox
+	Resume  bool       // requests wake or resume Sandbox
 	Expires time.Time  // in whole seconds
 }
 
-// encoding of signatures; only one text decodes to a signature.
+// encoding is the encoding of signatures. It is strict, so that each signature has exactly one text.
 var encoding = base64.RawURLEncoding.Strict()
 
 // Sign returns a token as text: visible characters that need no escaping in a URL or cookie.
@@ -77,7 +77,7 @@ func errInvalid() error {
 	return caisson.Errorf(caisson.Unauthed, "this is no valid signed URL; ask for a new one")
 }
 
-// parse returns what text says, without its signature.
+// parse decodes the part of a token before its signature.
 func parse(text string) (t Token, ok bool) {
 	fields := strings.Split(text[:min(len(text), maxText+1)], ".")
 	if len(text) > maxText || len(fields) != 6 || fields[0] != "1" {

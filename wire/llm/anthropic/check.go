@@ -29,7 +29,7 @@ type checker struct {
 	images    int64    // number of images; each is perImage of tokens
 	unbounded bool     // the body does not bound the input tokens
 	hourCache bool     // the request writes to the cache for an hour
-	ids       []string // of server-side state
+	ids       []string // ids of server-side state
 	depth     int      // nesting of content
 }
 

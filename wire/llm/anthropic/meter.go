@@ -30,7 +30,7 @@ type meter struct {
 	outputBytes   int64
 	usageComplete bool     // tokens are final
 	done          bool     // the end of the answer was read
-	ids           []string // of server-side state
+	ids           []string // ids of server-side state
 }
 
 // Indexes of the paths of a plain answer in the scanner.

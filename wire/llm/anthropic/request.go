@@ -21,7 +21,7 @@ type request struct {
 	tokens          int64    // upper bound of the input tokens, if bounded
 	images          int64    // number of images
 	bounded         bool     // false: the input tokens have no bound
-	ids             []string // of server-side state
+	ids             []string // ids of server-side state
 }
 
 var _ dialect.Request = (*request)(nil)

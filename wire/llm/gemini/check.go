@@ -24,7 +24,7 @@ type checker struct {
 	images      int64    // number of images
 	imageTokens int64    // part of tokens that is for images
 	unbounded   bool     // the body does not bound the input tokens
-	ids         []string // of server-side state
+	ids         []string // ids of server-side state
 }
 
 // errUnknown refuses an unknown field.

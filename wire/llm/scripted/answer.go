@@ -21,18 +21,18 @@ const (
 // answer is the answer of a turn to a request.
 type answer struct {
 	api, id, model string
-	turn           *turn // the turn that is answered with
+	turn           *turn // the turn of the script that the answer is made from
 	stream, usage  bool  // whether the answer is a stream of events, and whether the stream reports the usage
-	limit          int64 // of output tokens; 0: none
+	limit          int64 // maximum number of output tokens; 0: no limit
 	text           string
 	calls          []toolCall
 	finish         string             // why the answer ends: finishStop, finishLength, finishTool or finishFilter
-	tokens         caisson.TokenCount // the billed tokens
+	tokens         caisson.TokenCount // the tokens that are charged
 	delay          delay
 	chunk          int // bytes of text or arguments in one event
 }
 
-// answer creates the answer of t to c.
+// answer creates the answer of the turn t to the conversation c.
 func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	a := &answer{
 		api: c.api, id: id, model: c.model, turn: t, stream: c.stream, usage: c.usage, limit: c.limit,
@@ -189,7 +189,7 @@ func wait(ctx context.Context, d caisson.Duration) bool {
 	}
 }
 
-// breakConnection ends an incomplete answer: it closes the connection, after the client has disconnected if how is hang.
+// breakConnection aborts the handler, which closes the connection. If how is hang, it first waits until the client disconnects.
 func breakConnection(ctx context.Context, how string) {
 	if how == breakHang {
 		<-ctx.Done()
@@ -222,17 +222,17 @@ type sender struct {
 	f    formatter
 	sent int64 // bytes of text and arguments sent so far
 
-	billed bool // the whole answer was billed
+	billed bool // the tokens of the whole answer were reported with reportBill
 }
 
-// reportBill passes the billed tokens to the function set by WithBill, if any.
+// reportBill calls the function set by WithBill, if any, with the tokens that are charged.
 func (s *sender) reportBill(t caisson.TokenCount) {
-	if bill, ok := s.ctx.Value(billKey{}).(func(caisson.TokenCount)); ok {
+	if bill, ok := s.ctx.Value(billFuncKey{}).(func(caisson.TokenCount)); ok {
 		bill(t)
 	}
 }
 
-// sentUsage returns the billed tokens of an answer that was broken off: its output is what was sent.
+// sentUsage returns the tokens that are charged for an answer that was broken off: its output is the part that was sent.
 func (s *sender) sentUsage() caisson.TokenCount {
 	t := s.a.tokens
 	t.Output = min(t.Output, tokensOf(s.sent))
@@ -267,7 +267,8 @@ func (s *sender) streamed() error {
 	return nil
 }
 
-// settle is called before the end of a stream is sent: it bills the answer, unless that breaks off here.
+// settle must be called before the end of a stream is sent. It reports the tokens that are charged, or breaks the answer off if
+// the script says so.
 func (s *sender) settle() {
 	if b := s.a.turn.Break; b != nil {
 		s.breakOff(b.How)

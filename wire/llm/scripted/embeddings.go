@@ -64,7 +64,7 @@ func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error
 		}
 		data = append(data, object{"object": "embedding", "index": i, "embedding": embedding})
 	}
-	if bill, ok := r.Context().Value(billKey{}).(func(caisson.TokenCount)); ok {
+	if bill, ok := r.Context().Value(billFuncKey{}).(func(caisson.TokenCount)); ok {
 		bill(caisson.TokenCount{Input: tokens})
 	}
 	writeJSON(w, http.StatusOK, object{

@@ -220,7 +220,7 @@ func (f messagesFormatter) stop(index int) event {
 
 func (f messagesFormatter) stream(s *sender) {
 	s.emit(namedEvent(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), namedEvent(object{"type": "ping"}))
-	index := 0 // of the block
+	index := 0 // index of the block
 	if f.text != "" {
 		s.emit(f.start(index, object{"type": "text", "text": "", "citations": nil}))
 		s.send(f.text, func(piece string) event { return f.delta(index, object{"type": "text_delta", "text": piece}) })

@@ -34,8 +34,8 @@ func decode(body []byte, known []string, into any) error {
 // content is a text, or a list of parts, some of which are text.
 type content struct {
 	parts []part
-	null  bool // it was null
-	plain bool // it was a string
+	null  bool // the JSON value was null
+	plain bool // the JSON value was a string
 }
 
 // part is a part of OpenAI's content or a block of Anthropic's.

@@ -215,7 +215,7 @@ func (f *responsesFormatter) stream(s *sender) {
 		f.event("response.in_progress", object{"response": f.response("in_progress", []any{})}),
 	)
 	response, status := f.done()
-	index := 0 // of the item
+	index := 0 // index of the item
 	if f.text != "" {
 		f.streamText(s, status)
 		index++

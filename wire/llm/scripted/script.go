@@ -102,7 +102,7 @@ const (
 // A breakOff makes an answer end before it is complete.
 type breakOff struct {
 	How   string `yaml:"how"`
-	After int    `yaml:"after"` // bytes of text and arguments that are sent before
+	After int    `yaml:"after"` // bytes of text and arguments that are sent before the answer breaks off
 }
 
 // A failure is an error in place of an answer.

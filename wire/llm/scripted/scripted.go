@@ -90,13 +90,14 @@ func New(yaml []byte) (*Model, error) {
 	return &Model{script: s, used: make([]atomic.Int64, len(s.Turns))}, nil
 }
 
-// billKey is the context key of the function set by WithBill.
-type billKey struct{}
+// billFuncKey is the context key of the function that receives the number of charged tokens; WithBill sets it.
+type billFuncKey struct{}
 
-// WithBill returns a context for a request. bill is called once with the tokens that the request would be billed, before the last
-// byte of the answer, or with those of the part that was sent if the answer breaks off. Errors are not billed.
+// WithBill returns a context for a request, with which the model reports the tokens that it charges. It calls bill once: with all
+// tokens, before the last byte of the answer, or with those of the part that was sent if the answer breaks off. Errors are not
+// charged.
 func WithBill(ctx context.Context, bill func(caisson.TokenCount)) context.Context {
-	return context.WithValue(ctx, billKey{}, bill)
+	return context.WithValue(ctx, billFuncKey{}, bill)
 }
 
 // ServeHTTP answers a request. It panics with [http.ErrAbortHandler] where the script cuts the connection.

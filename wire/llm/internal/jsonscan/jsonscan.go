@@ -28,7 +28,7 @@ type Scanner struct {
 	next  uint32          // bit set of the paths that the next value may match
 	done  bool
 
-	str, esc, name bool   // in a string; after a backslash; the string is a name
+	str, esc, name bool   // in a string; after a backslash in it; the string is a name
 	nextIsName     bool   // the next string is a name
 	literal        bool   // in a number, true, false or null
 	key            []byte // the current or last name, as escaped; at most maxKey+1 bytes

@@ -21,7 +21,7 @@ type Call struct {
 	Header http.Header
 	Body   []byte
 	Status int                // status of the answer; 0 if there was none
-	Billed caisson.TokenCount // zero if nothing was billed
+	Billed caisson.TokenCount // the tokens that were charged
 	Done   bool               // the answer was sent completely
 }
 
@@ -32,10 +32,10 @@ type Recorder struct {
 	mu     sync.Mutex
 	calls  []*Call            // guarded by mu, and so are the elements
 	billed caisson.TokenCount // guarded by mu
-	bills  int                // number of billed calls; guarded by mu
+	bills  int                // number of calls for which tokens were charged; guarded by mu
 }
 
-// NewRecorder returns a recorder for model, which must be a [scripted.Model] for bills to be counted.
+// NewRecorder returns a recorder for model. Charged tokens are counted only if model is a [scripted.Model].
 func NewRecorder(model http.Handler) *Recorder { return &Recorder{model: model} }
 
 // Serve serves script on a socket until the test ends. It returns the URL, without /v1, and the recorder.
@@ -94,7 +94,7 @@ func (r *Recorder) Calls() []Call {
 	return out
 }
 
-// Billed returns the number of billed calls, and the sum of their tokens.
+// Billed returns the number of calls for which tokens were charged, and the sum of the tokens.
 func (r *Recorder) Billed() (calls int, t caisson.TokenCount) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
