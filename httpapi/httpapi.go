@@ -45,8 +45,8 @@ type API struct {
 	router  *router
 	handles *handleTable
 	calls   *tokenCalls
-	execs   *atomic.Int64      // programs that clients have started and wait for
-	close   context.CancelFunc // ends streams
+	execs   *atomic.Int64      // number of processes that clients have started and wait for
+	close   context.CancelFunc // cancels the contexts of streams
 }
 
 // New returns an API.
