@@ -53,7 +53,7 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty" doc:"What to do about it"`
 }
 
-// DaemonStatus describes the process of a daemon and what it serves.
+// DaemonStatus describes the process of a daemon, its listeners and the objects that it manages.
 type DaemonStatus struct {
 	Info
 	PID        int      `json:"pid"`

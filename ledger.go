@@ -38,7 +38,7 @@ type Call struct {
 	Duration     Duration `json:"duration" doc:"Until the answer ended"`
 }
 
-// Amount returns what budgets count for c.
+// Amount returns the usage of c that is charged to budgets.
 func (c *Call) Amount() Amount {
 	a := Amount{USD: c.Cost, Tokens: c.Tokens.Total(), Calls: 1}
 	if m := c.AtMost; m != nil {

@@ -47,7 +47,7 @@ const (
 	RouteAuthSigned = "signed"
 )
 
-// A RouteAuth says who may use a route.
+// A RouteAuth defines how clients authenticate to use a route.
 type RouteAuth struct {
 	Kind string `json:"kind" enum:"none,bearer,basic,signed" doc:"signed: whoever has a URL that was signed for the route"`
 	// Hashes are SHA-256 hashes in hexadecimal.

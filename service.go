@@ -60,8 +60,8 @@ const (
 	ServiceStopped  ServiceState = "stopped" // it has ended and is not started again, or its sandbox does not run
 )
 
-// A ServiceCondition is what a sandbox reports about a service. It is untrusted: programs with the right privileges in the sandbox
-// can report anything.
+// A ServiceCondition is the state of a service as the sandbox reports it. It is untrusted: programs with the right privileges in
+// the sandbox can report anything.
 type ServiceCondition struct {
 	State    ServiceState `json:"state" enum:"starting,ready,backoff,failed,stopped"`
 	Since    time.Time    `json:"since,omitzero" doc:"When State last changed, by the sandbox's clock"`

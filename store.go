@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Store persists what must survive the daemon: intent before side effects, and acknowledged results. When a method
-// that writes returns nil, the change is durable.
+// A Store persists the state that must survive the daemon: intents before their side effects, and acknowledged results. When a
+// method that writes returns nil, the change is durable.
 //
 // All methods are safe for concurrent use. There is one writer; readers see committed states only.
 type Store interface {

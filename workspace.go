@@ -288,7 +288,7 @@ type Workspaces interface {
 	ListWorkspaces(ctx context.Context, f WorkspaceFilter) (page []*Workspace, more bool, err error)
 	// Diff returns the changes.
 	Diff(ctx context.Context, ref string, req DiffRequest) (*Diff, error)
-	// Sync applies changes. Conflict if the content is no longer what was reviewed, or the host directory has changed.
+	// Sync applies changes. Conflict if the content has changed since the review, or if the host directory has changed.
 	Sync(ctx context.Context, ref string, req SyncRequest) (*SyncReceipt, error)
 	// Reset discards all changes of a workspace whose sandbox is not running.
 	Reset(ctx context.Context, ref string) (*Workspace, error)

@@ -119,7 +119,8 @@ func (r *reader) first(head *Header) error {
 	return strict(data, head)
 }
 
-// last reads the manifest and compares it with what was read.
+// last reads the manifest from the entry h and compares it with the tally of the entries before. Returns an Invalid error if they
+// differ.
 func (r *reader) last(head *Header, h *tar.Header) (*Manifest, error) {
 	var end Manifest
 	if _, err := r.json(h, &end, true); err != nil {

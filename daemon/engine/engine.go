@@ -265,8 +265,8 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.volumes.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile volumes: %w", err)
 		}
-		// Idempotency keys of requests in progress are deleted as well: if the daemon stopped before the answer, none will ever
-		// be stored.
+		// Old idempotency keys are deleted. If the daemon stopped during a request, no answer to it is ever stored, and its key
+		// causes a Conflict until it is deleted.
 		if err := e.data.store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}

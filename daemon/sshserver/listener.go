@@ -56,7 +56,7 @@ func newFront(address string) *front {
 	}
 }
 
-// Listening reports whether a listener is configured. The daemon must not exit while it is idle if so.
+// Listening reports whether a listener is configured. If so, the daemon must not exit when it is idle.
 func (s *Server) Listening() bool { return s.front.address != "" }
 
 // Listen returns the listener for [Server.Serve], or nil if none is configured.
