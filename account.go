@@ -28,7 +28,8 @@ type Scope struct {
 // In returns the scope of one account.
 func In(account string) Scope { return Scope{account: account} }
 
-// AllAccounts returns the scope of the engine's own housekeeping: the objects of every account. API servers never use it.
+// AllAccounts returns the scope that covers the objects of every account, for the engine's own housekeeping. API servers never
+// use it.
 func AllAccounts() Scope { return Scope{all: true} }
 
 // Account returns the account and false, or "" and true for [AllAccounts].
@@ -48,11 +49,11 @@ type Caller struct {
 }
 
 // DaemonCaller returns the caller of background work of the daemon on the objects of an account. It has the rights of a
-// token of the account. work describes the work. In the record of events, it has the actor of local callers.
+// token of the account. work describes the work. Its actor in the record of events is "local"; see [ActorOf].
 func DaemonCaller(account, work string) Caller { return Caller{Account: account, work: work} }
 
-// HostCaller is like [DaemonCaller], for work that the host's administrator has configured, such as agents of the host: it may
-// use those host resources that the administrator has named. It has fewer rights than the administrator; see Local.
+// HostCaller is like [DaemonCaller], for work that the host's administrator has configured, such as the administrator's agents.
+// It may also use host resources, see [Caller.MayUseHost], but does not have the other rights of a Local caller.
 func HostCaller(account, work string) Caller {
 	return Caller{Account: account, work: work, host: true}
 }
@@ -87,7 +88,7 @@ func ScopeOf(ctx context.Context) (Scope, Caller, error) {
 	return In(c.Account), c, err
 }
 
-// LocalOnly returns a Denied error for callers with a token, for operations on the objects of all accounts.
+// LocalOnly returns a Denied error unless the caller in ctx is Local. It protects operations on the objects of all accounts.
 func LocalOnly(ctx context.Context) error {
 	c, err := CallerOf(ctx)
 	if err == nil && !c.Local {
@@ -104,7 +105,7 @@ type Token struct {
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
 	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
-	// SSHKey is not empty for the token of an SSH key, which authenticates nobody but the owner of the private key, over SSH.
+	// SSHKey is not empty for the token of an SSH key. Only the owner of the private key can use such a token, and only over SSH.
 	SSHKey string `json:"sshKey,omitempty" doc:"Fingerprint of the SSH key that the token stands for; such a token has no secret"`
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The drivers: protocols of agents' programs.
+// The drivers of agents, by the protocol that the agent's program speaks.
 const (
 	DriverExec     = "exec"     // a program that takes a prompt and prints an answer
 	DriverJSONL    = "jsonl"    // a program that prints one JSON value per line
@@ -33,11 +33,11 @@ type Agent struct {
 	Description string `json:"description,omitempty" yaml:"description"`
 	Version     string `json:"version,omitempty" yaml:"version" doc:"Version of the agent's program; recorded in every run"`
 
-	// Template is the name of the template that it starts from; without one, Image and Setup define one.
+	// Template is the name of the template that the agent starts from. If it is empty, Image and Setup define the template.
 	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; if empty, image and setup define one"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; their changes are stored as a layer"`
-	// BuildPolicy is what set-up steps may reach; Policy is what a run may reach, besides the model gateway.
+	// BuildPolicy is the egress policy of the set-up steps. Policy is that of runs, which can also reach the model gateway.
 	BuildPolicy Policy            `json:"buildPolicy,omitzero" yaml:"buildPolicy"`
 	Policy      Policy            `json:"policy,omitzero" yaml:"policy"`
 	Env         map[string]string `json:"env,omitempty" yaml:"env"`
@@ -47,7 +47,7 @@ type Agent struct {
 	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,codex,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
-	// Interactive is its own interface for people, started at a terminal for interactive runs.
+	// Interactive is the command of the agent's own interface for people. Interactive runs start it at a terminal.
 	Interactive []string `json:"interactive,omitempty" yaml:"interactive" doc:"What is started at a terminal for an interactive run; placeholders as in command, without {prompt}"`
 	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
 	// "final", "error", "tool", "result" and "usage", with conditions such as "text.when"; empty means the first built-in
@@ -74,7 +74,7 @@ type Agent struct {
 	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
 	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`
 
-	// Status is the state of its template and warm snapshot; it is not part of the file.
+	// Status is the state of the agent's template and warm snapshot. It is not part of the agent's YAML file.
 	Status    AgentStatus `json:"status,omitzero" yaml:"-"`
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
@@ -82,7 +82,7 @@ type Agent struct {
 // SupportsAPI reports whether the agent's program can call models of an API, as far as that is known. "" is the API of a
 // model that can be called in all of them.
 func (a *Agent) SupportsAPI(api string) bool {
-	if a.Driver == DriverOpenClaw { // its configuration is generated, and names one API for all models
+	if a.Driver == DriverOpenClaw { // Caisson generates OpenClaw's configuration, which has one API for all models
 		return api == "" || api == APIOpenAI
 	}
 	return api == "" || len(a.APIs) == 0 || slices.Contains(a.APIs, api)
@@ -121,7 +121,7 @@ func (l *AgentLimits) UnmarshalJSON(b []byte) error {
 func (l *AgentLimits) UnmarshalYAML(decode func(any) error) error { return l.unmarshal(decode) }
 
 func (l *AgentLimits) unmarshal(decode func(any) error) error {
-	type plain AgentLimits // without these methods
+	type plain AgentLimits // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(l)); err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	})
 }
 
-// rejectZero returns Invalid if an object contains a field that is zero: nothing can run with that, and the default was
-// not requested.
+// rejectZero returns Invalid if the decoded object contains a field for which zero is true. An explicit 0 is an error, because
+// nothing can run with it, and only a missing field means the default.
 func rejectZero(decode func(any) error, zero map[string]bool) error {
 	var given map[string]any
 	if err := decode(&given); err != nil {
@@ -139,7 +139,7 @@ func rejectZero(decode func(any) error, zero map[string]bool) error {
 	}
 	for name, value := range given {
 		for field := range zero {
-			if strings.EqualFold(name, field) && value != nil && zero[field] { // as encoding/json compares them
+			if strings.EqualFold(name, field) && value != nil && zero[field] { // encoding/json also ignores case
 				return Invalidf(field, "must be greater than 0; omit it for the default")
 			}
 		}
@@ -147,7 +147,7 @@ func rejectZero(decode func(any) error, zero map[string]bool) error {
 	return nil
 }
 
-// StartableRuns returns how many runs a run may start, including those that they start.
+// StartableRuns returns the maximum number of sub-runs of a run, at any depth.
 func (l AgentLimits) StartableRuns() int64 {
 	if l.Runs == nil {
 		return 0
@@ -155,7 +155,7 @@ func (l AgentLimits) StartableRuns() int64 {
 	return *l.Runs
 }
 
-// WithBudget returns l with the bounds of a budget in place of its own bounds of cost, tokens and calls.
+// WithBudget returns l with the limits on cost, tokens and calls replaced by those that budget sets.
 func (l AgentLimits) WithBudget(budget Limits) AgentLimits {
 	l.Cost, l.Tokens, l.Calls = cmp.Or(budget.USD, l.Cost), cmp.Or(budget.Tokens, l.Tokens), cmp.Or(budget.Calls, l.Calls)
 	return l
@@ -186,8 +186,8 @@ type SeedFile struct {
 type Warm struct {
 	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"Prompt of the warm-up before the snapshot, answered by a scripted model"`
 	Rounds int    `json:"rounds,omitempty" yaml:"rounds" doc:"Number of warm-up turns, each in a new conversation; default 1"`
-	// Randomness is the reason why forks of the snapshot draw different random numbers. Without a reason there are no
-	// forks.
+	// Randomness names the mechanism by which forks of the snapshot draw different random numbers. Without one, the snapshot
+	// cannot be forked.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
 	Pool       int    `json:"pool,omitempty" yaml:"pool" doc:"How many sandboxes are kept ready, each for one run: of an agent with a service, forks of its warm snapshot"`
 }
@@ -201,7 +201,7 @@ type AgentStatus struct {
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
 	Pool     int       `json:"pool,omitempty" doc:"How many forks of the warm snapshot are kept ready"`
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`
-	// Setup are the commands of the set-up that the driver adds to an agent without one.
+	// Setup contains the commands of the set-up steps that the driver adds to an agent which defines none.
 	Setup [][]string `json:"setup,omitempty" doc:"The commands of the set-up that the driver adds"`
 }
 

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// API is all services of the API, each of which must be set. The engine has one, the server serves one, and the client and the
-// command line use one.
+// API contains all services of the API; each must be set. The engine returns an API of its cores, the HTTP server serves it, and
+// the client returns an API that sends requests to a server, which the command line uses.
 type API struct {
 	Sandboxes
 	Processes

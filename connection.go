@@ -11,8 +11,8 @@ import (
 // Connections connects to servers in sandboxes.
 type Connections interface {
 	// Connect connects to a server in the sandbox. ctx applies to connecting only. A connection ends when its sandbox stops or is
-	// paused, captured or forked; suspending keeps it. Errors: Conflict unless the sandbox is running, Unavailable if nobody
-	// listens, Exhausted at the limit of connections.
+	// paused, captured or forked; suspending keeps it. Errors: Conflict unless the sandbox is running, Unavailable if no
+	// program listens, Exhausted at the limit of connections.
 	Connect(ctx context.Context, ref string, req ConnectRequest) (Conn, error)
 }
 
@@ -25,11 +25,11 @@ type ConnectRequest struct {
 // A Conn is a stream to a server in a sandbox.
 type Conn interface {
 	net.Conn
-	// CloseWrite ends the stream to the server, whose answer can still be read.
+	// CloseWrite ends the data to the server. Data from the server can still be read.
 	CloseWrite() error
 }
 
-// Address returns the arguments for a [Dialer].
+// Address returns the arguments network and address for [Dialer.Dial].
 func (r ConnectRequest) Address() (network, address string, err error) {
 	switch {
 	case r.Path != "" && r.Port != 0:
@@ -45,7 +45,7 @@ func (r ConnectRequest) Address() (network, address string, err error) {
 // maxSocketPath is the maximum length of a path of a unix socket on Linux.
 const maxSocketPath = 107
 
-// CheckDialAddress returns Invalid if these are not arguments for a [Dialer].
+// CheckDialAddress returns Invalid unless network and address are valid arguments of [Dialer.Dial].
 func CheckDialAddress(network, address string) error {
 	switch network {
 	case "tcp":

@@ -24,8 +24,8 @@ type Credentials interface {
 	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
 	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is no such credential.
 	RotateCredential(ctx context.Context, name string, value Secret) (*Credential, error)
-	// MatchCredential reports whether the credential has this value; local callers only, because anybody else could guess
-	// values with it. NotFound if there is no such credential.
+	// MatchCredential reports whether the credential has this value; local callers only, because other clients could use it to
+	// guess values. NotFound if there is no such credential.
 	MatchCredential(ctx context.Context, name string, value Secret) (bool, error)
 	// ListCredentials returns the account's credentials by name.
 	ListCredentials(ctx context.Context) ([]*Credential, error)
@@ -40,9 +40,9 @@ type Secrets interface {
 
 // CredentialStore holds credentials with their encrypted values.
 type CredentialStore interface {
-	// Insert adds a credential; Conflict if the account has one of that name.
+	// Insert adds a credential and its encrypted value; Conflict if the account has a credential of that name.
 	Insert(ctx context.Context, c *Credential, sealed []byte) error
-	// Replace changes value and RotatedAt; NotFound if there is no such credential.
+	// Replace changes the encrypted value and sets RotatedAt to at; NotFound if there is no such credential.
 	Replace(ctx context.Context, in Scope, name string, sealed []byte, at time.Time) (*Credential, error)
 	// Get returns a credential and its encrypted value.
 	Get(ctx context.Context, in Scope, name string) (c *Credential, sealed []byte, err error)

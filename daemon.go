@@ -32,7 +32,7 @@ type DiskUsage struct {
 	Total  Size    `json:"total"`
 }
 
-// Garbage is an object on the host that belonged to no object of the store, and was removed.
+// Garbage describes an object on the host, such as a directory, that was removed because no object of the store used it.
 type Garbage struct {
 	Kind string `json:"kind" doc:"process, mount, namespace, tap, cgroup, directory"`
 	Name string `json:"name"`
@@ -53,7 +53,7 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty" doc:"What to do about it"`
 }
 
-// DaemonStatus describes the process of a daemon and what it serves.
+// DaemonStatus describes the process of a daemon, its listeners and the objects that it manages.
 type DaemonStatus struct {
 	Info
 	PID        int      `json:"pid"`
@@ -74,7 +74,7 @@ type DaemonStatus struct {
 type Settings struct {
 	File    string         `json:"file,omitempty" doc:"The configuration file; empty if there is none"`
 	InForce map[string]any `json:"inForce" doc:"The settings that the daemon uses, by key"`
-	// Changed and Invalid are about the file as it is now.
+	// Changed and Invalid describe the current content of the configuration file, which may differ from the settings in force.
 	Changed []string `json:"changed,omitempty" doc:"Keys of settings that the file has other values for"`
 	Invalid string   `json:"invalid,omitempty" doc:"Why the file cannot be used"`
 }
@@ -98,7 +98,7 @@ type Daemon interface {
 	// Reload reads the configuration again, as SIGHUP does. If it is invalid, the error says why and nothing changes;
 	// Unavailable if the process has no configuration.
 	Reload(ctx context.Context) (*Reloaded, error)
-	// Backup returns an archive of the state of the data directory, as it is now. It holds secrets. The caller must close it. An error before its
-	// end means that what was read is no archive.
+	// Backup returns an archive of the state of the data directory, as it is now. The archive contains secrets. The caller must
+	// close it. If a read returns an error other than io.EOF, the archive is incomplete and cannot be restored.
 	Backup(ctx context.Context) (io.ReadCloser, error)
 }

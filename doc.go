@@ -19,7 +19,7 @@
 //	daemon/volumes      directories that outlive sandboxes
 //	daemon/repos        repositories, grants and deliveries
 //	daemon/sshserver    SSH connections to sandboxes
-//	daemon/models       the catalog of models, runs of other machines, and what the wire process is configured with
+//	daemon/models       the catalog of models, runs of other machines, and the settings of the wire process
 //	daemon/credential   the encrypted store of secrets
 //	daemon/events       the record of events, with notification of readers
 //	daemon/sqlite       the store
@@ -48,7 +48,7 @@
 //
 //	guest/guestd        serves files and starts commands; the host's client for it
 //	guest/drive         starts an agent and speaks its protocol
-//	guest/task          what the daemon and guest/drive say to each other
+//	guest/task          the messages between the daemon and guest/drive
 //	guest/coder         the built-in coding agent
 //	guest/openclaw      the driver and installation of OpenClaw
 //

@@ -17,7 +17,7 @@ type Event struct {
 	Data    map[string]string `json:"data,omitempty"`
 }
 
-// ActorOf returns the actor in ctx, as in [Event]: the sandbox of a guest, the token of a caller, "local" for a caller
+// ActorOf returns the actor of events in ctx, see [Event]: the sandbox of a guest, the token of a caller, "local" for a caller
 // over the unix socket and for [DaemonCaller], and "" for the daemon itself.
 func ActorOf(ctx context.Context) string {
 	if g, err := GuestOf(ctx); err == nil {
@@ -36,9 +36,8 @@ func ActorOf(ctx context.Context) string {
 // Events is the service for reading the record of events.
 type Events interface {
 	// Watch returns the events of the caller's account after seq, stored ones first, then new ones as they happen,
-	// until ctx ends; the channel is then closed. subject "" means every object; one that no stored event is about is
-	// NotFound. A slow reader loses no events: they
-	// are read from the store again.
+	// until ctx ends; the channel is then closed. subject "" means every object. Returns NotFound if no
+	// stored event is about subject. A slow reader loses no events: they are read from the store again.
 	Watch(ctx context.Context, subject string, after int64) (<-chan Event, error)
 }
 

@@ -16,17 +16,17 @@ type GatewayConfig struct {
 	Keys map[string]string `json:"keys"`
 	// Scripts are the contents of scripted providers' scripts, by the provider's name.
 	Scripts map[string]string `json:"scripts,omitempty"`
-	// Nameservers are those of the host, which resolve names for sandboxes.
+	// Nameservers are the nameservers of the host. The wire process resolves names for sandboxes with them.
 	Nameservers []netip.AddrPort `json:"nameservers"`
-	// Forbidden contains addresses that no policy can allow: those of the daemon.
+	// Forbidden contains the addresses of the daemon's own listeners, to which no policy can allow connections.
 	Forbidden []netip.AddrPort `json:"forbidden,omitempty"`
-	// PublicAddresses lead to this machine although no interface has them.
+	// PublicAddresses are addresses that lead to this machine although none of its interfaces has them.
 	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 	// Roots is a PEM bundle of CAs to trust for providers, in addition to the host's.
 	Roots string `json:"roots,omitempty"`
 	// Remote configures the gateways of other machines; the zero value means none.
 	Remote RemoteConfig `json:"remote,omitzero"`
-	// Ingress has the routes that are served; nil: there is no ingress.
+	// Ingress configures the ingress and has its routes; nil if there is no ingress.
 	Ingress *IngressConfig `json:"ingress,omitempty"`
 }
 
@@ -40,9 +40,9 @@ type RemoteConfig struct {
 	// is served.
 	Certificate    string `json:"certificate,omitempty"`
 	CertificateKey string `json:"certificateKey,omitempty"`
-	// URL is the gateway that serves the local sandboxes; empty: the one in this process.
+	// URL is the URL of the gateway that serves the local sandboxes. If it is empty, the gateway in this process serves them.
 	URL string `json:"url,omitempty"`
-	// Roots is a PEM bundle of CAs to trust for URL; empty: the host's and those for providers.
+	// Roots is a PEM bundle of CAs to trust for URL. If it is empty, the CAs of the host and those for providers are trusted.
 	Roots string `json:"roots,omitempty"`
 }
 
@@ -79,8 +79,8 @@ type GatewayRuns interface {
 	RemoveGatewayRun(ctx context.Context, run string) error
 }
 
-// GatewayRunStore holds runs on other machines. A run that has ended is no longer found, but its id belongs to its
-// account until Trim: calls that were in progress are charged to that account.
+// GatewayRunStore holds runs on other machines. Get, List and Count omit runs that have ended. The id of such a run
+// still belongs to its account until Trim deletes it, so that calls that were in progress are charged to that account.
 type GatewayRunStore interface {
 	// Put adds or replaces a run. Conflict if the id belongs to another account.
 	Put(ctx context.Context, in Scope, r *GatewayRun) error
@@ -92,7 +92,7 @@ type GatewayRunStore interface {
 	Count(ctx context.Context, in Scope) (int, error)
 	// End ends a run; NotFound if it has ended.
 	End(ctx context.Context, in Scope, run string, at time.Time) error
-	// Owner returns the account of a run, even if it has ended; NotFound if there is none.
+	// Owner returns the account of a run, even if the run has ended; NotFound if there is no such run.
 	Owner(ctx context.Context, run string) (account string, err error)
 	// Trim deletes the runs that ended before the given time.
 	Trim(ctx context.Context, before time.Time) error

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// MaxLineage is the maximum number of runs that a run can be part of.
+// MaxLineage is the maximum number of ancestors of a sub-run: the run that started it, the run that started that one, and so on.
 const MaxLineage = 8
 
 // A Guest identifies the sandbox or run on a wire, and thus the account that is charged. It comes from the wire or from

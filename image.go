@@ -13,8 +13,8 @@ type Rootfs struct {
 	// and enter a sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and
 	// user.overlay.opaque for directories).
 	Layers []string `json:"layers"`
-	// Binds are host directories (or files) mounted read-only over the layers, without mapping of owners: files that
-	// are not world-readable on the host cannot be read in the sandbox.
+	// Binds are host directories or files that are mounted read-only over the layers. Owners are not mapped, so the sandbox
+	// cannot read files that are not world-readable on the host.
 	Binds  []Bind      `json:"binds,omitempty"`
 	Config ImageConfig `json:"config"`
 }
@@ -62,8 +62,8 @@ type Images interface {
 	// is present.
 	Pull(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error)
 	ListImages(ctx context.Context) ([]*Image, error)
-	// RemoveImage removes an image from the account; layers that nothing uses are removed by the next prune. Conflict
-	// while in use.
+	// RemoveImage removes an image from the account; layers that no image uses any more are removed by the
+	// next PruneImages. Conflict while a sandbox, snapshot or template uses the image.
 	RemoveImage(ctx context.Context, ref string) error
 	// PruneImages removes images that no sandbox, snapshot or template uses, and layers that no image uses.
 	PruneImages(ctx context.Context) (freed Size, err error)

@@ -17,7 +17,8 @@ type Call struct {
 	Upstream string    `json:"upstream" doc:"The provider's name for the model"`
 	API      string    `json:"api" doc:"chat, responses, embeddings, messages, count_tokens, generate"`
 	Stream   bool      `json:"stream,omitempty"`
-	// Status is the HTTP status that the guest got; 0 if it got none (its sandbox was removed, or the gateway stopped).
+	// Status is the HTTP status of the response to the guest; 0 if there was no response, because the sandbox was removed or
+	// the gateway stopped.
 	Status int    `json:"status"`
 	Error  string `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
 	// Detail is for the account that is charged, and is never shown in a sandbox: it contains names of hosts and
@@ -28,8 +29,8 @@ type Call struct {
 	// Estimated means that Tokens and Cost do not come from the provider: the answer was cut off, or the gateway
 	// stopped in between.
 	Estimated bool `json:"estimated,omitempty"`
-	// AtMost is the maximum that the call can have cost. Budgets count it if Tokens and Cost are an estimate from the
-	// request's text; nil: budgets count Tokens and Cost.
+	// AtMost is the maximum usage that the call can have had. It is set if Tokens and Cost are an estimate from the request's
+	// text, and budgets then count it; see [Call.Amount]. If it is nil, budgets count Tokens and Cost.
 	AtMost       *Amount  `json:"atMost,omitempty" doc:"What budgets count of a call that was cut off; absent: tokens and cost"`
 	UpstreamID   string   `json:"upstreamId,omitempty" doc:"The provider's id of the call (LiteLLM: x-litellm-call-id)"`
 	UpstreamCost *USD     `json:"upstreamCost,omitempty" doc:"Cost as reported by LiteLLM"`
@@ -37,7 +38,7 @@ type Call struct {
 	Duration     Duration `json:"duration" doc:"Until the answer ended"`
 }
 
-// Amount returns what budgets count for c.
+// Amount returns the usage of c that is charged to budgets.
 func (c *Call) Amount() Amount {
 	a := Amount{USD: c.Cost, Tokens: c.Tokens.Total(), Calls: 1}
 	if m := c.AtMost; m != nil {
@@ -49,8 +50,8 @@ func (c *Call) Amount() Amount {
 // ChargeSource is the source of charges for calls that this gateway metered. Source and reference together are unique.
 const ChargeSource = "caisson"
 
-// A Demand is the maximum usage of a call, in two parts: the input, which is known when the call begins, and the
-// answer, whose length can be limited.
+// A Demand is the maximum usage of a call. It has two parts: that of the input, which is known when the call begins, and that
+// of the output, whose length the gateway can limit.
 type Demand struct {
 	Fixed       Amount // maximum cost and tokens of the input, and one call
 	OutputPrice USD    // per million tokens
@@ -87,10 +88,10 @@ type Reservation interface {
 type OverBudget struct {
 	Budget string        // the budget, for messages: "sandbox sb-…", "account alice (month)"
 	What   string        // usd, tokens or calls
-	Limit  string        // of the budget, for messages: "5 USD", "100000 tokens"
+	Limit  string        // limit of the budget, for messages: "5 USD", "100000 tokens"
 	Left   string        // remaining amount of the limit, in the same format
 	Busy   bool          // enough may be left when calls in progress have ended; retry after Retry
-	Retry  time.Duration // 0 if not Busy
+	Retry  time.Duration // time after which a retry may succeed; 0 if not Busy
 }
 
 // Error returns a message with the budget and its remaining amount.
@@ -105,15 +106,15 @@ func (e *OverBudget) Error() string {
 // part that it does not return counts as spent.
 type Lease struct {
 	Granted   Amount    `json:"granted"`
-	Limits    Limits    `json:"limits"`          // of the budget; dimensions without a limit need no lease
-	Left      Amount    `json:"left"`            // of the budget, apart from Granted and the leases of other holders
-	Held      Amount    `json:"held"`            // by all holders, Granted included
+	Limits    Limits    `json:"limits"`          // limits of the budget; no lease is needed of a quantity without a limit
+	Left      Amount    `json:"left"`            // rest of the budget, without Granted and the leases of other holders
+	Held      Amount    `json:"held"`            // sum of the leases of all holders, Granted included
 	Until     time.Time `json:"until,omitzero"`  // end of the budget's period, when the lease becomes void; zero: never
 	Unlimited bool      `json:"unlimited"`       // there is no such budget
 	Title     string    `json:"title,omitempty"` // the budget's name for messages
 }
 
-// A Lessor hands out leases of budgets.
+// A Lessor leases parts of budgets to the wire process.
 type Lessor interface {
 	// Lease reserves at least need and at most want of a budget for calls of an account, or nothing if less than need
 	// is left. A budget of another account is treated as missing.
@@ -157,7 +158,7 @@ type UsageQuery struct {
 	By      string // run, sandbox, account, model, day, session, agent, user; "" means one sum
 	Account string
 	Run     string
-	Under   string // a run: its calls, and those of all its sub-runs
+	Under   string // id of a run: selects its calls, and those of all its sub-runs
 	Agent   string
 	Sandbox ID
 	Model   string
@@ -200,10 +201,10 @@ type Ledger interface {
 	Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error)
 	// Calls returns a page of calls after the one with the id after, oldest first, and whether there are more.
 	Calls(ctx context.Context, q UsageQuery, after ID, limit int) (page []Call, more bool, err error)
-	// Receipts returns the charges for the same calls.
+	// Receipts is like Calls, but returns the charges for the calls.
 	Receipts(ctx context.Context, q UsageQuery, after string, limit int) (page []Receipt, more bool, err error)
-	// SetBudget creates a budget or changes its limits and period; Key "" is the caller's account. Only local callers
-	// may set one for an account. It applies to calls that begin after SetBudget returns.
+	// SetBudget creates a budget or changes its limits and period. An empty Key means the budget of the caller's account. Only
+	// local callers may set the budget of an account. It applies to calls that begin after SetBudget returns.
 	SetBudget(ctx context.Context, b Budget) (*Budget, error)
 	// ListBudgets returns the account's budgets by key.
 	ListBudgets(ctx context.Context) ([]*Budget, error)
@@ -215,19 +216,19 @@ type Ledger interface {
 
 // LedgerStore holds the ledger and the budgets.
 type LedgerStore interface {
-	// Ingest adds the content of a journal up to offset to in one transaction: new rows, and for each, its Amount is
-	// moved from held to used in those budgets of its guest that belong to its account. from must be the offset up to
-	// which the journal was ingested (Conflict if not). Rows that exist already, by source and reference, change
-	// nothing. Returns Invalid if a row can never be stored. Sums saturate at 9e18: nine billion dollars, or that
-	// number of tokens.
+	// Ingest adds calls, the rows of a journal between the offsets from and to, in one transaction. For each row that is new by
+	// its source and reference, it moves the call's Amount from held to used in the guest's budgets, except budgets of other
+	// accounts. Rows that exist already change nothing. from must be the offset up to which the journal was ingested before;
+	// otherwise Ingest returns Conflict. Returns Invalid if a row can never be stored. Sums saturate at 9e18: nine billion
+	// dollars, or that number of tokens.
 	Ingest(ctx context.Context, journal ID, from, to int64, calls []Call) error
-	// Offset returns up to which offset a journal was ingested; 0 for an unknown one.
+	// Offset returns the offset up to which a journal was ingested; 0 for an unknown journal.
 	Offset(ctx context.Context, journal ID) (int64, error)
-	// Lease and Return are those of [Lessor] for the holder of a journal.
+	// Lease and Return implement [Lessor] for one holder of leases, the wire process that writes the journal.
 	Lease(ctx context.Context, journal ID, account, budget string, need, want Amount, now time.Time) (Lease, error)
 	Return(ctx context.Context, journal ID, budget string, a Amount) error
-	// Close ends a journal after its last row was ingested. The leases that it still holds are released, or count as
-	// used if lost means that rows may be missing from it.
+	// Close ends a journal after its last row was ingested, and releases the leases that its holder still has. If lost is
+	// set, rows may be missing from the journal, and these leases count as used instead.
 	Close(ctx context.Context, journal ID, lost bool) error
 	// Open returns the journals that hold leases and were not closed.
 	Open(ctx context.Context) ([]ID, error)
@@ -241,8 +242,8 @@ type LedgerStore interface {
 	Calls(ctx context.Context, in Scope, q UsageQuery, after ID, limit int) (page []Call, more bool, err error)
 
 	PutPrices(ctx context.Context, source string, prices []ListedPrice) error
-	// Price returns the most recently imported price of a model, trying "provider/model" first; NotFound if there is
-	// none.
+	// Price returns the most recently imported price of a model; NotFound if no price list has it. A price for
+	// "provider/model" takes precedence over one for model alone.
 	Price(ctx context.Context, provider, model string) (*ListedPrice, error)
 	Prices(ctx context.Context, match string) ([]ListedPrice, error)
 }

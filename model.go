@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The kinds of provider: the API that it implements.
+// The kinds of providers, by the API that the provider implements.
 const (
 	ProviderOpenAI    = "openai"
 	ProviderAnthropic = "anthropic"
@@ -39,7 +39,7 @@ type Model struct {
 	Alias    string `json:"alias" yaml:"alias"`
 	Provider string `json:"provider" yaml:"provider" doc:"Name of the provider that serves it"`
 	Upstream string `json:"upstream,omitempty" yaml:"upstream" doc:"The provider's name for it; empty means the alias"`
-	// Prices is nil if they are not known; calls of such a model are refused unless it is Free.
+	// Prices is nil if the prices are not known. Calls of a model without prices are refused unless it is Free.
 	Prices  *Prices `json:"prices,omitempty" yaml:"prices"`
 	Free    bool    `json:"free,omitempty" yaml:"free" doc:"Costs nothing; calls are still counted"`
 	Context int64   `json:"context,omitempty" yaml:"context" doc:"Tokens that input and output may have together"`
@@ -151,9 +151,9 @@ type Models interface {
 	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)
 	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
-	// model_prices_and_context_window.json, OpenRouter's list of models or a list of ListedPrice. It returns the number of models with a price in
-	// it.
+	// model_prices_and_context_window.json, OpenRouter's list of models, or a JSON list of ListedPrice. ImportPrices returns
+	// the number of models in data that have a price.
 	ImportPrices(ctx context.Context, source string, data []byte) (int, error)
-	// ListPrices returns imported prices whose model contains match, by model.
+	// ListPrices returns the imported prices of models whose names contain match, sorted by model.
 	ListPrices(ctx context.Context, match string) ([]ListedPrice, error)
 }

@@ -130,7 +130,7 @@ type Limits struct {
 // IsZero reports whether l has no limit.
 func (l Limits) IsZero() bool { return l == Limits{} }
 
-// Plus returns limits that leave the same amount after more has been used. Fields without a limit stay so.
+// Plus returns l with more added to each limit. Fields without a limit stay without one.
 func (l Limits) Plus(more Amount) Limits {
 	return Limits{addToLimit(l.USD, more.USD), addToLimit(l.Tokens, more.Tokens), addToLimit(l.Calls, more.Calls)}
 }

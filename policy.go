@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// A Policy defines what a sandbox may reach. Its rules are evaluated in order and the first match decides; destinations
-// that match no rule are denied. The zero Policy denies everything.
+// A Policy defines to which destinations a sandbox may connect. Its rules are evaluated in order and the first match decides;
+// destinations that match no rule are denied. The zero Policy denies everything.
 type Policy struct {
 	Rules []Rule `json:"rules" yaml:"rules"`
 }
 
-// An Action is what a rule does with destinations that it matches.
+// An Action determines whether a rule allows or denies the destinations that it matches.
 type Action string
 
 // The actions of rules.
@@ -93,8 +93,8 @@ func (p *PortRange) UnmarshalJSON(b []byte) error {
 type Flow struct {
 	Protocol string // tcp or udp
 	Dst      netip.AddrPort
-	// Names are the names that the wire's resolver answered with Dst's address, in lower case without the final dot;
-	// empty if there were none.
+	// Names are the names that the sandbox has resolved to Dst's address with the wire's resolver, in lower case and without
+	// the final dot. It is empty if there are none.
 	Names []string
 }
 
@@ -103,7 +103,7 @@ type Verdict struct {
 	Allowed bool `json:"allowed"`
 	// Rule is the position of the deciding rule among Policy.Rules; -1 if no rule decided.
 	Rule int `json:"rule"`
-	// Name is the one of Flow.Names that the deciding rule matched; "" if it matched the address. In the first case,
+	// Name is the one of Flow.Names that the deciding rule matched; "" if it matched the address. If it is a name,
 	// the name that the connection then contains (TLS server name, HTTP host) must be allowed, too.
 	Name string `json:"name,omitempty"`
 	// Exact means that the deciding rule allows exactly one address, which is the destination's: its Host is an

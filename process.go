@@ -12,9 +12,9 @@ type ExitStatus struct {
 	Code int `json:"code" doc:"Exit code; 128 plus the signal's number if a signal ended it"`
 	// Signal is the number of the signal that ended the process, 0 if it exited by itself.
 	Signal int `json:"signal,omitempty"`
-	// Unknown is true if the end was not observed; Code is then -1.
+	// Unknown is true if Caisson could not observe how the process ended; Code is then -1.
 	Unknown bool `json:"unknown,omitempty"`
-	// Reason is why Caisson or the kernel ended the process: "time limit", or why its sandbox ended.
+	// Reason describes why Caisson or the kernel ended the process, for example "time limit", or why the sandbox ended.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -60,7 +60,7 @@ type Process interface {
 	// Stdin is the process's standard input, nil if none was requested. Closing it signals end of file; with a TTY it
 	// sends ^D.
 	Stdin() io.WriteCloser
-	// Stdout and Stderr return io.EOF when no process has them open any longer. With a TTY, Stderr is empty.
+	// Stdout and Stderr return io.EOF when no process has the output open any longer. With a TTY, Stderr is empty.
 	Stdout() io.Reader
 	Stderr() io.Reader
 	// Resize sets the terminal's size; Conflict without a TTY.

@@ -156,7 +156,7 @@ type Repos interface {
 	// GrantRepo grants a running sandbox, given by id or name, access to a repository, and clones it into dir, an
 	// absolute path in the sandbox.
 	GrantRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*RepoGrant, error)
-	// DeliverRepo creates a delivery of the commits that such a sandbox has pushed and, unless dir is empty, of the
+	// DeliverRepo creates a delivery of the commits that a sandbox with such a grant has pushed and, unless dir is empty, of the
 	// changes in dir. Only Name, Pull, Ready and Title of req are used. NotFound if there is nothing new.
 	DeliverRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*Delivery, error)
 
@@ -186,7 +186,7 @@ type DeliveryStore interface {
 type RepoAccess struct {
 	Account string
 	Sandbox ID
-	Run     ID // the run of the pushes; empty for none
+	Run     ID // the run that the pushes belong to; empty for none
 	Session ID
 	Repo    RepoRequest
 	Dir     string            // directory in the sandbox to clone into; empty means no clone
@@ -225,8 +225,8 @@ type Relay interface {
 	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its
 	// run, and of its changes that were not pushed. It returns nil if there are none.
 	Deliver(ctx context.Context, h DeliveryRequest) (*Delivery, error)
-	// Await returns a delivery when its state is final, or in its current state when ctx has ended or the time most has
-	// passed.
+	// Await waits until a delivery has ended, see [DeliveryState.Ended], ctx ends, or the time most has passed, and returns
+	// the delivery in its current state.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)
 	// Leave reports that a sandbox was removed. Its pushed commits are kept as long as a delivery needs them.
 	// Idempotent.

@@ -19,14 +19,14 @@ type Route struct {
 	UpdatedAt time.Time `json:"updatedAt"`
 }
 
-// A RouteSpec is what is chosen about a route. At least one of Host and Path is required.
+// A RouteSpec contains the properties of a route that clients choose. At least one of Host and Path is required.
 type RouteSpec struct {
 	Host    string   `json:"host,omitempty" maxLength:"253" doc:"Host name of the requests; absent: the ingress's own domain. A token may choose NAME.DOMAIN; the local administrator any name"`
 	Path    string   `json:"path,omitempty" maxLength:"512" doc:"Prefix of the path, in whole segments; absent: every path. The longest one wins"`
 	Sandbox string   `json:"sandbox" maxLength:"128" doc:"Id or name of the sandbox; a route has the id"`
 	Port    int      `json:"port" minimum:"1" maximum:"65535" doc:"TCP port inside"`
 	Methods []string `json:"methods,omitempty" maxItems:"16" doc:"Allowed methods; absent: all"`
-	// StripPrefix removes Path from the path that the sandbox sees.
+	// StripPrefix means that Path is removed from the beginning of the path of requests to the sandbox.
 	StripPrefix     bool          `json:"stripPrefix,omitempty" doc:"Remove path from the path that the sandbox sees"`
 	Auth            RouteAuth     `json:"auth" doc:"Who may use the route"`
 	Resume          bool          `json:"resume,omitempty" doc:"A request wakes or resumes the sandbox if it is suspended or paused"`
@@ -47,7 +47,7 @@ const (
 	RouteAuthSigned = "signed"
 )
 
-// A RouteAuth says who may use a route.
+// A RouteAuth defines how clients authenticate to use a route.
 type RouteAuth struct {
 	Kind string `json:"kind" enum:"none,bearer,basic,signed" doc:"signed: whoever has a URL that was signed for the route"`
 	// Hashes are SHA-256 hashes in hexadecimal.
@@ -127,31 +127,31 @@ type Routes interface {
 	RouteLog(ctx context.Context, ref string) ([]RouteRequest, error)
 }
 
-// An IngressConfig is what the wire process must know to serve routes.
+// An IngressConfig is the part of the settings of the wire process with which it serves routes.
 type IngressConfig struct {
 	Domain string `json:"domain"`
 	// Key is the public key (Ed25519) of signed URLs.
 	Key    []byte         `json:"key"`
 	Routes []IngressRoute `json:"routes"`
-	// Certificate and CertificateKey are in PEM; empty: without TLS.
+	// Certificate and CertificateKey are in PEM. If they are empty, the ingress serves HTTP without TLS.
 	Certificate    string `json:"certificate,omitempty"`
 	CertificateKey string `json:"certificateKey,omitempty"`
 }
 
-// An IngressRoute is a route as the wire process has it.
+// An IngressRoute is the part of a route that the wire process gets.
 type IngressRoute struct {
 	ID   ID        `json:"id"`
 	Spec RouteSpec `json:"spec"`
 }
 
-// An IngressUse says that requests were passed to a sandbox by the ingress.
+// An IngressUse reports to the daemon that the ingress has passed requests to a sandbox.
 type IngressUse struct {
 	Sandbox ID   `json:"sandbox"`
-	Active  bool `json:"active,omitempty"` // some are in progress
+	Active  bool `json:"active,omitempty"` // whether any of the requests are still in progress
 }
 
-// An IngressDial asks the daemon for a connection to a port of a sandbox. It names either a route or a signed token, from which
-// the daemon determines the sandbox, the port and whether the sandbox is resumed.
+// An IngressDial is the wire process's request to the daemon for a connection to a port of a sandbox. It names either a route or
+// a signed token, from which the daemon determines the sandbox, the port and whether the sandbox is resumed.
 type IngressDial struct {
 	Route ID     `json:"route,omitempty"`
 	Token string `json:"token,omitempty"`

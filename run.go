@@ -65,8 +65,8 @@ type RunRequest struct {
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
 	Gateway *GatewayUse       `json:"gateway,omitempty" doc:"How it may use the model gateway, in addition to what its agent says: a rate can only be lower, and what is allowed can only be more over the unix socket"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
-	// Interactive opens the agent's own interface at a terminal in the sandbox instead of giving it a prompt. The run ends when that
-	// program does.
+	// Interactive starts the agent's own interface at a terminal in the sandbox instead of giving the agent a prompt. The run
+	// ends when the program of the interface ends.
 	Interactive bool              `json:"interactive,omitempty" doc:"Instead of giving it a prompt, start the agent's own interface at a terminal, to which clients attach; the run ends with that program, and has no time limit unless one is given"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	// Source is the caller's path of the directory that becomes the workspace; Directory is its descriptor, opened by
@@ -76,7 +76,8 @@ type RunRequest struct {
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of names that look like secrets and are not hidden from the sandbox"`
-	// Hidden and HiddenCount list the files that the client has left out of Workspace, for the record of the run.
+	// Hidden lists the files that the client has left out of Workspace, and HiddenCount is their number. Both are recorded in
+	// the run.
 	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
@@ -94,7 +95,7 @@ type Run struct {
 	Attempt int        `json:"attempt" doc:"From 1"`
 	Session ID         `json:"session,omitempty"`
 	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
-	// Terminal is the terminal of an interactive run, once it is there.
+	// Terminal is the id of the terminal of an interactive run; empty until the terminal is created.
 	Terminal ID `json:"terminal,omitempty" doc:"Of an interactive run: the terminal in its sandbox"`
 	// Workspace is the id of the workspace with this attempt's changes to the directory that the run was given.
 	Workspace ID     `json:"workspace,omitempty"`
@@ -119,11 +120,11 @@ type Run struct {
 	Plan         *RunPlan    `json:"-"` // nil in a run that an older build stored
 }
 
-// A RunPlan is what the request of a run was resolved to when it was made, besides its limits and its model. Each attempt
-// checks whether it is still allowed, and executes it. The store has it; the API does not show it.
+// A RunPlan contains the settings to which the request of a run was resolved when the run was created, except its limits and its
+// model. Each attempt checks whether the plan is still allowed, and then executes it. It is only in the store, never in answers.
 type RunPlan struct {
-	Version int               `json:"version"` // what the fields mean; another build may have another version
-	Agent   string            `json:"agent"`   // hash of the parts of the agent's entry that it was made of
+	Version int               `json:"version"` // version of the meaning of the fields; other builds may have other versions
+	Agent   string            `json:"agent"`   // hash of the parts of the agent's catalog entry from which the plan was made
 	Models  []string          `json:"models,omitempty"`
 	Gateway GatewayUse        `json:"gateway,omitzero"`
 	Policy  Policy            `json:"policy"`
@@ -303,8 +304,8 @@ type SessionFilter struct {
 type GuestRuns interface {
 	// GuestAgents returns the agents of which the guest may start runs.
 	GuestAgents(ctx context.Context) ([]*Agent, error)
-	// StartGuestRun starts a run within the remaining time, cost and number of runs of every run that the guest's is
-	// part of; Exhausted if nothing remains.
+	// StartGuestRun starts a sub-run. It is limited by the remaining time, cost and number of runs of the guest's run and of
+	// all ancestors of that; Exhausted if nothing remains.
 	StartGuestRun(ctx context.Context, req RunRequest) (*Run, error)
 	// GuestRun returns a sub-run of the guest's run.
 	GuestRun(ctx context.Context, id ID) (*Run, error)
@@ -325,7 +326,7 @@ type RunStore interface {
 	Update(ctx context.Context, in Scope, id ID, change func(*Run) error) (*Run, error)
 	// Delete removes a run and its events.
 	Delete(ctx context.Context, in Scope, id ID) error
-	// Append adds events, all or none. Their Seq must follow that of the last event.
+	// Append adds events, all or none. Their Seq must continue the sequence of the run's events without a gap.
 	Append(ctx context.Context, run ID, events []RunEvent) error
 	// Events returns at most limit events with a greater Seq than after, oldest first.
 	Events(ctx context.Context, in Scope, run ID, after int64, limit int) ([]RunEvent, error)
@@ -335,7 +336,7 @@ type RunStore interface {
 	Trim(ctx context.Context, before time.Time, limit int) ([]ID, error)
 }
 
-// SessionName returns the name of a session in its table: one string for agent, user and key.
+// SessionName returns the name under which the table of sessions has a session: one string that encodes agent, user and key.
 func SessionName(agent, user, key string) string {
 	b, err := json.Marshal([]string{agent, user, key})
 	if err != nil {
@@ -344,8 +345,8 @@ func SessionName(agent, user, key string) string {
 	return string(b)
 }
 
-// An Assignment is the run that a sandbox serves at present: it determines what is charged on its wire, and which
-// models may be called.
+// An Assignment describes the run that a sandbox serves at present. It determines which budgets the model calls of the sandbox
+// are charged to, and which models it may call.
 type Assignment struct {
 	Run     ID          `json:"run"`
 	Attempt int         `json:"attempt"`

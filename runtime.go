@@ -63,13 +63,13 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
-// HostMeter is a Runtime that can tell what sandboxes have on the host.
+// HostMeter is a Runtime that can determine which resources of the host sandboxes use.
 type HostMeter interface {
 	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
 	// NotFound or Conflict if the sandbox does not run.
 	Written(id ID) (Size, error)
-	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
-	// List.
+	// Remains returns the ids of sandboxes of this data directory that List does not return but that still have resources on
+	// the host.
 	Remains() ([]ID, error)
 }
 
@@ -79,7 +79,7 @@ type Dialer interface {
 	// mode. Half-close passes in both directions; a reset by the server is an end of file. network "tcp" has a port as its
 	// address, which is tried on 127.0.0.1, ::1 and the wire's address; "unix" has the absolute path of a socket in the
 	// guest's root. ctx applies to connecting only. A checkpoint ends all connections; freezing does not. Errors: Conflict while
-	// frozen, Unavailable if nobody listens, Exhausted at the limit of connections, Invalid for a bad address.
+	// frozen, Unavailable if no program listens, Exhausted at the limit of connections, Invalid for a bad address.
 	Dial(ctx context.Context, id ID, network, address string) (*os.File, error)
 }
 
@@ -94,8 +94,8 @@ type RandomnessReporter interface {
 
 // WriterRecorder is a Runtime that records which process of a sandbox was the last to change each file of a workspace.
 type WriterRecorder interface {
-	// Writers returns these records for the mount with an Overlay at target, since the sandbox was created or restored,
-	// even while it is frozen. NotFound if there is no such mount.
+	// Writers returns the records for the mount with an Overlay at target since the sandbox was created or restored. It may be
+	// called while the sandbox is frozen. NotFound if there is no such mount.
 	Writers(ctx context.Context, id ID, target string) (*Writers, error)
 }
 
@@ -105,9 +105,10 @@ type MemoryWaiter interface {
 	WaitForMemory(ctx context.Context, id ID) error
 }
 
-// EndReporter is a Runtime that can tell why a sandbox stopped.
+// EndReporter is a Runtime that can determine why a sandbox stopped.
 type EndReporter interface {
-	// EndReason returns a short description. It must be called after the sandbox has stopped and before Destroy.
+	// EndReason returns a short description of why the sandbox stopped. It must be called after the sandbox has stopped and
+	// before Destroy.
 	EndReason(id ID) string
 }
 
@@ -147,9 +148,9 @@ func (w *Writers) After(before *Writers) *Writers {
 	return all
 }
 
-// A Writer is the process that was the last to change what is at a path.
+// A Writer is the process that was the last to change the file or directory at Path.
 type Writer struct {
-	Path string `json:"path"` // relative to the workspace, clean, "" for itself; as in a Change, if it is not UTF-8
+	Path string `json:"path"` // relative to the workspace, clean, "" for its root; escaped as in a Change if not UTF-8
 	// Moved means that the process has renamed the file or directory at Path, or away from it: this also applies to the
 	// files below it, unless they have been changed since.
 	Moved   bool   `json:"moved,omitempty"`
@@ -175,25 +176,27 @@ type RuntimeSpec struct {
 	Programs string
 	// Randomness "openssl" makes OpenSSL's generators in restored processes reseed.
 	Randomness string
-	// ContinueClock makes the monotonic clock of restored processes continue where it was; otherwise it jumps by the time
-	// since then.
+	// ContinueClock means that the monotonic clock of restored processes continues at the time of the checkpoint. Otherwise it
+	// also includes the time between checkpoint and restore.
 	ContinueClock bool
 	Stdout        *os.File // the command's output; nil discards it. Must stay open without the caller: a FIFO opened O_RDWR
 	Stderr        *os.File
 	NetNS         *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
 }
 
-// Programs says which programs of sandboxes this daemon works with. A set of programs has an id, which depends on their contents.
+// Programs determines which sets of programs this daemon can run sandboxes with. A set contains the programs of one build, and
+// has an id that depends on their contents.
 type Programs struct {
-	Current string               // the set that sandboxes are started with
-	Older   func(id string) bool // reports whether this daemon works with another set, which is still there; nil: with none
-	Newer   func(id string) bool // reports whether a set is of a newer build, whose protocol this one does not know; nil: none is
+	Current string               // id of the set that new sandboxes are started with
+	Older   func(id string) bool // reports whether this daemon has another set and can use it; nil means that it can use none
+	Newer   func(id string) bool // reports whether the protocol of a set is newer than that of this build; nil means that none is
 }
 
-// Supports reports whether this daemon works with a set of programs.
+// Supports reports whether this daemon can run sandboxes with the set of this id.
 func (p Programs) Supports(id string) bool { return id == p.Current || p.Older != nil && p.Older(id) }
 
-// Whose describes the build of a set of programs that Supports reports false for, to complete a sentence.
+// Whose describes the build that an unsupported set of programs belongs to. The result completes a sentence: "of another build of
+// Caisson".
 func (p Programs) Whose(id string) string {
 	if p.Newer != nil && p.Newer(id) {
 		return "of a newer build of Caisson, whose protocol this one does not know"

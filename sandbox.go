@@ -21,7 +21,7 @@ type Sandbox struct {
 	Spec   Spec              `json:"spec"`
 	// Rootfs is only in the store, never in answers.
 	Rootfs Rootfs `json:"rootfs,omitzero"`
-	// Plan is how the sandbox is made; nil once it has been made. Like Rootfs, it is never in answers.
+	// Plan is the plan by which the sandbox is being created; nil once that is done. Like Rootfs, it is never in answers.
 	Plan *Plan `json:"plan,omitempty"`
 	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
@@ -31,7 +31,7 @@ type Sandbox struct {
 	Pooled    bool        `json:"pooled,omitempty" doc:"In its template's warm pool; not yet claimed"`
 	CreatedAt time.Time   `json:"createdAt"`
 	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`
-	// Assigned is the run that the sandbox serves; nil: its calls are charged to the sandbox itself.
+	// Assigned is the run that the sandbox serves. If it is nil, model calls are charged to the sandbox itself.
 	Assigned *Assignment `json:"assigned,omitempty"`
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
@@ -50,14 +50,14 @@ type Times []time.Time
 // PlanVersion is the version of the plans that this build stores.
 const PlanVersion = 1
 
-// A Plan is what must be known of a sandbox that is being made to undo its creation after a crash. A daemon ignores plans of later
-// versions.
+// A Plan contains the information that is needed to undo the creation of a sandbox after a crash. A daemon ignores plans with a
+// Version that is greater than its own.
 type Plan struct {
 	Version   int           `json:"version"`
-	From      ID            `json:"from,omitempty"`      // the snapshot or sandbox that it is a fork of
+	From      ID            `json:"from,omitempty"`      // snapshot or sandbox that is forked; "" for none
 	Capture   ID            `json:"capture,omitempty"`   // the temporary capture of From, which belongs to its forks
 	Memory    bool          `json:"memory,omitempty"`    // whether memory is restored
-	Start     bool          `json:"start,omitempty"`     // whether its processes are started
+	Start     bool          `json:"start,omitempty"`     // whether the processes of the sandbox are started
 	Workspace WorkspaceKind `json:"workspace,omitempty"` // the requested kind of workspace; "" for none
 }
 
@@ -75,12 +75,13 @@ type Spec struct {
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
 	AutoPause AutoPause         `json:"autoPause,omitzero" doc:"What happens while nobody uses it; can change later"`
-	// FinalSnapshot is about the hard TTL only: a sandbox that somebody removes is not kept.
+	// FinalSnapshot means that a snapshot is taken before the hard TTL removes the sandbox. No snapshot is taken if a request
+	// removes it.
 	FinalSnapshot bool        `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
 	Policy        Policy      `json:"policy,omitzero" doc:"Egress policy; can change later"`
 	Models        *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Randomness is for sandboxes of agents, see [Warm]: the reason why forks of a snapshot of it draw different random
-	// numbers.
+	// Randomness is that of [Warm], for the sandbox of an agent: the mechanism by which forks of a snapshot of the sandbox
+	// draw different random numbers.
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 	// Workspace is the id of its workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
@@ -95,11 +96,11 @@ type Spec struct {
 	ServicesRevision int64 `json:"servicesRevision,omitempty"`
 }
 
-// An AutoPause says what happens to a sandbox that nobody uses: after these times, counted from its last use, it is suspended,
-// paused and stopped. 0 is never.
+// An AutoPause contains the times, counted from the last use of a sandbox, after which it is suspended, paused and stopped. 0
+// means never.
 //
-// Uses are exec sessions, attached terminals, connections and requests from outside, operations on its files, and runs. What its own
-// programs do is none.
+// Uses are exec sessions, attached terminals, connections and requests from outside, operations on the sandbox's files, and runs.
+// The activity of programs in the sandbox does not count as a use.
 type AutoPause struct {
 	Suspend Duration `json:"suspend,omitempty" yaml:"suspend" doc:"Suspend it after this long without use: frozen, its memory kept; 0 is never"`
 	Pause   Duration `json:"pause,omitempty" yaml:"pause" doc:"Pause it after this long without use: its memory moves to disk; 0 is never"`
@@ -124,7 +125,7 @@ func (r *Resources) UnmarshalJSON(b []byte) error {
 func (r *Resources) UnmarshalYAML(decode func(any) error) error { return r.unmarshal(decode) }
 
 func (r *Resources) unmarshal(decode func(any) error) error {
-	type plain Resources // without these methods
+	type plain Resources // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(r)); err != nil {
 		return err
 	}
@@ -187,14 +188,14 @@ type CreateRequest struct {
 	TTL       *Duration         `json:"ttl,omitempty"`
 	HardTTL   *Duration         `json:"hardTtl,omitempty"`
 	AutoPause *AutoPause        `json:"autoPause,omitempty" doc:"Instead of the template's or snapshot's"`
-	// FinalSnapshot is as in [Spec]; nil is the template's or snapshot's.
+	// FinalSnapshot is as in [Spec]; nil means the value of the template or snapshot.
 	FinalSnapshot *bool       `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
 	NoStart       bool        `json:"noStart,omitempty" doc:"Only create; start later"`
 	NoPool        bool        `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
 	Policy        *Policy     `json:"policy,omitempty" doc:"Instead of the template's"`
 	Models        *ModelGrant `json:"models,omitempty" doc:"Instead of the template's"`
 	Services      []Service   `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
-	Assigned      *Assignment `json:"-"` // the run that it is created for
+	Assigned      *Assignment `json:"-"` // the run that the sandbox is created for
 	// KeepRandomness is as in [ForkRequest].
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
 	// Randomness is as in [Spec]; set only by the engine.
@@ -205,7 +206,8 @@ type CreateRequest struct {
 	// Workspace is a host directory that the sandbox changes only in a layer of its own, until the changes are applied
 	// (only over the unix socket), or a volume.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
-	// Placeholder is the path of an empty directory, in place of which forks of a snapshot can have a workspace.
+	// Placeholder is the path of an empty directory that is mounted in the sandbox. Forks of a snapshot of the sandbox can have a
+	// workspace mounted there instead.
 	Placeholder string `json:"-"`
 }
 
@@ -258,7 +260,7 @@ type Sandboxes interface {
 	// Suspend freezes every process. The sandbox keeps its memory and uses no CPU time; Wake thaws it.
 	Suspend(ctx context.Context, ref string) (*Sandbox, error)
 	Wake(ctx context.Context, ref string) (*Sandbox, error)
-	// Extend changes when a sandbox is paused, removed, woken and, while nobody uses it, suspended, paused and stopped.
+	// Extend changes the times at which a sandbox is paused, removed and woken, and its [AutoPause].
 	Extend(ctx context.Context, ref string, req ExtendRequest) (*Sandbox, error)
 	// Remove ends a sandbox in any state and deletes all its data. NotFound if it does not exist.
 	Remove(ctx context.Context, ref string) error

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 )
 
-// redacted is what is printed in place of a secret.
+// redacted is the text that is printed in place of a secret.
 const redacted = "[redacted]"
 
 // A Secret prints as "[redacted]" wherever it is formatted, logged or marshalled. Its bytes are returned only by

@@ -10,7 +10,7 @@ import (
 type Service struct {
 	ID   string `json:"id" yaml:"id" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" patternDescription:"at most 63 lower-case letters, digits, dots, dashes and underscores, with a letter or digit first" doc:"Unique within the sandbox; agent is that of the service of an agent"`
 	Port int    `json:"port,omitempty" yaml:"port" minimum:"0" maximum:"65535" doc:"TCP port that it serves; required without a command"`
-	// Command stays in the foreground: when it ends, so does all that it has started.
+	// Command must stay in the foreground: when it ends, all processes that it has started are ended as well.
 	Command   []string          `json:"command,omitempty" yaml:"command" doc:"Program and arguments, no shell unless you name one; if empty, another program of the sandbox serves the port"`
 	Env       map[string]string `json:"env,omitempty" yaml:"env" doc:"Added to the sandbox's"`
 	Cwd       string            `json:"cwd,omitempty" yaml:"cwd" doc:"Working directory; default the sandbox's"`
@@ -22,7 +22,7 @@ type Service struct {
 // AgentService is the id of the service of the agent that a sandbox was made for. Requests cannot contain a service with this id.
 const AgentService = "agent"
 
-// RestartPolicy says when a service that has ended is started again.
+// RestartPolicy determines whether a service that has ended is started again.
 type RestartPolicy string
 
 // The restart policies.
@@ -32,8 +32,8 @@ const (
 	RestartNever     RestartPolicy = "never"
 )
 
-// Readiness says how it is checked whether a service is ready: by exactly one of HTTP, TCP and Exec. Checks end with the
-// first that succeeds, unless the service has no command.
+// Readiness defines the check of whether a service is ready: exactly one of HTTP, TCP and Exec. The check is repeated until it
+// succeeds; for a service without a command, it is repeated after that as well.
 type Readiness struct {
 	HTTP     string   `json:"http,omitempty" yaml:"http" doc:"Path on its port that answers a GET with a status from 200 to 399"`
 	TCP      bool     `json:"tcp,omitempty" yaml:"tcp" doc:"Its port accepts a connection"`
@@ -53,15 +53,15 @@ type ServiceState string
 
 // The states of a service.
 const (
-	ServiceStarting ServiceState = "starting" // it runs, or its port is asked for, and is not ready
+	ServiceStarting ServiceState = "starting" // it was started, or has no command, and no readiness check has succeeded yet
 	ServiceReady    ServiceState = "ready"
 	ServiceBackoff  ServiceState = "backoff" // it has ended and waits to be started again
-	ServiceFailed   ServiceState = "failed"  // it has ended with an error and is not started again, or nothing serves its port
+	ServiceFailed   ServiceState = "failed"  // it has ended with an error and is not started again, or no program serves its port
 	ServiceStopped  ServiceState = "stopped" // it has ended and is not started again, or its sandbox does not run
 )
 
-// A ServiceCondition is what a sandbox reports about a service. It is untrusted: programs with the right privileges in the sandbox
-// can report anything.
+// A ServiceCondition is the state of a service as the sandbox reports it. It is untrusted: programs with the right privileges in
+// the sandbox can report anything.
 type ServiceCondition struct {
 	State    ServiceState `json:"state" enum:"starting,ready,backoff,failed,stopped"`
 	Since    time.Time    `json:"since,omitzero" doc:"When State last changed, by the sandbox's clock"`
@@ -92,7 +92,8 @@ type ServicesRequest struct {
 type Services interface {
 	// ListServices returns the services in order of their ids. Unavailable if the sandbox runs and does not report their condition.
 	ListServices(ctx context.Context, ref string) ([]ServiceStatus, error)
-	// ApplyServices adds and changes services, and returns all of them when the running ones have been told.
+	// ApplyServices adds and changes services, and returns all services of the sandbox. If the sandbox runs, ApplyServices
+	// returns after the sandbox has received the change.
 	ApplyServices(ctx context.Context, ref string, req ServicesRequest) ([]ServiceStatus, error)
 	// RemoveService ends a service and removes it; its processes may take a moment to end.
 	RemoveService(ctx context.Context, ref, id string) error

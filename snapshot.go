@@ -49,10 +49,11 @@ type ForkRequest struct {
 	// multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Workspace is as in [CreateRequest]; for one fork only, and where the origin has a workspace or a placeholder for one.
+	// Workspace is as in [CreateRequest]. It is valid only if Count is 1, and if the origin has a workspace or a Placeholder, in
+	// place of which it is mounted.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
-	// KeepRandomness keeps the process ids of restored processes; by default, OpenSSL's random generators see other
-	// ids, and reseed.
+	// KeepRandomness means that getpid() returns the same values in restored processes as before. By default it returns other
+	// values, so that OpenSSL's random generators reseed themselves.
 	KeepRandomness bool       `json:"keepRandomness,omitempty" doc:"With memory: keep the process ids of its programs. By default their getpid() returns new values, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
 	AutoPause      *AutoPause `json:"autoPause,omitempty" doc:"Instead of the origin's"`
 	FinalSnapshot  *bool      `json:"finalSnapshot,omitempty" doc:"Instead of the origin's"`

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Store persists what must survive the daemon: intent before side effects, and acknowledged results. When a method
-// that writes returns nil, the change is durable.
+// A Store persists the state that must survive the daemon: intents before their side effects, and acknowledged results. When a
+// method that writes returns nil, the change is durable.
 //
 // All methods are safe for concurrent use. There is one writer; readers see committed states only.
 type Store interface {
@@ -51,8 +51,8 @@ type Table[T any] interface {
 	Delete(ctx context.Context, in Scope, ref string) error
 }
 
-// All yields the objects that list, a method of a store, returns for f, page by page. It ends after an error. next makes the filter
-// select the page behind an object.
+// All yields the objects that list, a method of a store, returns for f, page by page. It ends after an error. next changes f so
+// that it selects the objects after last.
 func All[T, F any](
 	ctx context.Context, list func(context.Context, Scope, F) ([]*T, bool, error), in Scope, f F, next func(f *F, last *T),
 ) iter.Seq2[*T, error] {
@@ -107,9 +107,9 @@ type EventStore interface {
 	Last(ctx context.Context) (int64, error)
 	// Trim removes events older than before.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)
-	// Verify reads the whole record and reports where it differs from what Append wrote. head, if not "", is the Head
-	// of an earlier report: if it never was the head, that is a Problem. Invalid if it is malformed, NotFound if its
-	// event has been trimmed, so that it cannot be verified.
+	// Verify reads the whole record and reports events that were changed, added or removed since Append stored them. head, if
+	// not "", is the Head of an earlier report. If the record does not contain it, the report has a Problem. Returns Invalid if
+	// head is malformed, and NotFound if its event has been trimmed, so that head cannot be verified.
 	Verify(ctx context.Context, head string) (*AuditReport, error)
 }
 
@@ -125,7 +125,7 @@ type AnswerStore interface {
 	Trim(ctx context.Context, before time.Time) error
 }
 
-// ListAll returns all objects of a table in a scope. key returns what [Filter.After] names an object by.
+// ListAll returns all objects of a table in a scope. key returns the key of an object for [Filter.After].
 func ListAll[T any](ctx context.Context, t Table[T], in Scope, key func(*T) ID) (list []*T, err error) {
 	for obj, err := range All(ctx, t.List, in, Filter{Limit: 1000}, func(f *Filter, last *T) { f.After = key(last) }) {
 		if err != nil {

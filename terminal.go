@@ -13,7 +13,7 @@ const (
 
 // A Terminal is a program in a sandbox that runs at a terminal of its own, which clients attach to and detach from. It lives
 // inside the sandbox: it goes on without viewers, and through suspend, pause, resume and a restart of the daemon, and each fork
-// has its own copy. All that is known of it comes from the sandbox and is untrusted.
+// has its own copy. All fields come from the sandbox and are untrusted.
 type Terminal struct {
 	ID        ID          `json:"id"`
 	Command   []string    `json:"command" nullable:"false" doc:"The beginning of the program and its arguments"`
@@ -50,8 +50,8 @@ type Terminals interface {
 	CreateTerminal(ctx context.Context, ref string, req TerminalRequest) (*Terminal, error)
 	// ListTerminals lists the sandbox's terminals, oldest first.
 	ListTerminals(ctx context.Context, ref string) ([]Terminal, error)
-	// AttachTerminal returns a session at a terminal. Its output begins with what is kept of the earlier output, at most 256 KiB.
-	// A slow session misses output; Stderr has one line for each such thing that has happened to the session. The last session
+	// AttachTerminal returns a session at a terminal. Its output begins with the end of the earlier output, at most 256 KiB.
+	// A slow session misses output. Stderr has one line of text for each such event. The last session
 	// that was not ReadOnly is the only one whose input, size and signals count. Close detaches: the program runs on.
 	AttachTerminal(ctx context.Context, ref string, id ID, req AttachRequest) (Process, error)
 	// RemoveTerminal kills the program and removes its terminal.

@@ -64,7 +64,8 @@ type Workspace struct {
 	Run     ID             `json:"run,omitempty" doc:"The run that the sandbox was made for"`
 	Agent   string         `json:"agent,omitempty"`
 
-	// The host directory: it is opened by its path, and must still have this device and inode.
+	// HostPath, Device and Inode identify the host directory: it is opened by its path, and must still have this device and
+	// inode.
 	HostPath string `json:"-"`
 	Device   uint64 `json:"-"`
 	Inode    uint64 `json:"-"`
@@ -156,7 +157,7 @@ const (
 	VerdictPass     = "pass"  // may be applied
 	VerdictAsk      = "ask"   // only a person may apply it, after reading the reason; never automatically
 	VerdictDeny     = "deny"  // is never applied
-	VerdictConflict = "clash" // conflict: the host's file has changed, too, and the two cannot be merged; see Merge
+	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged; see Change.Merge
 )
 
 // A Change is one difference between a workspace and the host directory as it was when the workspace was created.
@@ -172,7 +173,8 @@ type Change struct {
 	OldSize int64  `json:"oldSize,omitempty"`
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
 	Process string `json:"process,omitempty" doc:"Process that last wrote it, as recorded by the sandbox's kernel: pid and command"`
-	// Hash identifies the reviewed content, so that exactly that is applied. It covers type, mode and content.
+	// Hash identifies the reviewed type, mode and content of the file. A sync applies the change only if the hash is still the
+	// same.
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
 	Added   int       `json:"added,omitempty" doc:"Lines"`
@@ -286,7 +288,7 @@ type Workspaces interface {
 	ListWorkspaces(ctx context.Context, f WorkspaceFilter) (page []*Workspace, more bool, err error)
 	// Diff returns the changes.
 	Diff(ctx context.Context, ref string, req DiffRequest) (*Diff, error)
-	// Sync applies changes. Conflict if the content is no longer what was reviewed, or the host directory has changed.
+	// Sync applies changes. Conflict if the content has changed since the review, or if the host directory has changed.
 	Sync(ctx context.Context, ref string, req SyncRequest) (*SyncReceipt, error)
 	// Reset discards all changes of a workspace whose sandbox is not running.
 	Reset(ctx context.Context, ref string) (*Workspace, error)
@@ -328,6 +330,6 @@ type WorkspaceLayers interface {
 	// Capture writes the current content of the workspace's layer to the new directory dir. The sandbox must be frozen,
 	// or not running, in the meantime.
 	Capture(ctx context.Context, id ID, dir string) error
-	// Detach reports that the sandbox was removed. Idempotent.
+	// Detach must be called after the sandbox that has the workspace was removed. Idempotent.
 	Detach(ctx context.Context, id ID) error
 }

@@ -35,14 +35,14 @@ type Config struct {
 	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
 	// idle daemon may exit between any two requests.
 	Start func(context.Context) error
-	// Notice, unless it is nil, is called for each response with what the daemon says about itself in it.
+	// Notice, unless it is nil, is called for each response with the information about the daemon in the headers of the response.
 	Notice func(Notice)
 }
 
-// A Notice is what a daemon says about itself over the unix socket. Older daemons say nothing.
+// A Notice is the information about a daemon in the headers of its responses over the unix socket. Older daemons do not send it.
 type Notice struct {
 	Version string
-	Changed string // keys of settings that the daemon's files have other values for
+	Changed string // keys of settings whose values in the configuration file differ from those in force
 }
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
@@ -182,7 +182,7 @@ func (r request) with(name, value string) request {
 	return r
 }
 
-// withFlag returns r with the query parameter name, which is true, if set is true.
+// withFlag returns r with the query parameter name=true if set is true, and else r.
 func (r request) withFlag(name string, set bool) request {
 	if set {
 		r.add(name, "true")
@@ -198,7 +198,7 @@ func (r request) withNumber(name string, n int64) request {
 	return r
 }
 
-// withStates returns r for objects that are in one of these states, or in any if there are none.
+// withStates returns r with a query parameter that selects objects in one of these states. No states select all objects.
 func withStates[S ~string](r request, states []S) request {
 	for _, s := range states {
 		r.add("state", string(s))
@@ -293,9 +293,9 @@ func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
-// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting. It
-// is sent again once, which may start another daemon, if the connection ended without a response: a daemon that ends because it is
-// idle may have accepted it just before.
+// doWithRetry sends a request. It repeats a GET in two cases. If the connection was refused, it retries with backoff, because the
+// daemon may be restarting. If the connection ended without a response, it retries once, because the daemon may have accepted the
+// connection and then exited as idle. The retry may start another daemon.
 func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 	closed := false
 	for wait := 50 * time.Millisecond; ; wait *= 2 {

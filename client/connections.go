@@ -26,7 +26,8 @@ func (s connections) Connect(ctx context.Context, ref string, req caisson.Connec
 	return s.c.upgrade(ctx, []string{"sandboxes", ref, "connections"}, protocol.StreamUpgrade, b)
 }
 
-// upgrade sends a request whose connection then carries another protocol, and returns that connection. ctx applies to the request.
+// upgrade sends a request to upgrade its connection to the protocol to, and returns the upgraded connection. ctx applies to the
+// request only.
 func (c *requester) upgrade(ctx context.Context, path []string, to string, body []byte) (*upgradedConn, error) {
 	target, err := c.requestURL(path, nil)
 	if err != nil {
@@ -70,7 +71,7 @@ type stream interface {
 // An upgradedConn is a connection that carries another protocol than HTTP.
 type upgradedConn struct {
 	net.Conn        // for addresses and deadlines
-	stream   stream // has what was received along with the response
+	stream   stream // for data; its buffer may have data that was received along with the response
 }
 
 // Read implements [net.Conn].

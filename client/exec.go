@@ -54,11 +54,11 @@ func (c *requester) openSession(ctx context.Context, path []string, s *execSessi
 // execSession is the client's end of an exec session.
 type execSession struct {
 	ws      *websocket.Conn
-	ctx     context.Context // context of the session and of everything it sends; it outlives the call of Exec
+	ctx     context.Context // context of the session, used for everything that it sends; it does not end with the context of Exec
 	cancel  context.CancelFunc
 	pid     int
 	tty     bool
-	lost    string             // what the user is told if the connection is lost
+	lost    string             // message of the error for users if the connection is lost
 	stdin   *stdinWriter       // nil if the request has no standard input
 	outputs [2]*protocol.Queue // received data of stdout and stderr that was not read yet
 

@@ -17,7 +17,7 @@ import (
 var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must exist,
-// so that a mistyped name does not make one; only a request for a token makes accounts.
+// so that a mistyped name does not create one. Only a request to create a token creates the account.
 func (a *API) Local() http.Handler {
 	return a.middleware(func(r *http.Request) (caisson.Caller, *caisson.Token, error) {
 		caller, err := a.localCaller(r)
@@ -41,7 +41,8 @@ func (a *API) localCaller(r *http.Request) (caisson.Caller, error) {
 	}
 	_, err := a.cfg.FindAccount(r.Context(), caller.Account)
 	if caisson.KindOf(err) == caisson.NotFound {
-		err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)} // no object of the request is missing
+		// The field tells the client that the account is missing, not the object in the path.
+		err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)}
 	}
 	return caller, err
 }

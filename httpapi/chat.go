@@ -188,7 +188,7 @@ func hasStarted(e caisson.RunEvent) bool {
 type chatEncoder interface {
 	setHeader(h http.Header)                       // adds the format's headers to the response
 	encode(s *sseWriter, e caisson.RunEvent) error // writes one event
-	end(s *sseWriter) error                        // writes what the format requires after the last event
+	end(s *sseWriter) error                        // writes the end of the stream that the format requires after the last event
 }
 
 // encoderFor returns the encoder for the stream format that the request selects: name is the value of the query parameter

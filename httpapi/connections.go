@@ -26,7 +26,8 @@ func (h connectionRoutes) connect(w http.ResponseWriter, r *http.Request, in *st
 	err := serveUpgraded(w, r, protocol.StreamUpgrade, func(ctx context.Context) (caisson.Conn, error) {
 		return h.core.Connect(ctx, in.Ref, in.Body)
 	})
-	if caisson.KindOf(err) == caisson.Unavailable { // nobody listens, which is no failure of the daemon, and not logged as one
+	// Unavailable means that no program in the sandbox listens. It is not logged, because it is not an error of the daemon.
+	if caisson.KindOf(err) == caisson.Unavailable {
 		writeError(w, protocol.ProblemOf(err))
 		return nil
 	}

@@ -42,8 +42,8 @@ func (h daemonRoutes) status(ctx context.Context, _ *struct{}) (*caisson.DaemonS
 	return v, nil
 }
 
-// Announce returns a handler that adds headers to the responses of h: the version of the daemon, and the keys of settings that its
-// files have other values for.
+// Announce returns a handler that adds two headers to the responses of h: the version of the daemon and, if changed returns any,
+// the keys of settings whose values in the configuration file differ from those in force.
 func Announce(h http.Handler, version string, changed func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(protocol.VersionHeader, version)

@@ -65,7 +65,7 @@ func serveSession(w http.ResponseWriter, r *http.Request, sandbox string, log *s
 	}
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
-		return nil // Accept has answered
+		return nil // Accept has written the error response
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(bodyLimit)
@@ -144,9 +144,9 @@ func (s *execSession) run(request context.Context) error {
 	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
 		pumps.Go(func() {
 			pump(r, exited, &others, func(b []byte) error { return s.output(ctx, i, b) })
-			// If the request is cancelled, its process is killed, which ends the outputs: then no end of output is sent, so
-			// that the client does not take the output for complete. The request's context ends before its process does; ctx
-			// may end after it.
+			// If the request is cancelled, the process is killed and its outputs end. No end of output is sent in this case, so
+			// that the client does not take the output for complete. The condition uses the request's context, which has ended
+			// when that happens; ctx may end later.
 			if request.Err() == nil {
 				writeFrame(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // an empty frame ends the output
 			}
@@ -160,12 +160,12 @@ func (s *execSession) run(request context.Context) error {
 	pumps.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return nil // there is nobody to tell
+		return nil // the client has disconnected, so no error can be sent to it
 	case err != nil:
 		return err
 	}
 	writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
-	s.conn.Close(websocket.StatusNormalClosure, "") // before cancel, which would cut the connection
+	s.conn.Close(websocket.StatusNormalClosure, "") // before cancel, which would end the connection without a close frame
 	return nil
 }
 

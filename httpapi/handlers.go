@@ -15,7 +15,7 @@ func withoutInput[T any](do func(context.Context) (T, error)) func(context.Conte
 	return func(ctx context.Context, _ *struct{}) (T, error) { return do(ctx) }
 }
 
-// A refParam is the reference of an object in a path: its name, or what else the core accepts.
+// A refParam is the reference of an object in a path: its name or, if the core accepts it, its id.
 type refParam interface{ ref() string }
 
 // byRef returns a handler that calls do with the reference in the path.
@@ -28,10 +28,11 @@ func removeByRef[P refParam](do func(context.Context, string) error) func(contex
 	return func(ctx context.Context, in *P) error { return do(ctx, (*in).ref()) }
 }
 
-// An idParam is the id of an object in a path. Its method returns NotFound for text that is no id: there is no such object.
+// An idParam is the id of an object in a path. Its method returns NotFound for text that is not an id of this kind of object.
 type idParam interface{ id() (caisson.ID, error) }
 
-// parseIDParam implements idParam. what is the kind of the objects whose ids have this prefix.
+// parseIDParam implements the method of idParam for ids with this prefix. what is the word for such an object in the error
+// message.
 func parseIDParam(prefix, what, value string) (caisson.ID, error) {
 	id, err := caisson.ParseID(prefix, value)
 	if err != nil {

@@ -45,8 +45,8 @@ type API struct {
 	router  *router
 	handles *handleTable
 	calls   *tokenCalls
-	execs   *atomic.Int64      // programs that clients have started and wait for
-	close   context.CancelFunc // ends streams
+	execs   *atomic.Int64      // number of processes that clients have started and wait for
+	close   context.CancelFunc // cancels the contexts of streams
 }
 
 // New returns an API.
@@ -117,9 +117,9 @@ const (
 	headerBytes   = 64 << 10         // size of the headers of a request
 )
 
-// Server returns a server for h that limits what a client can occupy: the time and size of headers, and idle connections. This
-// package sets the deadlines of bodies, and connections of a listener of [Limit] have one for their first token. Only HTTP/1.1
-// is enabled, because upgrades need it.
+// Server returns a server for h that limits the resources of a client: the time and size of headers, and the time of idle
+// connections. This package sets the deadlines of bodies, and connections of a listener of [Limit] have one for their first
+// token. Only HTTP/1.1 is enabled, because upgrades need it.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler:           h,

@@ -26,8 +26,9 @@ type idempotency struct {
 // finishTimeout limits the time for storing an answer, which must happen even if the client has disconnected.
 const finishTimeout = 10 * time.Second
 
-// once calls do once for each key: later requests of the account with the same key, route and req get the first answer. After do
-// has failed, the key can be used again. If key is empty, once only calls do.
+// once calls do for the first request with a key, and stores the result. For later requests of the account with the same key,
+// route and req it returns the stored result. If do fails, nothing is stored and the key can be used again. If key is empty, once
+// only calls do.
 func once[T any](ctx context.Context, i idempotency, key, route string, req any, do func() (T, error)) (T, error) {
 	var zero T
 	if key == "" {

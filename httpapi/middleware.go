@@ -79,7 +79,7 @@ func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *cais
 func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
-		below := "" // where the requests are that the API has
+		below := "" // hint for a path outside of the API's prefix
 		if !strings.HasPrefix(r.URL.Path, protocol.Prefix) {
 			below = "; all requests are below " + protocol.Prefix
 		}
@@ -159,8 +159,8 @@ func (t *responseTracker) Write(b []byte) (int, error) {
 // Unwrap lets [http.ResponseController] reach flushing, deadlines and hijacking.
 func (t *responseTracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// deadlineBody clears the read deadline at the end of the body: after that the server reads only to detect that the client has
-// disconnected, and an expired deadline would look the same.
+// deadlineBody is the body of a request. It clears the read deadline at the end of the body: after that the server reads only to
+// detect that the client has disconnected, and it would take an expired deadline for that.
 type deadlineBody struct {
 	io.ReadCloser
 	ctl         *http.ResponseController
@@ -182,8 +182,8 @@ func (b *deadlineBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hasMore reports whether this is an upload of which more may arrive. It is not if the client still waits for 100 Continue: a
-// read would make the server send that.
+// hasMore reports whether the client may still be sending data of an upload. It returns false if the client waits for 100
+// Continue, because reading would make the server send that response.
 func (b *deadlineBody) hasMore(h http.Header) bool {
 	return b.readTimeout > 0 && !b.complete && (b.started || h.Get("Expect") == "")
 }

@@ -67,10 +67,10 @@ func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 // An idQuery is a query parameter with an id.
 type idQuery struct {
 	name, prefix, value string
-	to                  *caisson.ID // is set to the id
+	to                  *caisson.ID // parseIDs stores the id here
 }
 
-// parseIDs parses those of the parameters that are not empty.
+// parseIDs parses the parameters that are not empty, and stores the ids.
 func parseIDs(params ...idQuery) error {
 	for _, p := range params {
 		if p.value == "" {

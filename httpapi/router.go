@@ -59,7 +59,7 @@ func newRouter(open context.Context, log *slog.Logger) *router {
 	return rt
 }
 
-// finish completes the OpenAPI document after all routes are registered, and serves it.
+// finish sets document and registers the route of the OpenAPI document. It must be called after all other routes are registered.
 func (rt *router) finish() {
 	registry := rt.api.OpenAPI().Components.Schemas
 	for _, t := range []reflect.Type{ // types that only streams contain, so that no operation refers to them
@@ -90,7 +90,7 @@ func (rt *router) finish() {
 	})
 }
 
-// newOperation describes an operation. id is the name that generated clients give it.
+// newOperation returns the description of an operation. id is the operation's name in generated clients.
 func newOperation(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},

@@ -58,7 +58,7 @@ func (h runRoutes) start(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request does not need them
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request, which gets the stored answer, takes none
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 		return err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // ends the watch when the client no longer receives events
+	defer cancel() // ends the watch when the handler returns
 	events, err := h.core.WatchRun(ctx, id, max(in.After, in.LastID))
 	if err != nil {
 		return err

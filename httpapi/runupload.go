@@ -93,8 +93,8 @@ func nextPart(form *multipart.Reader, name string) (*multipart.Part, error) {
 	return part, nil
 }
 
-// formReader reads a part of a form and converts errors, except io.EOF, to a [caisson.Error], because cores do not handle those
-// of forms.
+// formReader reads a part of a form. It converts errors except io.EOF to a [caisson.Error], because the core that reads the
+// workspace does not know the errors of package multipart.
 type formReader struct{ part io.Reader }
 
 func (f formReader) Read(p []byte) (int, error) {

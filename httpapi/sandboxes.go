@@ -53,7 +53,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request does not need them
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request, which gets the stored answer, takes none
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}

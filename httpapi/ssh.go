@@ -20,13 +20,13 @@ func (h sshRoutes) register(rt *router) {
 	registerRoute(rt, getOp("/ssh", "get-ssh", tag, "Get the host key of the SSH server"), h.info)
 }
 
-// info returns the host key.
+// info returns the public host key of the SSH server.
 func (h sshRoutes) info(ctx context.Context, _ *struct{}) (protocol.SSHInfo, error) {
 	key, err := h.core.SSHHostKey(ctx)
 	return protocol.SSHInfo{HostKey: key}, err
 }
 
-// connect upgrades the connection and passes bytes on until one of its ends is closed.
+// connect upgrades the connection and copies data between the client and the SSH server; see [serveUpgraded].
 func (h sshRoutes) connect(w http.ResponseWriter, r *http.Request, in *RefParam) error {
 	return serveUpgraded(w, r, protocol.SSHUpgrade, func(ctx context.Context) (caisson.Conn, error) { return h.core.ConnectSSH(ctx, in.Ref) })
 }

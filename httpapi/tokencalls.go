@@ -8,12 +8,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// tokenCalls are the requests over TCP that are being served, by token. It is safe for concurrent use.
+// tokenCalls contains the requests over TCP that are being served, by token. It is safe for concurrent use.
 type tokenCalls struct {
-	mu      sync.Mutex
-	next    int
-	calls   map[caisson.ID]map[int]context.CancelCauseFunc
-	removed map[caisson.ID]bool // tokens that were removed since the start: one may have been found just before that
+	mu    sync.Mutex
+	next  int
+	calls map[caisson.ID]map[int]context.CancelCauseFunc
+	// removed contains the tokens that were removed since the start. A token may be removed between its lookup and begin.
+	removed map[caisson.ID]bool
 }
 
 func newTokenCalls() *tokenCalls {
@@ -22,8 +23,8 @@ func newTokenCalls() *tokenCalls {
 
 func errTokenRemoved() error { return caisson.Errorf(caisson.Unauthed, "the token was removed") }
 
-// begin returns the context of a request with a token, which ends when the token is removed or expires. The caller must call end when
-// the request has been served. Returns Unauthed if the token has been removed.
+// begin returns a context for a request with a token. The context ends when the token is removed or expires. The caller must call
+// end when the request has been served. Returns Unauthed if the token has been removed.
 func (t *tokenCalls) begin(ctx context.Context, token *caisson.Token) (_ context.Context, end func(), err error) {
 	stop := func() {}
 	if token.ExpiresAt != nil {
@@ -54,7 +55,7 @@ func (t *tokenCalls) begin(ctx context.Context, token *caisson.Token) (_ context
 	}, nil
 }
 
-// revoke ends the requests with a token that was removed.
+// revoke ends the requests with a token that was removed, and makes begin fail for that token.
 func (t *tokenCalls) revoke(id caisson.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

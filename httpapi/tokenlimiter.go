@@ -18,8 +18,8 @@ const (
 )
 
 // tokenLimiter limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted
-// and its tokens are not looked up, so that the responses reveal nothing about them. It gets a new try every fifth of a second,
-// against tokens of 130 random bits.
+// and its tokens are not looked up, so that the responses reveal nothing about them. The source gets a new try every fifth of a
+// second, which is not enough to guess one of the tokens, which have 130 random bits.
 //
 // Several clients may share one address. Therefore a token that has been valid from a source before is looked up in any case,
 // so that wrong tokens of another client do not lock out existing users. This does not make guessing easier, because such a

@@ -67,7 +67,6 @@ func streamEvents[T any](w http.ResponseWriter, r *http.Request, events <-chan T
 			break
 		}
 	}
-	// The events that remain need not be read: the sender stops when the request's context ends, which is when the handler
-	// returns.
+	// The remaining events need not be read: the request's context ends when the handler returns, and the sender then stops.
 	return nil
 }

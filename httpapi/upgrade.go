@@ -14,7 +14,7 @@ import (
 // An upgraded is a connection that carries another protocol than HTTP after a request.
 type upgraded struct {
 	net.Conn
-	r *bufio.Reader // has what the client sent too early
+	r *bufio.Reader // reads from Conn; its buffer may have data that the client has sent before the response
 }
 
 // checkUpgrade returns Invalid unless the client requests an upgrade to this protocol.
@@ -28,14 +28,14 @@ func checkUpgrade(r *http.Request, to string) error {
 // upgradeTimeout is the timeout for sending the answer to a request for an upgrade.
 const upgradeTimeout = 10 * time.Second
 
-// upgrade answers 101 and returns the connection, which the caller must close. The caller has called checkUpgrade. After an error,
-// there is nobody to answer to.
+// upgrade answers 101 and returns the connection, which the caller must close. The caller must have called
+// checkUpgrade. After an error the client has disconnected, and no response can be sent.
 func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "this connection cannot be upgraded")
 	}
-	conn.SetDeadline(time.Now().Add(upgradeTimeout)) // instead of that of the request's body
+	conn.SetDeadline(time.Now().Add(upgradeTimeout)) // replaces the deadline for the request's body
 	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")); err != nil {
 		conn.Close()
 		return nil, err
@@ -44,8 +44,8 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	return &upgraded{conn, rw.Reader}, nil
 }
 
-// serveUpgraded upgrades the connection, and passes bytes on between the client and the server that open connects to, until one of
-// them closes its end. An error of open is answered with a problem.
+// serveUpgraded calls open, upgrades the client's connection, and copies data between it and the connection that open has
+// returned, until one of the two is closed. If open fails, it returns the error without upgrading.
 func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(context.Context) (caisson.Conn, error)) error {
 	if err := checkUpgrade(r, to); err != nil {
 		return err

@@ -56,7 +56,7 @@ type callsInput struct {
 	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// withTableResponse returns o with a response that is a page as JSON, or as CSV if the request selects that.
+// withTableResponse returns o with a response that is one page of T, as JSON or, if the request selects that, as CSV.
 func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	o = withJSONResponse[protocol.Page[T]](rt, o)
 	o.Responses["200"].Content[protocol.CSVType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}

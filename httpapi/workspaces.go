@@ -130,7 +130,7 @@ func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caiss
 }
 
 // checkDirectoryHandle returns an error unless the request came over the unix socket and refers to exactly one descriptor. The
-// caller must call done at the end of the request; it closes the descriptor if it was not taken.
+// caller must call done at the end of the request. done closes the descriptor if it was not taken from the table.
 func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string) (done func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (h workspaceRoutes) sync(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer done() // a repeated request does not need it
+	defer done() // a repeated request, which gets the stored answer, does not take the descriptor
 	req := in.Body
 	return once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
 		dir, err := h.takeDirectory(ctx, in.Handles)

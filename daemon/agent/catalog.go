@@ -96,7 +96,8 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	return a, err
 }
 
-// similar returns what follows an unknown id in an error: a question for the agent whose id begins with it, such as claude-code for claude.
+// similar returns the text that follows an unknown id in an error message: a suggestion if the id is the beginning of a shared
+// agent's id, such as claude for claude-code, and else a semicolon.
 func (c *Catalog) similar(id string) string {
 	for _, a := range c.shared() {
 		if strings.HasPrefix(a.ID, id+"-") {
@@ -188,7 +189,7 @@ func (c *Catalog) Problems() []Problem {
 	return problems
 }
 
-// shared returns the agents that every account has.
+// shared returns the agents that are available to every account: the built-in and the administrator's.
 func (c *Catalog) shared() []*caisson.Agent {
 	list, _ := c.dir.read()
 	for _, a := range c.config.Builtin {

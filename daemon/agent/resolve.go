@@ -27,8 +27,8 @@ const DefaultWorkdir = "/workspace"
 // Defaults apply if neither the request nor the agent sets a value.
 type Defaults struct {
 	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
-	// Models are those that the caller may use, in the order of the configuration. The default is the first one that the agent
-	// can call. Those with a problem cannot be called, and are only for messages.
+	// Models are the models that the caller may use, in the order of the configuration. The default is the first one that the
+	// agent can call. Models with a Problem cannot be called, and are only used in error messages.
 	Models []caisson.GatewayModel
 }
 
@@ -119,8 +119,9 @@ func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defa
 	return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return !slices.Contains(s.Models, m) }), nil
 }
 
-// gateway sets how a run may use the model gateway: as its agent may, at the lower one of the rates of agent and request, and with
-// what the request allows. Over a token a request may allow only what the agent does.
+// gateway sets s.Gateway, the use of the model gateway by a run. It is the agent's, with the lower one of the rates of agent and
+// request and with the features that the request allows in addition. Over a token a request may allow only features that the
+// agent allows.
 func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller caisson.Caller, s *Settings) {
 	s.Gateway = a.Gateway
 	if asked == nil {
@@ -152,7 +153,7 @@ func lowerRate(a, b int64) int64 {
 	return min(a, b)
 }
 
-// mostLimits returns the limits that a run has if its request names none, which are the widest ones over a token.
+// mostLimits returns the limits of a run whose request sets none. Over a token, a request cannot set wider limits than these.
 func mostLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {
@@ -268,7 +269,8 @@ func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 // apiNames are the names of the APIs in messages.
 var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthropic: "Anthropic", caisson.APIGemini: "Gemini"}
 
-// keyNames returns the names of the credentials with one of which there is a built-in model that the agent can call.
+// keyNames returns, joined by " or ", the names of the credentials each of which is enough to call a built-in model from the
+// agent.
 func keyNames(a *caisson.Agent) string {
 	var names []string
 	for _, k := range []struct{ api, name string }{

@@ -1,11 +1,13 @@
 // Package backup writes the state of a data directory as one archive, and restores such an archive as a new data directory.
 //
-// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], contains the format and the origin. Then follow
-// the files, below "data" those of the data directory and below "host" the configuration, each directory before its entries. The last
-// entry, [manifestName], has the number of entries and a checksum of all of them, so that an archive that is not complete is found.
+// An archive is a tar archive, compressed with zstd. Its first entry, [headerName], contains the format and the origin. Then
+// follow the files: those of the data directory are below "data", the configuration is below "host", and each directory precedes
+// its entries. The last entry, [manifestName], contains the number of entries and a checksum of all of them, with which [Verify]
+// and [Restore] detect incomplete archives.
 //
-// [Write] and [Restore] name what is in an archive in one table, [parts]. Restore refuses every entry that is not in it. The checksum does
-// not authenticate: a restored daemon trusts the contents of an archive as it trusts those of its data directory.
+// The table [parts] lists the files and directories of an archive, for both [Write] and [Restore]. Restore refuses all other
+// entries. The checksum does not authenticate: a restored daemon trusts the contents of an archive as it trusts those of its data
+// directory.
 package backup
 
 import (
@@ -21,7 +23,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// format is the version of the form of archives.
+// format is the version of the archive format.
 const format = 1
 
 // Names in an archive.
@@ -44,22 +46,23 @@ const (
 	maxEntries  = 4 << 20
 	maxNames    = 256 << 20 // bytes of all names
 	maxNameSize = 4096
-	maxJSON     = 1 << 20 // of the header and the manifest
+	maxJSON     = 1 << 20 // bytes of the header and of the manifest, each
 )
 
-// A part is a file or a directory that archives have.
+// A part is a file or a directory that archives may contain.
 type part struct {
 	path string // below dataDir or hostDir
-	// tree is set for a directory with everything in it, except what skip reports by the elements of its path below the part.
+	// tree is set for a directory, which is archived recursively. skip reports which of its entries are left out; its argument
+	// has the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
 	skip    func(elements []string) bool
 	foreign bool // files in it may belong to other users than root
-	// links reports which entries may be symlinks; nil: none.
+	// links reports which entries may be symlinks, with the same argument as skip. If links is nil, none may.
 	links func(elements []string) bool
 }
 
-// parts is what an archive consists of, in the order in which it is written. The store is first: what the other parts have in addition,
-// such as calls in journals, was written after it.
+// parts lists the parts of an archive in the order in which they are written. The store is first, so that the other parts, such
+// as the journals, are at least as new as the store.
 var parts = []part{
 	{path: dataDir + "/" + StoreName},
 	{path: dataDir + "/audit.key"},
@@ -70,7 +73,8 @@ var parts = []part{
 	{path: dataDir + "/ledger", tree: true},
 	{path: dataDir + "/removals", tree: true},
 	{path: dataDir + "/runs", tree: true},
-	// Changes of sandboxes that have not been applied are excluded; see docs/operate.md. elements are the id of the workspace and the names below it.
+	// "saved" contains the originals of files that a sync has replaced. Changes of sandboxes that have not been applied are
+	// excluded; see docs/operate.md. elements are the id of the workspace and the names below it.
 	{path: dataDir + "/workspaces", tree: true, foreign: true, skip: func(elements []string) bool {
 		if len(elements) < 2 {
 			return false
@@ -78,11 +82,11 @@ var parts = []part{
 		switch elements[1] {
 		case "layers", "mask", "copy":
 			return true
-		case "frozen": // reviews of it
+		case "frozen": // contains the reviews of the workspace
 			return len(elements) > 2
 		}
 		return false
-	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }}, // originals of what a sync has replaced
+	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }},
 	// elements are the account, the repository and the names below it. Mirrors can be fetched again; "new" contains incomplete clones.
 	{path: dataDir + "/relay", tree: true, foreign: true, skip: func(elements []string) bool {
 		return len(elements) == 3 && (elements[2] == "mirror" || elements[2] == "new")
@@ -91,8 +95,9 @@ var parts = []part{
 	{path: hostDir + "/" + AgentsName, tree: true},
 }
 
-// partOf returns the part that an entry belongs to, and whether the entry may be a symlink.
-func partOf(name string) (p part, link, known bool) {
+// findPart returns the part that the entry called name belongs to, and whether the entry may be a symlink. known is false if
+// archives must not contain the entry.
+func findPart(name string) (p part, link, known bool) {
 	for _, p := range parts {
 		if name == p.path {
 			return p, false, true
@@ -108,17 +113,18 @@ func partOf(name string) (p part, link, known bool) {
 // Header describes an archive.
 type Header struct {
 	Format    int       `json:"format"`
-	Version   string    `json:"version"` // of Caisson
-	Schema    int       `json:"schema"`  // of the store
+	Version   string    `json:"version"` // version of Caisson
+	Schema    int       `json:"schema"`  // version of the store's schema
 	CreatedAt time.Time `json:"createdAt"`
-	// CredentialKey reports whether the key that encrypts credentials is in the archive. If it is not, it is configured elsewhere.
+	// CredentialKey reports whether the archive contains the key that encrypts credentials, which is so if the data directory
+	// does.
 	CredentialKey bool `json:"credentialKey"`
 }
 
-// Manifest is the end of an archive.
+// Manifest is the last entry of an archive. SHA256 covers the header, and the metadata and contents of all other entries.
 type Manifest struct {
 	Entries int64  `json:"entries"`
-	Bytes   int64  `json:"bytes"` // contents of files
+	Bytes   int64  `json:"bytes"` // total size of the files
 	SHA256  string `json:"sha256"`
 }
 
@@ -128,15 +134,15 @@ type entry struct {
 	mode     fs.FileMode // type and permissions
 	uid, gid int
 	size     int64
-	target   string // of a symlink
+	target   string // target of a symlink; else empty
 }
 
-// check returns an error unless archives may have the entry.
+// check returns an Invalid error unless archives may contain an entry with this name, type, mode, size and owner.
 func (e *entry) check() error {
 	refuse := func(format string, args ...any) error {
 		return invalid("the entry %.200q %s", e.name, fmt.Sprintf(format, args...))
 	}
-	p, mayLink, known := partOf(e.name)
+	p, mayLink, known := findPart(e.name)
 	link := e.mode.Type() == fs.ModeSymlink
 	switch {
 	case !fs.ValidPath(e.name) || len(e.name) > maxNameSize || strings.ContainsRune(e.name, 0):
@@ -167,14 +173,14 @@ type tally struct {
 
 func newTally() *tally { return &tally{hash: sha256.New()} }
 
-// begin adds an entry. Its content, if it has any, must be written to hash next.
+// begin adds the metadata of an entry. If the entry is a file, the caller must write its content to t.hash next.
 func (t *tally) begin(e *entry) {
 	t.Entries++
 	t.Bytes += e.size
 	fmt.Fprintf(t.hash, "%q %d %d %d %d %q\n", e.name, e.mode, e.uid, e.gid, e.size, e.target)
 }
 
-// end returns the manifest of an archive with this header.
+// end adds the header h and returns the manifest. The caller must not use t any more.
 func (t *tally) end(h *Header) (Manifest, error) {
 	head, err := json.Marshal(h)
 	t.hash.Write(head)
@@ -182,7 +188,7 @@ func (t *tally) end(h *Header) (Manifest, error) {
 	return t.Manifest, err
 }
 
-// invalid returns the error for an archive that cannot be used.
+// invalid returns an Invalid error about an archive.
 func invalid(format string, args ...any) error {
 	return caisson.Invalidf("backup", "%s", fmt.Sprintf(format, args...))
 }

@@ -17,18 +17,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A sink receives the entries of an archive. content is empty unless it is a file, and need not be read.
+// A sink is called for each entry of an archive. content is the content of a file, and empty for other entries. The sink need not
+// read it to the end.
 type sink func(e *entry, content io.Reader) error
 
-// Verify reads an archive to its end. It returns an Invalid error unless the archive is complete and as [Write] makes them, and Conflict if
-// a newer build has made it.
+// Verify reads an archive to its end. It returns an Invalid error unless the archive is complete and in the format of [Write],
+// and Conflict if its format is that of a newer build.
 func Verify(ctx context.Context, r io.Reader) (*Header, *Manifest, error) {
 	return read(ctx, r, func(*entry, io.Reader) error { return nil })
 }
 
-// read reads an archive. What put receives is verified when read returns, not before.
+// read reads an archive and calls put for each entry. The checksum is verified after the last call: the entries are unverified
+// until read has returned without an error.
 func read(ctx context.Context, r io.Reader, put sink) (*Header, *Manifest, error) {
-	// One goroutine and a bound of memory: the archive may be hostile.
+	// Goroutines and memory are limited, because the archive may be hostile.
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderMaxWindow(32<<20))
 	if err != nil {
 		return nil, nil, err
@@ -48,7 +50,7 @@ func read(ctx context.Context, r io.Reader, put sink) (*Header, *Manifest, error
 	return head, end, nil
 }
 
-// explain returns the error for users of an error of a reader.
+// explain converts an error that occurred while reading an archive to one with a message for users.
 func explain(err error) error {
 	_, known := errors.AsType[*caisson.Error](err)
 	_, ofSystem := errors.AsType[unix.Errno](err)
@@ -66,9 +68,9 @@ type reader struct {
 	tar   *tar.Reader
 	put   sink
 	tally *tally
-	dirs  map[string]bool // directories so far
-	seen  map[string]bool // all entries so far
-	names int             // bytes of their names
+	dirs  map[string]bool // names of the directories that were read so far
+	seen  map[string]bool // names of all entries that were read so far
+	names int             // total length of the names in seen, in bytes
 }
 
 func (r *reader) read() (*Header, *Manifest, error) {
@@ -79,7 +81,7 @@ func (r *reader) read() (*Header, *Manifest, error) {
 	for {
 		h, err := r.tar.Next()
 		if err != nil {
-			return nil, nil, err // at the end, too: there was no manifest
+			return nil, nil, err // io.EOF is an error here as well, because the manifest is missing
 		}
 		if h.Name == manifestName {
 			end, err := r.last(&head, h)
@@ -117,7 +119,8 @@ func (r *reader) first(head *Header) error {
 	return strict(data, head)
 }
 
-// last reads the manifest and compares it with what was read.
+// last reads the manifest from the entry h and compares it with the tally of the entries before. Returns an Invalid error if they
+// differ.
 func (r *reader) last(head *Header, h *tar.Header) (*Manifest, error) {
 	var end Manifest
 	if _, err := r.json(h, &end, true); err != nil {
@@ -139,7 +142,8 @@ func (r *reader) last(head *Header, h *tar.Header) (*Manifest, error) {
 	return &end, nil
 }
 
-// json reads an entry that is JSON.
+// json reads an entry whose content is JSON, decodes it into the value that into points to, and returns the content. If exactly
+// is set, unknown fields are an error.
 func (r *reader) json(h *tar.Header, into any, exactly bool) ([]byte, error) {
 	if h.Typeflag != tar.TypeReg || h.Size > maxJSON {
 		return nil, invalid("the entry %.40q is not as it is in a backup", h.Name)
@@ -157,7 +161,7 @@ func (r *reader) json(h *tar.Header, into any, exactly bool) ([]byte, error) {
 	return data, nil
 }
 
-// strict decodes JSON that has no unknown fields.
+// strict decodes JSON. Unknown fields, and data after the JSON value, are errors.
 func strict(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -167,7 +171,7 @@ func strict(data []byte, into any) error {
 	return nil
 }
 
-// next reads an entry.
+// next checks the entry with the tar header h, adds it to the tally, and passes it to r.put.
 func (r *reader) next(h *tar.Header) error {
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
@@ -208,6 +212,6 @@ func (r *reader) next(h *tar.Header) error {
 	if err := r.put(e, content); err != nil {
 		return err
 	}
-	_, err := io.Copy(io.Discard, content) // what put has not read
+	_, err := io.Copy(io.Discard, content) // the hash must cover the part that put has not read
 	return err
 }

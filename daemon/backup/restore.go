@@ -15,18 +15,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/durable"
 )
 
-// Restore makes the data directory dir, which must not exist or be empty, from an archive. It writes to a directory beside it, verifies
-// everything, calls check with that directory, and gives it its name when all of it is on disk. After an error dir is as it was.
+// Restore creates the data directory dir from the archive that it reads from r. dir must be empty or not exist. Restore unpacks
+// the archive into a temporary directory next to dir, verifies it, calls check with the path of the temporary directory, syncs it
+// to disk, and renames it to dir. On an error it removes the temporary directory, and dir is unchanged.
 //
-// The configuration of the archive is in [RestoredDir] of the data directory: nothing outside of the data directory changes.
+// The configuration in the archive is unpacked to [RestoredDir] in the data directory. Nothing outside of the data directory is
+// changed.
 func Restore(ctx context.Context, r io.Reader, dir string, check func(ctx context.Context, dir string, h *Header) error) (_ *Header, _ *Manifest, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, nil, err
 	}
-	if err := empty(dir); err != nil {
+	if err := checkEmpty(dir); err != nil {
 		return nil, nil, err
 	}
-	// Its mode is 0700.
+	// MkdirTemp creates the directory with mode 0700.
 	stage, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".restore-")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, caisson.Invalidf("dataDir", "%s does not exist; make it first", filepath.Dir(dir))
@@ -62,11 +64,12 @@ func Restore(ctx context.Context, r io.Reader, dir string, check func(ctx contex
 	if err := check(ctx, stage, h); err != nil {
 		return nil, nil, err
 	}
-	return h, m, place(stage, dir)
+	return h, m, syncAndRename(stage, dir)
 }
 
-// empty returns an error unless a directory does not exist or is empty.
-func empty(dir string) error {
+// checkEmpty returns an error unless dir is an empty directory or does not exist: Conflict if dir has entries, and Invalid if it
+// cannot be read.
+func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,8 +82,9 @@ func empty(dir string) error {
 	return nil
 }
 
-// place syncs what was restored and gives it its name. A directory that is not empty any more is not replaced.
-func place(stage, dir string) error {
+// syncAndRename syncs the file system of stage and renames stage to dir. It returns an error if dir has got entries in the
+// meantime.
+func syncAndRename(stage, dir string) error {
 	f, err := os.Open(stage)
 	if err != nil {
 		return err
@@ -91,7 +95,7 @@ func place(stage, dir string) error {
 	}
 	switch err := unix.Rename(stage, dir); {
 	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
-		return empty(dir)
+		return checkEmpty(dir)
 	case errors.Is(err, unix.EBUSY):
 		return caisson.Errorf(caisson.Conflict, "%s is a mount point; restore into a directory in it, and set dataDir to that", dir)
 	case err != nil:
@@ -107,7 +111,7 @@ func free(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-// diskFull returns an error for users if err was caused by a full disk.
+// diskFull returns an Exhausted error if err was caused by a full disk, and else err.
 func diskFull(err error, dir string) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return caisson.Wrap(err, caisson.Exhausted, "the disk of %s is full; nothing was restored", dir)
@@ -115,15 +119,16 @@ func diskFull(err error, dir string) error {
 	return err
 }
 
-// An unpacker creates entries.
+// An unpacker creates the entries of an archive in a directory.
 type unpacker struct {
 	root   *os.Root
-	room   int64 // bytes that may still be written
-	owners bool  // set owners
+	room   int64 // free disk space in bytes, less the size of the files so far
+	owners bool  // whether to set the owners of entries, which only root can
 	dirs   []*entry
 }
 
-// put creates an entry. The reader has made sure that the parent is a directory which it has put, not a symlink.
+// put implements [sink]: it creates an entry. [reader.next] has checked that the parent of the entry is a directory of the
+// archive, and so not a symlink.
 func (u *unpacker) put(e *entry, content io.Reader) error {
 	name := strings.TrimPrefix(e.name, dataDir+"/")
 	if rest, ok := strings.CutPrefix(e.name, hostDir+"/"); ok {
@@ -156,7 +161,8 @@ func (u *unpacker) put(e *entry, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// setModes sets owners and modes of directories, once everything in them exists.
+// setModes sets the owners and modes of directories. It must be called after all entries were created, because a mode may forbid
+// that.
 func (u *unpacker) setModes() error {
 	for _, e := range u.dirs {
 		f, err := u.root.Open(e.name)

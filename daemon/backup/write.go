@@ -19,17 +19,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Source is what an archive is made of.
+// A Source contains the inputs of an archive.
 type Source struct {
-	Header Header // Format and CreatedAt are set by [Write], and CredentialKey.
+	Header Header // [Write] sets Format, CreatedAt and CredentialKey
 	Data   *os.Root
-	Store  *os.File // a copy of the store, of one instant
+	Store  *os.File // a consistent copy of the store
 	Config string   // path of the configuration file; "" for none
 	Agents string   // path of the directory of agents; "" for none
 }
 
-// Write writes an archive to w. What is written to the directory meanwhile is in the archive or not; what vanishes meanwhile is not. If it
-// returns an error, what was written is no archive.
+// Write writes an archive to w. The daemon may use the data directory in the meantime: files that it adds during the call may be
+// in the archive or not, and files that it removes before they are read are not. After an error the written data is not a valid
+// archive.
 func Write(ctx context.Context, w io.Writer, s Source) error {
 	s.Header.Format, s.Header.CreatedAt = format, time.Now().UTC().Truncate(time.Second)
 	_, err := s.Data.Lstat("credential.key")
@@ -43,7 +44,7 @@ func Write(ctx context.Context, w io.Writer, s Source) error {
 	if err == nil {
 		err = errors.Join(out.tar.Close(), z.Close())
 	} else {
-		_ = z.Close() // what was written is no archive
+		_ = z.Close() // only frees resources: the written data is not a valid archive in any case
 	}
 	return err
 }
@@ -81,7 +82,7 @@ func (w *writer) write(s *Source) error {
 	return w.json(manifestName, end)
 }
 
-// json writes the header or the manifest.
+// json writes v as JSON to an entry with this name. It is used for the header and the manifest, which the tally does not count.
 func (w *writer) json(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -94,12 +95,13 @@ func (w *writer) json(name string, v any) error {
 	return err
 }
 
-// host writes a file or a directory of the host, which may be a symlink, with what is in it.
+// host writes the file or directory at the path file on the host as the entry called as. A directory is written recursively.
+// Symlinks in the path are followed. It does nothing if file is empty or does not exist.
 func (w *writer) host(file, as string) error {
 	if file == "" {
 		return nil
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not block it
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a FIFO must not block
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -124,13 +126,13 @@ func (w *writer) host(file, as string) error {
 	return w.add(root, ".", as)
 }
 
-// add writes the file, directory or symlink called name in root, and everything in it, as the entry called as. Files that are not
-// in parts are left out.
+// add writes the file, directory or symlink called name in root as the entry called as. A directory is written recursively. Files
+// that do not belong to an archive, see [parts], are left out.
 func (w *writer) add(root *os.Root, name, as string) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)
 	}
-	p, mayLink, known := partOf(as)
+	p, mayLink, known := findPart(as)
 	info, err := root.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && !known:
@@ -145,13 +147,13 @@ func (w *writer) add(root *os.Root, name, as string) error {
 		if err != nil {
 			return err
 		}
-		e := entryOf(as, info, p.foreign)
+		e := newEntry(as, info, p.foreign)
 		e.target = target
 		return w.header(e)
 	case !info.Mode().IsRegular() && !info.IsDir():
 		return nil
 	}
-	// The flags protect against a file that replaces it at this moment.
+	// The flags prevent blocking on a FIFO, and following a symlink, that has replaced the file since Lstat.
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -169,14 +171,15 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	case now.Mode().IsRegular():
 		return w.content(as, f, p.foreign)
 	}
-	if err := w.header(entryOf(as, now, p.foreign)); err != nil {
+	if err := w.header(newEntry(as, now, p.foreign)); err != nil {
 		return err
 	}
 	names, err := f.Readdirnames(-1)
 	if err != nil {
 		return err
 	}
-	// In this order, the refs of a git repository come before its objects, and so lead to objects that are in the archive.
+	// Names are written in descending order, so that the refs of a git repository precede its objects: all objects that the
+	// written refs point to already exist when the objects are written.
 	slices.Sort(names)
 	for _, n := range slices.Backward(names) {
 		if err := w.add(root, path.Join(name, n), as+"/"+n); err != nil {
@@ -186,8 +189,8 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	return nil
 }
 
-// entryOf returns the entry for a file. The owner is kept if foreign is set, and else root.
-func entryOf(as string, info fs.FileInfo, foreign bool) *entry {
+// newEntry returns the entry called as for a file. Its owner is that of the file if foreign is set, and else root.
+func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	e := &entry{name: as, mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && foreign {
 		e.uid, e.gid = int(st.Uid), int(st.Gid)
@@ -198,13 +201,14 @@ func entryOf(as string, info fs.FileInfo, foreign bool) *entry {
 	return e
 }
 
-// content writes a regular file as it is now. It may grow meanwhile.
+// content writes the header and the content of a regular file. If the file grows during the call, only the first bytes, as many
+// as its size was at the beginning, are written. Returns Conflict if the file becomes shorter.
 func (w *writer) content(as string, f *os.File, foreign bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	e := entryOf(as, info, foreign)
+	e := newEntry(as, info, foreign)
 	if err := w.header(e); err != nil {
 		return err
 	}

@@ -45,8 +45,8 @@ func newRuns(e *Engine) *runs.Core {
 	})
 }
 
-// checkAgentPolicy returns an error for invalid policies, and a Denied error for those that lead to the host's own networks unless
-// the caller is local.
+// checkAgentPolicy returns an error if policy is invalid, and a Denied error if policy allows connections to the host's own
+// networks and the caller is not local.
 func (p policies) checkAgentPolicy(ctx context.Context, field string, policy caisson.Policy) error {
 	normal, err := p.Check(policy)
 	if err != nil {

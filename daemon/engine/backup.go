@@ -17,17 +17,18 @@ import (
 // storeCopy is the pattern of the names of copies of the store that are being written to an archive.
 const storeCopy = "backup-*" + durable.Part
 
-// removeStoreCopies removes what a crash has left of backups. The data directory must be locked.
+// removeStoreCopies removes the copies of the store that unfinished backups have left after a crash. The caller must hold the
+// lock of the data directory.
 func removeStoreCopies(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, storeCopy+"*")) // with SQLite's journals
+	left, err := filepath.Glob(filepath.Join(dir, storeCopy+"*")) // the * also matches SQLite's journals of the copies
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
 	}
 	return err
 }
 
-// openSource copies the store and returns the source of an archive with this copy. The caller must close Store. The file of the copy is
-// removed already.
+// openSource copies the store and returns the source of an archive that contains this copy. The caller must close s.Store, an
+// open file whose name openSource has already removed from the directory.
 func openSource(ctx context.Context, cfg *Config, root *os.Root) (s backup.Source, err error) {
 	f, err := os.CreateTemp(cfg.Data.Dir, storeCopy)
 	if err != nil {
@@ -48,7 +49,8 @@ func (e *Engine) Backup(ctx context.Context) (io.ReadCloser, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
-	// The store then has the calls of models so far. What is called meanwhile is in the journals, or counts as spent because it is leased.
+	// After Ingest the store has all finished calls of models. Calls during the backup are in the journals of the archive; if
+	// their rows are missing there, their lease still counts as spent after a restore.
 	if err := e.gateway.book.Ingest(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func (e *Engine) Backup(ctx context.Context) (io.ReadCloser, error) {
 	return &backupStream{r, done}, nil
 }
 
-// A backupStream is an archive that a goroutine writes.
+// A backupStream reads an archive while a goroutine writes it.
 type backupStream struct {
 	*io.PipeReader
 	done chan struct{} // closed when the goroutine has ended
@@ -78,8 +80,9 @@ func (s *backupStream) Close() error {
 	return err
 }
 
-// Backup writes a backup of a data directory that no daemon uses, which it locks meanwhile. cfg needs Data, Agents.Dir and Version only.
-// Returns NotFound if there is no data directory, and Conflict if a daemon uses it.
+// Backup writes a backup of the data directory cfg.Data.Dir to w. It holds the directory's lock until it returns, because no
+// daemon may use the directory in the meantime. Of cfg it uses only Data, Agents.Dir and Version. Returns NotFound if there is no
+// data directory, and Conflict if a daemon uses it.
 func Backup(ctx context.Context, cfg Config, w io.Writer) (err error) {
 	if _, err := os.Stat(filepath.Join(cfg.Data.Dir, backup.StoreName)); errors.Is(err, fs.ErrNotExist) {
 		return caisson.Errorf(caisson.NotFound, "%s is no data directory of Caisson; name it with --data or CAISSON_DATA", cfg.Data.Dir)
@@ -104,7 +107,8 @@ func Backup(ctx context.Context, cfg Config, w io.Writer) (err error) {
 	return errors.Join(backup.Write(ctx, w, source), source.Store.Close())
 }
 
-// Restore makes the data directory dir from a backup; see [backup.Restore].
+// Restore creates the data directory dir from the backup that it reads from r, and checks the restored store; see
+// [backup.Restore].
 func Restore(ctx context.Context, r io.Reader, dir string) (*backup.Header, *backup.Manifest, error) {
 	return backup.Restore(ctx, r, dir, func(ctx context.Context, dir string, h *backup.Header) error {
 		schema, err := sqlite.Check(ctx, filepath.Join(dir, backup.StoreName))

@@ -150,7 +150,7 @@ func measure(kind, dir string) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: kind}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // removed in the meantime
+			return nil // the file or directory was removed during the walk
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil {
@@ -164,7 +164,7 @@ func measure(kind, dir string) (caisson.Usage, error) {
 	return u, err
 }
 
-// measureStore returns the disk space of the store in a data directory.
+// measureStore returns the disk space of the store in a data directory, including SQLite's journals.
 func measureStore(dir string) caisson.Usage {
 	u := caisson.Usage{Kind: "store", Count: 1}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
@@ -192,8 +192,8 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Data.Dir, Probe: Probe{Dir: e.cfg.Data.Dir}}), nil
 }
 
-// Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
-// queued or running, and neither other machines nor routes are served.
+// Idle reports whether the daemon may exit. It may if no sandbox is live, in a transient state or has a deadline, no run is
+// queued or running, and the daemon has no listener for other machines, for routes or for SSH.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	if e.gateway.listener != nil || e.gateway.ingress != nil || e.access.ssh.Listening() || e.runs.Live() {
 		return false, nil

@@ -23,18 +23,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// dataDir is the data directory of an engine, which no other daemon uses until Close, with the store in it.
+// dataDir is the locked data directory of an engine, and the store in it. No other daemon can use the directory until Close.
 type dataDir struct {
 	path     string // absolute
 	instance caisson.ID
-	restored bool // it is a copy or was restored from a backup, and this is the first start with it
+	restored bool // whether this is the first start with a directory that is a copy or was restored from a backup
 	root     *os.Root
 	store    caisson.Store
 	unlock   func() error
 }
 
-// DataDirError returns the error for a data directory that cannot be used because of err, which is returned if it is for users already.
-// It is Invalid; Exhausted if the disk is full.
+// DataDirError converts err, for which the data directory dir cannot be used, to an error with a message for users. If err is a
+// [fs.PathError], the result is of kind Exhausted if the disk is full, and else Invalid. Other errors are returned unchanged.
 func DataDirError(dir string, err error) error {
 	const fix = "make it writable, or choose another one with --data or CAISSON_DATA"
 	path, ofPath := errors.AsType[*fs.PathError](err)
@@ -133,15 +133,15 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func()
 	}
 }
 
-// setHolder writes the pid of this process into the file that it has locked. It may fail, on a full disk for example: only the message
-// for a second daemon needs it.
+// setHolder writes the pid of this process into f, the lock file. Errors, for example on a full disk, are ignored, because the
+// pid is used only in messages such as the one of a second daemon that cannot get the lock.
 func setHolder(f *os.File) {
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
 	}
 }
 
-// LockHolder returns the pid of the daemon that uses a data directory; 0 if none does, or if it is not known.
+// LockHolder returns the pid of the daemon that uses a data directory; 0 if no daemon uses it, or if the pid is not known.
 func LockHolder(dir string) int {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -154,29 +154,31 @@ func LockHolder(dir string) int {
 	return holder(f)
 }
 
-// holder returns the pid of the process that holds the lock on f; 0 if it is not known, as that of an earlier build.
+// holder returns the pid in f, the lock file, which is that of the process that holds the lock. It returns 0 if f has no pid:
+// earlier builds did not write one.
 func holder(f *os.File) int {
 	text := make([]byte, 20)
 	n, _ := f.ReadAt(text, 0)
-	pid, _ := strconv.Atoi(string(text[:n])) // 0 if it is no number
+	pid, _ := strconv.Atoi(string(text[:n])) // 0 if the text is not a number
 	return pid
 }
 
-// instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data directory
-// gets an id of its own, so that it does not take over the sandboxes that run under the original: the file "place" has the path and
-// the inode of the directory, and a directory is a copy if it has neither of them. A directory that was restored from a backup has a store
-// and no id. restored reports whether it is one of these.
+// instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data
+// directory gets an id of its own, so that it does not take over the sandboxes that run under the original. The file "place"
+// records the path and the inode of the directory at its last start: a directory is a copy if both have changed since. A
+// directory that was restored from a backup has a store and no id. restored reports whether the directory is a copy or was
+// restored.
 func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return "", false, &fs.PathError{Op: "stat", Path: dir, Err: err}
 	}
 	inode := strconv.FormatUint(st.Ino, 10)
-	place, err := readIfThere(filepath.Join(dir, "place"))
+	place, err := readOptional(filepath.Join(dir, "place"))
 	if err != nil {
 		return "", false, err
 	}
-	data, err := readIfThere(filepath.Join(dir, "instance"))
+	data, err := readOptional(filepath.Join(dir, "instance"))
 	if err != nil {
 		return "", false, err
 	}
@@ -197,8 +199,8 @@ func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	return id, restored, err
 }
 
-// readIfThere returns the content of a file, "" if it does not exist.
-func readIfThere(path string) (string, error) {
+// readOptional returns the content of a file, "" if the file does not exist.
+func readOptional(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil

@@ -19,16 +19,16 @@ import (
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
 	Runtime   sandboxes.Runtime
-	Dialer    caisson.Dialer // the same runtime
+	Dialer    caisson.Dialer // implemented by the same object as Runtime
 	Images    Images
 	Wires     func(wire.Config) (Wires, error)
 	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
 	Transport repos.Transport
 	Forge     repos.Forges
-	Agents    []*caisson.Agent // the built-in entries of the catalog
-	Programs  *programs        // of the runtime; nil if it has none
+	Agents    []*caisson.Agent // the built-in agents
+	Programs  *programs        // the programs that the runtime starts sandboxes with; nil if it needs none
 	Lacks     func() error     // as in [sandboxes.HostConfig]
-	Close     func() error     // closes the drivers, after everything that uses them
+	Close     func() error     // closes the drivers; called after everything that uses them is closed
 }
 
 // Images is an image driver.
@@ -37,15 +37,15 @@ type Images interface {
 	Layers() ([]image.Layer, error)
 }
 
-// Wires manages the wires of sandboxes, by its parts; see [wire.Manager]. [WiresOf] returns it.
+// Wires contains the three interfaces of the driver that manages the wires of sandboxes; see [wire.Manager] and [NewWires].
 type Wires struct {
 	caisson.Wires
 	sandboxes.Traffic
 	wire.Supervisor
 }
 
-// WiresOf returns a driver as Wires.
-func WiresOf[W interface {
+// NewWires returns Wires whose three interfaces are all implemented by w.
+func NewWires[W interface {
 	caisson.Wires
 	sandboxes.Traffic
 	wire.Supervisor
@@ -53,7 +53,8 @@ func WiresOf[W interface {
 	return Wires{w, w, w}
 }
 
-// product constructs the drivers of the product.
+// product constructs the drivers that a real daemon uses, as opposed to those of tests: gVisor, the wire process, and images on
+// disk.
 func (e *Engine) product() (*Drivers, error) {
 	programs, err := openPrograms(filepath.Join(e.cfg.Data.Dir, "programs"))
 	if err != nil {
@@ -84,7 +85,7 @@ func (e *Engine) product() (*Drivers, error) {
 		Runtime: sandboxes.RuntimeOf(runtime), Dialer: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) {
 			m, err := wire.New(cfg)
-			return WiresOf(m), err
+			return NewWires(m), err
 		},
 		Agents: agent.Builtin(), Programs: programs, Lacks: hostcheck.Lacks, Close: runtime.Close,
 	}, nil

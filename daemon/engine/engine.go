@@ -66,7 +66,8 @@ type AccessConfig struct {
 
 // Settings is the configuration of the process in which an engine runs.
 type Settings interface {
-	// State returns the settings in force and what differs in the file. It sets the fields Settings, Background and Listen.
+	// State sets the fields Settings, Background and Listen of its argument. Settings includes the keys whose values in the
+	// configuration file differ from those in force.
 	State(*caisson.DaemonStatus)
 	Reload(ctx context.Context) (*caisson.Reloaded, error)
 }
@@ -96,7 +97,7 @@ type ModelConfig struct {
 
 // AddressConfig contains addresses of this machine.
 type AddressConfig struct {
-	Listen []string       // of the daemon's own listeners, which sandboxes must not reach
+	Listen []string       // addresses of the daemon's own listeners, which sandboxes must not reach
 	Public []netip.Prefix // addresses that lead to this machine although no interface has them
 }
 
@@ -119,7 +120,7 @@ type Engine struct {
 	process    process
 }
 
-// process describes this process.
+// process describes the process of the daemon: the id of its binary, and when it has started.
 type process struct {
 	build   string
 	started time.Time
@@ -133,13 +134,14 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	return construct(ctx, cfg, (*Engine).product)
 }
 
-// NewOn constructs an engine as [New] does, but on other drivers than the product's, which Close closes, and without changing the
-// umask and the limits of the process.
+// NewOn is like [New], but uses the given drivers, which Close closes, and does not change the umask and the limits of the
+// process.
 func NewOn(ctx context.Context, cfg Config, drivers *Drivers) (*Engine, error) {
 	return construct(ctx, cfg, func(*Engine) (*Drivers, error) { return drivers, nil })
 }
 
-// construct constructs an engine. It calls drivers once the engine has its data directory, instance and build.
+// construct constructs an engine. It calls drivers after it has opened the data directory and determined the ids of the instance
+// and of the build.
 func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers, error)) (_ *Engine, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -208,7 +210,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	return e, nil
 }
 
-// Store returns the store, for what the API server keeps there, and for tests.
+// Store returns the store, in which the API server keeps answers to requests. Tests use it, too.
 func (e *Engine) Store() caisson.Store { return e.data.store }
 
 // API returns the services of the engine.
@@ -227,7 +229,7 @@ func (e *Engine) API() caisson.API {
 // Run does the background work of the engine until ctx ends. It calls ready when store and host are consistent and
 // requests can be served.
 func (e *Engine) Run(ctx context.Context, ready func() error) error {
-	// The ledger is recovered before anything can spend again.
+	// The ledger must be recovered before the wire process can lease budgets again.
 	if err := e.gateway.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
@@ -263,7 +265,8 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.volumes.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile volumes: %w", err)
 		}
-		// A claimed request whose daemon stopped is never answered.
+		// Old idempotency keys are deleted. If the daemon stopped during a request, no answer to it is ever stored, and its key
+		// causes a Conflict until it is deleted.
 		if err := e.data.store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
@@ -273,7 +276,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.runs.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
-		e.collectPrograms(ctx) // before requests and runs can make sandboxes depend on them
+		e.collectPrograms(ctx) // before requests and runs can create sandboxes that depend on these programs
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
 		if err := e.access.serve(ctx, g); err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// gateway is the daemon's end of the wire process: the wires, the services for models, secrets and budgets, and what the
-// process is configured with.
+// gateway contains the parts of the daemon that serve and configure the wire process: the wires, the services for models, secrets
+// and budgets, the settings of the process, and its listeners.
 type gateway struct {
 	manager  Wires
 	wires    *models.Wires
@@ -39,7 +39,7 @@ type gateway struct {
 	routes   *routes.Core // set by construct
 }
 
-// newGateway constructs a gateway. Nothing runs before run is called.
+// newGateway constructs a gateway. The wire process is not started before run is called.
 func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *gateway, err error) {
 	g := &gateway{}
 	defer func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
-// journals implements [wire.Ledger] with the book.
+// journals adapts [ledger.Book], which leases budgets and reads the journals, to the interface [wire.Ledger].
 type journals struct{ *ledger.Book }
 
 // Grew does nothing: the book reads the journals periodically, and before every query.
@@ -34,8 +34,8 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// Inward uses the current addresses of the host. If the host gets another address later, a rule that names exactly that
-// address leads to the host.
+// Inward implements [sandboxes.Egress]. It compares with the current addresses of the host: a rule that allows exactly an address
+// which the host gets later will then lead to the host.
 func (p policies) Inward(policy caisson.Policy) (int, bool) {
 	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.IsOwn(a)

@@ -23,7 +23,7 @@ func listenerAddr(f *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer l.Close() // a duplicate
+	defer l.Close() // l has a duplicate of the descriptor of f
 	return l.Addr().String(), nil
 }
 
@@ -37,6 +37,6 @@ func listen(setting, addr string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close() // File returns a duplicate
+	defer l.Close() // File returns a duplicate of the descriptor, which stays open
 	return l.(*net.TCPListener).File()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// recipes returns the recipes of agents' programs, by driver.
+// recipes returns, by driver, the recipes that complete the catalog entries of agents and prepare their runs.
 func recipes() map[string]runs.Recipe {
 	return map[string]runs.Recipe{caisson.DriverOpenClaw: openClaw{}}
 }
@@ -59,8 +59,8 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	return a, nil
 }
 
-// Files implements [runs.Recipe]. Forks have the configuration of the warm-up in memory, so it contains the default
-// model instead of the warm-up model.
+// Files implements [runs.Recipe]. The program of a fork has the configuration of the warm-up in its memory. That configuration
+// therefore contains the default model, which the gateway replaces by the model of the run, instead of the warm-up model.
 func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error) {
 	if len(models) > 0 && models[0].Alias == runs.WarmModel {
 		models = slices.Clone(models)
@@ -84,7 +84,7 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 		t.Substitute = &task.Substitute{Config: openclaw.ConfigFile, Context: window, Model: alias}
 	}
 	if turn.Fork {
-		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when the snapshot was taken
+		t.ReadyTime = caisson.Duration(20 * time.Second) // short, because the program was ready when the snapshot was taken
 	}
 	return nil
 }

@@ -36,29 +36,29 @@ const (
 	minProtocol = 1
 )
 
-// programs are the embedded programs that run sandboxes, unpacked below the data directory, of this build and of earlier ones: the
-// sandboxes and snapshots of those can go on as long as their programs are kept. It is safe for concurrent use.
+// programs manages the programs that run sandboxes. They are embedded in the binary and unpacked below the data directory. Those
+// of earlier builds are kept as long as sandboxes or snapshots depend on them. It is safe for concurrent use.
 //
-// Each set has a directory, whose name is the set's id, a hash of the contents and of the protocol. Files are verified before the first
-// use by each daemon.
+// The programs of one build are a set. Each set has a directory, whose name is the id of the set: a hash of the files' contents
+// and of the protocol's version. Each daemon verifies the files of a set before it first uses them.
 type programs struct {
 	dir     string
 	current string // id of the set of this build
 	set     gvisor.Programs
-	worker  string // path of the program for jobs, which no sandbox depends on
+	worker  string // path of the program for worker jobs; it is not in the set, because no sandbox depends on it
 	sentry  lateProgram
 
 	mu     sync.Mutex
-	opened map[string]*gvisor.Programs // sets of other builds that were looked up; nil: cannot be used; guarded by mu
+	opened map[string]*gvisor.Programs // other sets that were looked up; nil for one that cannot be used; guarded by mu
 }
 
-// manifestFile is the file in the directory of a set that describes it.
+// manifestFile is the name of the file with the manifest in the directory of a set.
 const manifestFile = "manifest.json"
 
 // A manifest describes a set of programs.
 type manifest struct {
 	Protocol int               `json:"protocol"`
-	SHA256   map[string]string `json:"sha256"` // by name of the file, in hexadecimal
+	SHA256   map[string]string `json:"sha256"` // hashes of the files in hexadecimal, by file name
 }
 
 // id returns the id of the set.
@@ -71,14 +71,15 @@ func (m *manifest) id() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// A lateProgram is a program that is verified or unpacked once the daemon serves, because it is large and only a launch of a sandbox needs it.
+// A lateProgram is a program that is unpacked, or verified if it is unpacked already, only after the daemon has begun to serve
+// requests: it is large, and only needed to start a sandbox.
 type lateProgram struct {
 	mu      sync.Mutex
 	path    string
-	program *packed.Program // nil: it is there; guarded by mu
+	program *packed.Program // program to unpack to path; nil after that is done; guarded by mu
 }
 
-// unpack returns when the file has the program. After an error the next call tries again.
+// unpack writes the program to its path if no call has succeeded in that yet.
 func (l *lateProgram) unpack() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +93,8 @@ func (l *lateProgram) unpack() error {
 	return nil
 }
 
-// openPrograms unpacks the programs of this build into dir, all but the sentry. Returns Unavailable if the build embeds none.
+// openPrograms unpacks the programs of this build into dir, except the sentry, which is a [lateProgram]. Returns Unavailable if
+// the build embeds none.
 func openPrograms(dir string) (*programs, error) {
 	p := &programs{dir: dir, opened: map[string]*gvisor.Programs{}}
 	m, contents := manifest{Protocol: protocol, SHA256: map[string]string{}}, map[string]packed.Program{}
@@ -102,7 +104,7 @@ func openPrograms(dir string) (*programs, error) {
 			return nil, caisson.Errorf(caisson.Unavailable, "this build of caisson carries no %s and cannot start sandboxes; build it with make", name)
 		}
 		contents[name] = program
-		if name != embedded.Worker { // No sandbox depends on it.
+		if name != embedded.Worker { // see programs.worker
 			m.SHA256[name] = program.SHA256
 		}
 	}
@@ -111,7 +113,7 @@ func openPrograms(dir string) (*programs, error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.MkdirAll(at, 0o755)); err != nil {
 		return nil, err
 	}
-	p.set, p.worker = setIn(at, &m), filepath.Join(dir, "worker-"+contents[embedded.Worker].SHA256[:16])
+	p.set, p.worker = programPaths(at, &m), filepath.Join(dir, "worker-"+contents[embedded.Worker].SHA256[:16])
 	p.sentry.path, p.sentry.program = p.set.Exe, new(contents[embedded.Sentry])
 	var unpacked errgroup.Group
 	for path, name := range map[string]string{p.worker: embedded.Worker, p.set.Guestd: embedded.Guestd, p.set.Coder: embedded.Agent} {
@@ -126,15 +128,16 @@ func openPrograms(dir string) (*programs, error) {
 	return p, unpacked.Wait()
 }
 
-// readManifest reads the manifest of the set in a directory. ok is false if it is none of a set of this id.
+// readManifest reads the manifest of the set in dir. ok is false if there is no valid manifest, or if the id of the set is not
+// the name of dir.
 func readManifest(dir string) (m manifest, ok bool) {
 	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	ok = err == nil && json.Unmarshal(data, &m) == nil && m.id() == filepath.Base(dir)
 	return m, ok
 }
 
-// setIn returns the set of programs in a directory.
-func setIn(dir string, m *manifest) gvisor.Programs {
+// programPaths returns the paths of the programs of the set in dir.
+func programPaths(dir string, m *manifest) gvisor.Programs {
 	set := gvisor.Programs{Exe: filepath.Join(dir, embedded.Sentry), Guestd: filepath.Join(dir, embedded.Guestd)}
 	if m.SHA256[embedded.Agent] != "" {
 		set.Coder = filepath.Join(dir, embedded.Agent)
@@ -142,8 +145,8 @@ func setIn(dir string, m *manifest) gvisor.Programs {
 	return set
 }
 
-// Find returns the programs of a set that this daemon can work with, once they are unpacked. Returns NotFound if there is none, or if its
-// files are not what they were.
+// Find returns the paths of the programs of a set. It unpacks the programs of this build first, if necessary. Returns NotFound if
+// there is no such set, if this daemon does not support the protocol of the set, or if files of the set have changed.
 func (p *programs) Find(id string) (gvisor.Programs, error) {
 	if id == p.current {
 		return p.set, p.sentry.unpack()
@@ -161,7 +164,7 @@ func (p *programs) Find(id string) (gvisor.Programs, error) {
 	return *set, nil
 }
 
-// Usable reports whether Find returns the programs of a set.
+// Usable reports whether this daemon can use a set, that is, whether Find succeeds. It unpacks nothing.
 func (p *programs) Usable(id string) bool {
 	if id == p.current {
 		return true
@@ -170,7 +173,7 @@ func (p *programs) Usable(id string) bool {
 	return err == nil
 }
 
-// Newer reports whether a set is of a build whose protocol is newer than this one's.
+// Newer reports whether the protocol of a set is newer than that of this build.
 func (p *programs) Newer(id string) bool {
 	m, ok := readManifest(filepath.Join(p.dir, filepath.Base(id)))
 	return ok && m.Protocol > protocol
@@ -191,11 +194,11 @@ func (p *programs) open(id string) *gvisor.Programs {
 			return nil
 		}
 	}
-	set := setIn(dir, &m)
+	set := programPaths(dir, &m)
 	return &set
 }
 
-// Collect removes the programs of other builds that are not in used, by id.
+// Collect removes the sets of other builds whose ids are not in used, and worker programs of other builds.
 func (p *programs) Collect(used map[string]bool) error {
 	list, err := os.ReadDir(p.dir)
 	if err != nil {
@@ -233,11 +236,12 @@ func unpack(path string, program packed.Program) error {
 	if hasHash(path, program.SHA256) {
 		return nil
 	}
-	// A process that another goroutine starts must not inherit the open file: until it executes its own program, nothing could execute this one.
+	// A process that another goroutine forks meanwhile must not inherit the file open for writing: as long as such a descriptor
+	// exists, execve of the file fails with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return durable.Write(path, func(f *os.File) error {
-		// Processes of unprivileged users execute it, through /proc/self/exe.
+		// Processes of unprivileged users execute the file, through /proc/self/exe.
 		return errors.Join(program.Unpack(f), f.Chmod(0o755))
 	})
 }
@@ -261,7 +265,8 @@ func buildID() (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// programs returns which programs of sandboxes the cores work with. Drivers without programs have those of this binary.
+// programs returns the sets of programs that the cores can use. If the drivers have no programs, the only set has the id of this
+// build.
 func (e *Engine) programs() caisson.Programs {
 	if e.on.Programs == nil {
 		return caisson.Programs{Current: e.process.build}
@@ -269,7 +274,7 @@ func (e *Engine) programs() caisson.Programs {
 	return caisson.Programs{Current: e.on.Programs.current, Older: e.on.Programs.Usable, Newer: e.on.Programs.Newer}
 }
 
-// unpackPrograms makes the programs ready for the first sandbox.
+// unpackPrograms unpacks the sentry before the first sandbox needs it. An error is logged.
 func (e *Engine) unpackPrograms(ctx context.Context) {
 	if e.on.Programs == nil {
 		return

@@ -41,7 +41,7 @@ func (e *Engine) wireSettings(ctx context.Context) (*caisson.GatewayConfig, erro
 	if err != nil {
 		return nil, err
 	}
-	with := *cfg // a copy: it may be returned again
+	with := *cfg // a copy, because Current may return the same settings again
 	with.Ingress, err = e.gateway.routes.Table.Compile(ctx)
 	return &with, err
 }

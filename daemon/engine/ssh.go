@@ -11,14 +11,15 @@ import (
 	"github.com/caisson-dev/caisson/daemon/sshserver"
 )
 
-// access is what leads into sandboxes.
+// access contains the services with which clients reach programs in sandboxes.
 type access struct {
 	connections *sandboxes.Connections
 	terminals   *sandboxes.Terminals
 	ssh         *sshserver.Server
 }
 
-// newAccess constructs the connections and the SSH server, whose host key is that of the data directory.
+// newAccess constructs the services. The host key of the SSH server is in the data directory, and is created if it does not
+// exist.
 func newAccess(e *Engine) (*access, error) {
 	key, _, err := credential.LoadKeyFile(filepath.Join(e.cfg.Data.Dir, "ssh.key"))
 	if err != nil {
@@ -34,7 +35,7 @@ func newAccess(e *Engine) (*access, error) {
 	return a, err
 }
 
-// serve serves the clients of the SSH server's listener, if it has one, in the group.
+// serve starts a goroutine of g that serves SSH clients until ctx ends, if a listener for SSH is configured.
 func (a *access) serve(ctx context.Context, g *errgroup.Group) error {
 	l, err := a.ssh.Listen()
 	if err == nil && l != nil {

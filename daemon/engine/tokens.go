@@ -99,8 +99,8 @@ var sshKeyTypes = []string{
 // maxSSHKey is the size of a key in bytes.
 const maxSSHKey = 8 << 10
 
-// parseSSHKey returns the key of a line of authorized_keys in SSH's wire format, of which only the type is looked at: what else is
-// in it matters to the job that checks signatures.
+// parseSSHKey returns the key in a line of authorized_keys, in SSH's wire format. It checks only the type of the key, and the
+// size of an RSA key. The SSH job, which verifies signatures, checks the rest.
 func parseSSHKey(line string) ([]byte, error) {
 	words := strings.Fields(line)
 	if len(line) > 2*maxSSHKey || strings.ContainsAny(strings.TrimSpace(line), "\r\n") || len(words) < 2 || !slices.Contains(sshKeyTypes, words[0]) {
@@ -136,7 +136,8 @@ func rsaBits(numbers []byte) int {
 	return 8 * len(bytes.TrimLeft(n, "\x00"))
 }
 
-// hashSSHKey returns the hash of a key in the store. No secret of a token has it, because none contains a zero byte.
+// hashSSHKey returns the hash under which the store has a key. The hashed text contains a zero byte, which the secret of a token
+// never does, so that the hash of a key cannot be that of a secret.
 func hashSSHKey(blob []byte) [32]byte {
 	return sha256.Sum256(append([]byte("ssh key\x00"), blob...))
 }
@@ -198,7 +199,7 @@ func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) 
 	return list[i], nil
 }
 
-// find returns the unexpired token with a hash. With use, it records its use.
+// find returns the unexpired token with a hash. If use is set, it records the time as that of the token's last use.
 func (t *Tokens) find(ctx context.Context, hash [32]byte, use bool) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
+// masker implements [runs.Masker]. It hides the same files in the directories that are copied for runs as workspaces hide.
 type masker struct {
 	jobs worker.Starter
 	hide []string
@@ -34,7 +34,8 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	})
 }
 
-// usesWorkspace reports whether a sandbox has its workspace mounted, or may mount it at any moment.
+// usesWorkspace reports whether the workspace of a sandbox must not be changed, because the sandbox has mounted it, may mount it
+// at any moment, or will continue with it.
 func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
 	sb, err := store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 //go:embed builtin.yaml
 var builtinFile []byte
 
-// An Offer is what can be granted to sandboxes: models, and the providers that serve them.
+// An Offer contains the models that can be granted to sandboxes, and the providers that serve these models.
 type Offer struct {
 	Providers []caisson.Provider `yaml:"providers" json:"providers"`
 	Models    []caisson.Model    `yaml:"models" json:"models"`
-	// Builtin says where the prices come from, and of which day they are, if the offer is the built-in one; "" if it is from the
+	// Builtin is the source and the date of the prices if the offer is the built-in one; "" if the offer is from the
 	// configuration.
 	Builtin string `yaml:"-" json:"-"`
 }
@@ -44,8 +44,8 @@ var builtin = sync.OnceValue(func() Offer {
 	return Offer{Providers: file.Providers, Models: file.Models, Builtin: file.Source + ", " + file.Date}
 })
 
-// With returns the built-in offer with what more has: a provider of more replaces the one of the same name, and its models, if
-// there are any, replace that one's.
+// With returns o with the providers and models of more added. A provider of more replaces the provider of o with the same name.
+// If more has models of that provider, they replace all of its models in o.
 func (o Offer) With(more Offer) Offer {
 	own := func(provider string) func(caisson.Model) bool {
 		return func(m caisson.Model) bool { return m.Provider == provider }

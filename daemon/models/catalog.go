@@ -28,7 +28,7 @@ type WireProcess interface {
 	Refresh(ctx context.Context) error
 	// ChangeRuns informs the process of changed gateway runs.
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
-	// Forget makes the process discard what it has cached about the budgets.
+	// Forget makes the process discard its cached state of the budgets with these keys.
 	Forget(ctx context.Context, budgets ...string) error
 }
 
@@ -53,7 +53,7 @@ type CatalogConfig struct {
 
 // Catalog resolves models to their providers, prices and credentials. It is safe for concurrent use.
 type Catalog struct {
-	CatalogConfig                       // its Offer is the first one only
+	CatalogConfig                       // CatalogConfig.Offer is only the initial offer; see Offered
 	offered       atomic.Pointer[Offer] // never nil
 }
 
@@ -64,7 +64,7 @@ func NewCatalog(cfg CatalogConfig) *Catalog {
 	return c
 }
 
-// Offered returns what can be granted at present.
+// Offered returns the current offer.
 func (c *Catalog) Offered() Offer { return *c.offered.Load() }
 
 // SetOffer replaces the offer, and informs the wire process. After an error the former offer is in force.
@@ -72,7 +72,8 @@ func (c *Catalog) SetOffer(ctx context.Context, o Offer) error {
 	old := c.offered.Swap(&o)
 	err := c.Wire.Refresh(ctx)
 	if err != nil && c.offered.CompareAndSwap(&o, old) {
-		// The wire process may have got the offer from somebody else's refresh. If this one fails, too, the next one corrects it.
+		// The wire process may have received the offer in a concurrent refresh. If this refresh also fails, the next one corrects
+		// the offer.
 		_ = c.Wire.Refresh(ctx)
 	}
 	return err
@@ -112,7 +113,7 @@ func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayM
 		switch {
 		case g.Free:
 			g.PriceSource = "free"
-		case g.Prices != nil && (offer.Builtin == "" || err != nil): // a list that somebody has imported is newer than a built-in one
+		case g.Prices != nil && (offer.Builtin == "" || err != nil): // an imported price list is newer than the built-in one
 			g.PriceSource = cmp.Or(offer.Builtin, "config")
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source

@@ -170,8 +170,8 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	return nil, err
 }
 
-// atLimit reports whether no run can be added: all accounts together have the maximum number of runs or, if the caller has a token,
-// the account has.
+// atLimit reports whether no run can be added because of the maximum number of runs of all accounts or, if the caller has a
+// token, of the account.
 func (s *GatewayRuns) atLimit(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
 	all, err := s.Store.GatewayRuns().Count(ctx, caisson.AllAccounts())
 	if err != nil || all >= maxGatewayRuns || caller.Local {

@@ -39,7 +39,8 @@ type remoteRun struct {
 	registeredAt time.Time           // time at which the gateway confirmed desired; zero: it has not
 }
 
-// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is the default budget of a sandbox.
+// NewRemoteRuns returns a RemoteRuns without registrations. api returns the API of the gateway for each request. budget is the
+// default budget of a sandbox.
 func NewRemoteRuns(
 	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
 ) *RemoteRuns {

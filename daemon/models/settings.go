@@ -92,7 +92,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 		}
 		key, err := s.Catalog.key(ctx, p)
 		if offer.Builtin != "" && caisson.KindOf(err) == caisson.NotFound {
-			continue // nobody has said that this provider is to be used
+			continue // the built-in offer has providers of which the user may have no key
 		}
 		if err != nil {
 			s.Log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
@@ -106,8 +106,8 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 // minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
-// CheckRunKey returns an Invalid error if the local account's credential of that name is one of keys, the keys of run tokens, and value is too
-// short for one.
+// CheckRunKey returns an Invalid error if value, the new value of a credential, is too short for a key of run tokens and the
+// credential is one: if account is the local account and name is one of keys, which are the names in the configuration.
 func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
 	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
 		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)

@@ -20,51 +20,53 @@ import (
 	"github.com/caisson-dev/caisson/job/sshproxy"
 )
 
-// callTimeout bounds calls that a hung sandbox could make last for ever.
+// callTimeout is the timeout of calls that would never return if the sandbox hangs.
 const callTimeout = 10 * time.Second
 
-// maxSignatures is how often the host key signs for one connection: once for each exchange of keys.
+// maxSignatures is the maximum number of signatures with the host key for one connection. Each key exchange needs one.
 const maxSignatures = 10_000
 
-// A user is a client that was authenticated, and its sandbox.
+// A user is an authenticated client: the caller that it acts as, and the reference of the sandbox that it connects to.
 type user struct {
 	caller caisson.Caller
 	ref    string
 }
 
-// loginFunc returns the user for a public key, in SSH's wire format, and a user name, or Unauthed. signed means that the client has the
-// private key.
+// loginFunc returns the user with a public key, in SSH's wire format, and an SSH user name, which is the reference of a sandbox.
+// signed means that the client has proved that it has the private key; otherwise the user is nil. Returns Unauthed if the key is
+// not registered.
 type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (*user, error)
 
-// A connection executes the requests of one job. The job may be hostile: it is confined to one sandbox of one account.
+// A connection executes the requests of one SSH job. Because the job may be hostile, it can request only operations on the
+// sandbox of user, with the rights of user.
 type connection struct {
 	channel    *sshproxy.Conn
 	inside     inside
 	key        ed25519.PrivateKey
 	user       *user     // nil until the client has logged in
-	login      loginFunc // nil for a client that was authenticated before
+	login      loginFunc // nil if the client was authenticated before the job was started
 	count      *counter
 	log        *slog.Logger
 	signatures int
 
 	mu      sync.Mutex
-	last    uint32             // the highest id so far; guarded by mu
-	streams map[uint32]*stream // by id; guarded by mu
+	last    uint32             // highest id of a stream so far; guarded by mu
+	streams map[uint32]*stream // open streams by id; guarded by mu
 	work    sync.WaitGroup     // goroutines of the streams
 }
 
-// A stream is a process that was started for the job.
+// A stream is a process, or a connection to a server, in the sandbox that was opened for the job.
 type stream struct {
-	ctx context.Context    // ends when the job no longer needs the stream, and with the connection
+	ctx context.Context    // ends when the job ends the stream, and when the connection ends
 	end context.CancelFunc // ends ctx
-	// large means that its pipes may be large; guarded by connection.mu.
+	// large means that the pipes of the process may have pipeSize; guarded by connection.mu.
 	large bool
 
 	mu   sync.Mutex
-	proc caisson.Process // nil until it was started, and after it has exited; guarded by mu
+	proc caisson.Process // nil before the process has started and after it has exited; guarded by mu
 }
 
-// inside leads into sandboxes.
+// inside contains the operations on sandboxes that connections use.
 type inside struct {
 	processes caisson.Processes
 	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
@@ -87,7 +89,7 @@ func (c *connection) serve(ctx context.Context) {
 	}
 }
 
-// end ends all streams. The job must be ending.
+// end ends all streams and waits until they have ended. The job must not open further ones.
 func (c *connection) end() {
 	c.mu.Lock()
 	for _, s := range c.streams {
@@ -122,7 +124,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		if to, ok := loopback(q.Dial); ok {
 			return c.open(ctx, q.ID, func(s *stream) error { return c.runConnection(ctx, s, q.ID, to) })
 		}
-		// The helper connects with the rights of the sandbox, as every program in it.
+		// guestProgram connects from inside the sandbox, so that the policy of the sandbox applies to the connection.
 		req := caisson.ExecRequest{Command: []string{guestProgram, "connect", "tcp", q.Dial.Address}, Stdin: true}
 		return c.open(ctx, q.ID, func(s *stream) error { return c.runProcess(ctx, s, q.ID, req, false) })
 	}
@@ -130,14 +132,14 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	s := c.streams[q.ID]
 	c.mu.Unlock()
 	if s == nil {
-		return nil // it has ended in the meantime
+		return nil // the stream has ended in the meantime
 	}
 	switch {
 	case q.End:
 		s.end()
 	case q.Resize != nil:
 		if p := s.process(); p != nil {
-			_ = p.Resize(q.Resize.Rows, q.Resize.Cols) // it may have exited just now
+			_ = p.Resize(q.Resize.Rows, q.Resize.Cols) // fails if the process has exited just now
 		}
 	case q.Signal > 0 && q.Signal <= 64:
 		if p := s.process(); p != nil {
@@ -152,7 +154,8 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	return nil
 }
 
-// loopback returns the server that an address means, if it is in the sandbox whatever its network is.
+// loopback returns the server that d addresses, and true if it is in the sandbox itself: a unix socket, or a port of the loopback
+// interface. Such a server can be reached without the wire.
 func loopback(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
 	if d.Network == "unix" {
 		return caisson.ConnectRequest{Path: d.Address}, true
@@ -166,7 +169,7 @@ func loopback(d *sshproxy.Dial) (caisson.ConnectRequest, bool) {
 	return caisson.ConnectRequest{Port: int(n)}, err == nil && (host == "localhost" || a.IsLoopback())
 }
 
-// sessionCommand returns the command line of a process.
+// sessionCommand returns the command line for a shell, a command or SFTP. An error means that the job violates the protocol.
 func sessionCommand(s *sshproxy.Start) ([]string, error) {
 	switch {
 	case s.Kind == sshproxy.KindShell:
@@ -179,7 +182,7 @@ func sessionCommand(s *sshproxy.Start) ([]string, error) {
 	return nil, fmt.Errorf("%w: kind of process", sshproxy.ErrMessage)
 }
 
-// handleLogin logs the client in. The first login is the last.
+// handleLogin logs the client in. After a successful login, another one violates the protocol.
 func (c *connection) handleLogin(ctx context.Context, q *sshproxy.Request) error {
 	if c.login == nil || c.user != nil {
 		return fmt.Errorf("%w: login", sshproxy.ErrMessage)
@@ -194,7 +197,7 @@ func (c *connection) handleLogin(ctx context.Context, q *sshproxy.Request) error
 	return c.channel.Send(sshproxy.Reply{ID: q.ID})
 }
 
-// sign signs the hash of a key exchange.
+// sign signs the exchange hash of a key exchange with the host key, and sends the signature to the job.
 func (c *connection) sign(q *sshproxy.Request) error {
 	if c.signatures++; c.signatures > maxSignatures || len(q.Sign) > sshproxy.MaxSigned {
 		return fmt.Errorf("%w: signature", sshproxy.ErrMessage)
@@ -202,15 +205,16 @@ func (c *connection) sign(q *sshproxy.Request) error {
 	return c.channel.Send(sshproxy.Reply{ID: q.ID, Signature: ed25519.Sign(c.key, q.Sign)})
 }
 
-// open runs a stream for the job, in the background.
+// open adds a stream with this id and calls run for it in a new goroutine. If run returns an error, it is sent to the job.
 func (c *connection) open(ctx context.Context, id uint32, run func(*stream) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id <= c.last { // ids are never used again
+	if id <= c.last { // each id may be used only once
 		return fmt.Errorf("%w: id", sshproxy.ErrMessage)
 	}
 	c.last = id
-	if len(c.streams) >= 2*sshproxy.MaxStreams { // twice: some of them may be ending
+	// Twice the maximum of the job is allowed, because streams that the job has ended may not have been removed yet.
+	if len(c.streams) >= 2*sshproxy.MaxStreams {
 		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(caisson.Errorf(caisson.Exhausted, "this connection has too many streams"))})
 	}
 	account := c.user.caller.Account
@@ -229,14 +233,14 @@ func (c *connection) open(ctx context.Context, id uint32, run func(*stream) erro
 			c.count.stop(account)
 		}()
 		if err := run(s); err != nil {
-			// An error means that the channel has ended.
+			// Send fails only if the channel has ended.
 			_ = c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
 		}
 	})
 	return nil
 }
 
-// runConnection connects to a server in the sandbox and passes the descriptor to the job.
+// runConnection connects to a server in the sandbox, passes the descriptor to the job, and returns when the stream ends.
 func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to caisson.ConnectRequest) error {
 	f, release, err := c.inside.connect(ctx, c.user.ref, to)
 	if err != nil {
@@ -251,8 +255,8 @@ func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to
 	return nil
 }
 
-// runProcess starts a process, passes its descriptors to the job, and waits until it has exited or the job does not need it any more; then
-// it is killed, with its descendants. With exit, the job is told how it has ended.
+// runProcess starts a process, passes the descriptors of its standard streams to the job, and waits until the process has exited.
+// If the stream ends first, it kills the process and its descendants. If exit is set, it sends the exit status to the job.
 func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
 	p, err := c.inside.processes.Exec(ctx, c.user.ref, req)
 	if err != nil {
@@ -290,13 +294,13 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 		if err := c.channel.Send(sshproxy.Reply{ID: id, Exit: &status}); err != nil {
 			return nil
 		}
-		<-s.ctx.Done() // until the job has read the output, a terminal must stay open
+		<-s.ctx.Done() // a terminal must stay open until the job has read the output and ends the stream
 	}
 	return nil
 }
 
-// claimLarge reports whether a stream may have large pipes, which are memory of the host: one of a connection, as file transfers
-// need.
+// claimLarge reports whether s may have large pipes, and records that it has. Because pipes use memory of the host, only one
+// stream of a connection may have large ones at a time, which is enough for a file transfer.
 func (c *connection) claimLarge(s *stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +313,7 @@ func (c *connection) claimLarge(s *stream) bool {
 	return true
 }
 
-// kill kills a process and its descendants, also if the connection has ended.
+// kill kills a process and its descendants, even if ctx has ended.
 func (c *connection) kill(ctx context.Context, p caisson.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -329,11 +333,11 @@ func (s *stream) setProcess(p caisson.Process) {
 	s.proc = p
 }
 
-// pipeSize is the size of large pipes. The kernel's default makes transfers of files slower.
+// pipeSize is the size of large pipes in bytes. File transfers are slower with the kernel's default, 64 KiB.
 const pipeSize = 1 << 20
 
-// streams returns descriptors of the standard streams of p, which the caller must close. A stream that has none, as that of a
-// terminal, is copied in the background until p is closed.
+// streams returns descriptors of the standard input, output and error of p, which the caller must close. For a stream without a
+// descriptor of its own, such as that of a terminal, it creates a pipe and copies the data in the background until p is closed.
 func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error) {
 	files := make([]*os.File, 0, 3)
 	defer func() {
@@ -350,7 +354,7 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 		}
 		files = append(files, w)
 		in := p.Stdin()
-		go func() { // ends when the job closes its end, at the latest with the job
+		go func() { // ends when the job closes its end of the pipe or exits
 			defer r.Close()
 			if _, err := io.Copy(in, r); err == nil {
 				in.Close()
@@ -369,13 +373,13 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 		files = append(files, r)
 		pumps.Go(func() {
 			defer w.Close()
-			_, _ = io.Copy(w, out) // ends when the process is closed, or with the job
+			_, _ = io.Copy(w, out) // ends when p is closed, or when the job closes its end of the pipe or exits
 		})
 	}
 	return files, nil
 }
 
-// enlarge enlarges a pipe. An error leaves it as it is, as when the user has too many large ones.
+// enlarge sets the size of a pipe to pipeSize. Errors are ignored, for example that of a user who has too many large pipes.
 func enlarge(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err == nil {
@@ -383,23 +387,25 @@ func enlarge(f *os.File) {
 	}
 }
 
-// A tree is the processes of a sandbox.
+// A tree finds and signals the descendants of processes in a sandbox.
 type tree struct {
 	processes caisson.Processes
 	ref       string
 }
 
-// maxRounds is how often the descendants of a process are listed: programs that are not hostile do not start processes faster.
+// maxRounds is the maximum number of times that kill lists the descendants of a process. Only a hostile program starts processes
+// so fast that some are left after that.
 const maxRounds = 20
 
-// signal sends a signal to a process and its descendants. Errors are ignored: they may have exited.
+// signal sends a signal to a process and its descendants. Errors are ignored, because the processes may have exited.
 func (t tree) signal(ctx context.Context, pid, signal int) {
 	for _, p := range append(t.descendants(ctx, pid), pid) {
 		_ = t.processes.Kill(ctx, t.ref, p, signal)
 	}
 }
 
-// kill kills a process and its descendants. They are stopped first, so that none can start another one in the meantime.
+// kill kills a process and its descendants. It stops all of them first (SIGSTOP), so that none can start another process in the
+// meantime.
 func (t tree) kill(ctx context.Context, pid int) {
 	stopped := map[int]bool{pid: true}
 	_ = t.processes.Kill(ctx, t.ref, pid, int(unix.SIGSTOP))

@@ -17,35 +17,36 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Limits on connections whose client has not logged in.
+// Limits on strangers: connections whose client has not logged in. A source is an IP address prefix, see [reach.Source].
 const (
-	maxStrangers = 100              // connections, and jobs
-	loginTime    = 40 * time.Second // the job's own limit is shorter
+	maxStrangers = 100              // connections of strangers, and their jobs
+	loginTime    = 40 * time.Second // time in which a client must log in; the job itself ends after less
 	sourceRate   = 10               // connections of a source per second
-	sourceBurst  = 64               // connections of a source at once
-	maxRates     = 4096             // sources whose rate is known
+	sourceBurst  = 64               // connections that a source may open at once
+	maxRates     = 4096             // sources whose rate is stored; the least recently used one is evicted
 )
 
-// A front is the listener's state: the connections of clients that have not logged in, and those of tokens.
+// A front is the state of the listener. It has the connections of strangers, and the connections that Revoke must end, by token.
 type front struct {
 	address string
-	jobs    chan struct{} // has an element for each job of a stranger, also while the job is killed
+	jobs    chan struct{} // has one element for each job of a stranger, until the job has ended or the client has logged in
 
 	mu        sync.Mutex
 	strangers *list.List                            // of *visitor, the oldest first; guarded by mu
-	sources   map[netip.Prefix]int                  // number of strangers; guarded by mu
+	sources   map[netip.Prefix]int                  // number of strangers of each source; guarded by mu
 	rates     *lru.Map[netip.Prefix, *rate.Limiter] // guarded by mu
-	tokens    map[caisson.ID]map[*visitor]struct{}  // "" for callers without; guarded by mu
+	tokens    map[caisson.ID]map[*visitor]struct{}  // connections by token; "" for callers without a token; guarded by mu
 }
 
-// A visitor is a connection of the listener, or of a caller of the API, who is no stranger.
+// A visitor is an SSH connection. It comes from the listener, or from a caller of the API, who is authenticated and never a
+// stranger.
 type visitor struct {
 	source netip.Prefix
 	end    context.CancelFunc
-	elem   *list.Element // in front.strangers; nil for others; guarded by front.mu
-	job    bool          // has an element in front.jobs; guarded by front.mu
+	elem   *list.Element // element of front.strangers; nil if the visitor is no stranger; guarded by front.mu
+	job    bool          // whether front.jobs has an element for the visitor; guarded by front.mu
 	user   *user         // nil for strangers; guarded by front.mu
-	expiry *time.Timer   // calls end when the token expires, or nil; guarded by front.mu
+	expiry *time.Timer   // calls end when the token expires; nil if it does not; guarded by front.mu
 }
 
 func newFront(address string) *front {
@@ -55,7 +56,7 @@ func newFront(address string) *front {
 	}
 }
 
-// Listening reports whether there is a listener, for which the daemon must keep running.
+// Listening reports whether a listener is configured. If so, the daemon must not exit when it is idle.
 func (s *Server) Listening() bool { return s.front.address != "" }
 
 // Listen returns the listener for [Server.Serve], or nil if none is configured.
@@ -77,7 +78,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // such as too many open files
+		case err != nil: // a temporary error, such as too many open files
 			s.log.WarnContext(ctx, "ssh: accept", "err", err)
 			select {
 			case <-time.After(acceptPause):
@@ -92,7 +93,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		ctx, cancel := context.WithCancel(s.ctx)
 		v := &visitor{source: source, end: cancel}
-		s.front.enter(v) // here, so that the order is that of the connections
+		s.front.enter(v) // called here and not in the goroutine, so that front.strangers is in the order of arrival
 		s.conns.Go(func() { s.visit(ctx, v, conn) })
 	}
 }
@@ -120,7 +121,7 @@ func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
 	})
 }
 
-// login implements [loginFunc]. The connection ends with its token.
+// login implements [loginFunc] for the visitor v. After a login the connection ends when the token is removed or expires.
 func (s *Server) login(ctx context.Context, v *visitor, name string, key []byte, signed bool) (*user, error) {
 	token, err := s.tokens.FindSSHKey(ctx, key, signed)
 	if err != nil || !signed {
@@ -142,7 +143,7 @@ func (s *Server) Revoke(token caisson.ID) {
 	}
 }
 
-// allow reports whether a source may have another connection now.
+// allow reports whether the rate of new connections permits another one of source now, and counts it.
 func (f *front) allow(source netip.Prefix, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,8 +155,8 @@ func (f *front) allow(source netip.Prefix, now time.Time) bool {
 	return l.AllowN(now, 1)
 }
 
-// claimJob waits until there are few enough jobs of strangers for another one. It returns false if the connection has ended
-// before.
+// claimJob waits until fewer than maxStrangers jobs of strangers run, and counts the job of v as another one. It returns false if
+// ctx, the context of the connection, ends first.
 func (f *front) claimJob(ctx context.Context, v *visitor) bool {
 	select {
 	case f.jobs <- struct{}{}:
@@ -168,7 +169,8 @@ func (f *front) claimJob(ctx context.Context, v *visitor) bool {
 	return ctx.Err() == nil
 }
 
-// releaseJob makes room for the job of another stranger. The caller must hold mu.
+// releaseJob stops counting the job of v as one of a stranger. It has no effect if claimJob has not counted it. The caller must
+// hold mu.
 func (f *front) releaseJob(v *visitor) {
 	if v.job {
 		v.job = false
@@ -176,8 +178,8 @@ func (f *front) releaseJob(v *visitor) {
 	}
 }
 
-// enter adds a connection. If there are too many strangers, the oldest one of the source with the most of them is ended, so that a new
-// one never waits, and sources with many lose theirs before sources with few.
+// enter adds a connection as a stranger. If there are now too many strangers, it ends the oldest connection of the source that
+// has the most strangers. So a new connection never waits, and sources with many connections lose theirs before sources with few.
 func (f *front) enter(v *visitor) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +201,7 @@ func (f *front) enter(v *visitor) {
 	}
 }
 
-// forget removes a stranger. The caller must hold mu.
+// forget removes v from the strangers, if it is one. The caller must hold mu.
 func (f *front) forget(v *visitor) {
 	if v.elem == nil {
 		return
@@ -211,7 +213,7 @@ func (f *front) forget(v *visitor) {
 	}
 }
 
-// admit records the user of a connection.
+// admit records that u has logged in on the connection v, which is then no stranger any more and is ended by Revoke.
 func (f *front) admit(v *visitor, u *user) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -224,7 +226,7 @@ func (f *front) admit(v *visitor, u *user) {
 	f.tokens[u.caller.Token][v] = struct{}{}
 }
 
-// endAt ends a connection at a time, nil for never.
+// endAt ends a connection at the given time; nil means never. It does nothing if the connection has been removed.
 func (f *front) endAt(v *visitor, at *time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +235,7 @@ func (f *front) endAt(v *visitor, at *time.Time) {
 	}
 }
 
-// expire ends a connection whose client has not logged in.
+// expire ends a connection unless its client has logged in.
 func (f *front) expire(v *visitor) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,7 +244,8 @@ func (f *front) expire(v *visitor) {
 	}
 }
 
-// remove removes a connection that has ended, and returns its user; nil if it had none, or was removed before.
+// remove removes a connection that has ended and returns its user. It returns nil if the client had not logged in, or if the
+// connection was removed before.
 func (f *front) remove(v *visitor) *user {
 	f.mu.Lock()
 	defer f.mu.Unlock()

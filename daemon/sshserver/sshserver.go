@@ -21,8 +21,8 @@ import (
 
 // Limits on connections.
 const (
-	maxConnections = 512 // of all accounts
-	maxAccount     = 32  // of one account
+	maxConnections = 512 // connections of all accounts
+	maxAccount     = 32  // connections of one account
 	maxStreams     = 256 // processes and connections of one account, over all its SSH connections
 	keyType        = "ssh-ed25519"
 	guestProgram   = "/.caisson/inside"
@@ -30,7 +30,7 @@ const (
 
 // Settings are the settings of the listener.
 type Settings struct {
-	// Listen is the address at which clients connect whose keys are registered; "" for none.
+	// Listen is the address on which the server accepts SSH clients, which must have a registered key; "" for none.
 	Listen string `yaml:"listen" json:"listen"`
 }
 
@@ -58,11 +58,12 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Tokens finds the tokens of clients. Errors are Unauthed if there is none that has not expired.
+// Tokens finds the tokens of clients. The methods return Unauthed if there is no such token or it has expired.
 type Tokens interface {
-	// FindSSHKey returns the token of a public key in SSH's wire format. With use, it records that the token was used.
+	// FindSSHKey returns the token of a public key in SSH's wire format. If use is set, it records
+	// that the token was used.
 	FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson.Token, error)
-	// CheckToken returns a token of an account.
+	// CheckToken returns the token with this id of an account.
 	CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error)
 }
 
@@ -116,13 +117,14 @@ func (s *Server) publicKey() []byte {
 	return b
 }
 
-// ConnectSSH implements [caisson.SSH]. The connection ends with the token of the caller.
+// ConnectSSH implements [caisson.SSH]. The connection ends when the token of the caller is removed or expires.
 func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.inside.processes.ListProcesses(ctx, ref); err != nil { // the errors that a process would get
+	// ListProcesses fails in the same cases as starting a process, for example if the sandbox does not run.
+	if _, err := s.inside.processes.ListProcesses(ctx, ref); err != nil {
 		return nil, err
 	}
 	u, v := &user{caller: caller, ref: ref}, &visitor{}
@@ -151,7 +153,8 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, erro
 	return conn.(*net.UnixConn), nil
 }
 
-// admit counts the connection of a user, which ends with the user's token. The caller must call leave, but not after an error.
+// admit records u as the user of the connection v, and counts the connection. The connection will be ended when the token of u is
+// removed or expires. Unless admit returns an error, the caller must call leave.
 func (s *Server) admit(ctx context.Context, v *visitor, u *user) error {
 	if err := s.count.connect(u.caller.Account); err != nil {
 		return err
@@ -160,7 +163,7 @@ func (s *Server) admit(ctx context.Context, v *visitor, u *user) error {
 	if u.caller.Token == "" { // over the unix socket
 		return nil
 	}
-	// The token may have been removed before front.admit, which Revoke does not see.
+	// If the token was removed before front.admit, Revoke has not found this connection. Therefore the token is checked again.
 	token, err := s.tokens.CheckToken(ctx, u.caller.Account, u.caller.Token)
 	if err != nil {
 		s.leave(v)
@@ -170,7 +173,7 @@ func (s *Server) admit(ctx context.Context, v *visitor, u *user) error {
 	return nil
 }
 
-// leave ends a connection and removes it.
+// leave ends a connection, removes it, and stops counting it. Further calls have no effect.
 func (s *Server) leave(v *visitor) {
 	v.end()
 	if u := s.front.remove(v); u != nil {
@@ -178,8 +181,9 @@ func (s *Server) leave(v *visitor) {
 	}
 }
 
-// serve runs the job for a connection until one of its ends is closed or ctx ends, kills what was started over it, and closes
-// client. The user is nil if the client must log in.
+// serve runs the job for the connection client until the client or the job closes the connection or ctx ends. It then kills the
+// processes that were started for the job, and closes client. who is the user, nil if the client must log in; login is called
+// then.
 func (s *Server) serve(ctx context.Context, client *os.File, who *user, login loginFunc) {
 	defer client.Close()
 	near, far, err := sshproxy.Pair()
@@ -198,12 +202,12 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	var work sync.WaitGroup
 	work.Go(func() {
 		c.serve(ctx)
-		cancel() // the job that has closed the channel, or has sent nonsense, is killed: its streams may wait for it
+		cancel() // kills the job, because it has closed the channel or violated the protocol, and its streams may wait for it
 		c.end()
 	})
 	args := sshproxy.Args{HostKey: s.publicKey(), Authenticate: who == nil}
 	_, err = sshproxy.Job.Run(ctx, s.jobs, args, worker.Given{Files: []*os.File{client, far}})
-	client.Close() // before the processes are killed, which may take its time
+	client.Close() // closed before the processes are killed, because that may take some time
 	far.Close()
 	if err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "an ssh connection broke", "err", err)
@@ -212,17 +216,17 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	work.Wait()
 }
 
-// A counter limits the number of connections, and of streams.
+// A counter counts connections and streams, and limits their numbers.
 type counter struct {
 	mu       sync.Mutex
-	all      int              // connections; guarded by mu
-	accounts map[string]tally // guarded by mu
+	all      int              // connections of all accounts; guarded by mu
+	accounts map[string]tally // by account; guarded by mu
 }
 
-// A tally is what an account has.
+// A tally contains the numbers of connections and streams of an account.
 type tally struct{ connections, streams int }
 
-// connect counts a connection.
+// connect counts a connection. Returns Exhausted if the account, or all accounts together, have the maximum number.
 func (c *counter) connect(account string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +240,7 @@ func (c *counter) connect(account string) error {
 	return nil
 }
 
-// disconnect takes a connection out of the count.
+// disconnect stops counting a connection.
 func (c *counter) disconnect(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,7 +250,7 @@ func (c *counter) disconnect(account string) {
 	c.set(account, t)
 }
 
-// start counts a stream.
+// start counts a stream. Returns Exhausted if the account has the maximum number.
 func (c *counter) start(account string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,7 +263,7 @@ func (c *counter) start(account string) error {
 	return nil
 }
 
-// stop takes a stream out of the count.
+// stop stops counting a stream.
 func (c *counter) stop(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,7 +272,7 @@ func (c *counter) stop(account string) {
 	c.set(account, t)
 }
 
-// set sets the tally of an account. The caller must hold mu.
+// set stores the tally of an account, or deletes it if it is zero. The caller must hold mu.
 func (c *counter) set(account string, t tally) {
 	if c.accounts[account] = t; t == (tally{}) {
 		delete(c.accounts, account)

@@ -16,7 +16,7 @@ func serving(id, port string) caisson.Service {
 	return caisson.Service{ID: id, Port: 8000, Command: []string{"/.caisson/inside", "test", "serve", "tcp", port, "echo"}}
 }
 
-// awaitService waits until a service is as wanted.
+// awaitService waits until as returns true for the status of a service, and returns that status.
 func awaitService(t *testing.T, ctx context.Context, c Cores, ref, id string, as func(caisson.ServiceStatus) bool) (s caisson.ServiceStatus) {
 	t.Helper()
 	poll.Until(t, time.Minute, func() bool {
@@ -98,7 +98,7 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Services.ListServices(ctx, "nowhere")
 	Fails(t, err, caisson.NotFound, "")
 
-	// A set can be replaced, and changed while the sandbox does not run; it is there again when that starts.
+	// The services can be replaced, and changed while the sandbox is stopped; they run again when the sandbox starts.
 	list = must(c.Services.ApplyServices(ctx, ref, caisson.ServicesRequest{Services: []caisson.Service{serving("web", "8000")}, Prune: true}))(t)
 	if len(list) != 1 || list[0].State != caisson.ServiceReady {
 		t.Errorf("%+v", list)

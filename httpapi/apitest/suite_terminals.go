@@ -39,7 +39,8 @@ func testTerminals(t *testing.T, ctx context.Context, c Cores) {
 	sees(p, "one\r\none\r\n")
 	succeeds(t, p.Close())
 
-	// It runs on, with its output. A second writer takes over, and the first is told so.
+	// The program runs on without a viewer, and its output is kept. A second writer replaces the first, which gets a message
+	// about that.
 	p = attach(caisson.AttachRequest{})
 	defer p.Close()
 	sees(p, "one\r\none\r\n")

@@ -12,7 +12,7 @@ type Page[T any] struct {
 	Next  caisson.ID `json:"next,omitempty" doc:"Value of after for the next page; absent on the last"`
 }
 
-// StopRequest is the body of stop.
+// StopRequest is the body of a request to stop a sandbox.
 type StopRequest struct {
 	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; the default is 10s"`
 }
@@ -34,7 +34,7 @@ type SandboxRepo struct {
 	Dir string `json:"dir,omitempty" maxLength:"4096" doc:"Absolute path of the clone in the sandbox"`
 }
 
-// KillRequest is the body of kill.
+// KillRequest is the body of a request to send a signal to a process.
 type KillRequest struct {
 	PID    int `json:"pid" minimum:"-1" doc:"As seen inside the sandbox; -1 is every process"`
 	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Signal number"`
@@ -69,7 +69,7 @@ type Output struct {
 	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
 }
 
-// NewOutput returns the Output of a stream of size bytes, of which kept is the beginning.
+// NewOutput returns the Output for a stream of size bytes, of which kept is the part to return, from the beginning.
 func NewOutput(kept []byte, size int64) Output {
 	o := Output{Size: size, Truncated: size > int64(len(kept))}
 	text := kept
@@ -117,13 +117,13 @@ func (o Output) Bytes() []byte {
 	return []byte(o.Text)
 }
 
-// MakeDirRequest is the body of mkdir.
+// MakeDirRequest is the body of a request to create a directory.
 type MakeDirRequest struct {
 	Path    string `json:"path"`
 	Parents bool   `json:"parents,omitempty" doc:"Also create missing parents, and do not fail if it exists"`
 }
 
-// MoveRequest is the body of move.
+// MoveRequest is the body of a request to move a file.
 type MoveRequest struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -149,7 +149,7 @@ func LoginOf(a caisson.RegistryAuth) Login {
 	return Login{Username: a.Username, Password: a.Password.Reveal()}
 }
 
-// Freed is the answer to a prune.
+// Freed is the response to a request to prune images.
 type Freed struct {
 	Size caisson.Size `json:"size" doc:"Bytes freed on disk"`
 }
@@ -192,5 +192,6 @@ const MaxHandles = 64
 // with the descriptors as SCM_RIGHTS; the server answers with [Handles] on one line and closes the connection.
 const HandlesUpgrade = "caisson-handles"
 
-// StreamUpgrade is the protocol of a stream of bytes in both directions, each of which can be closed alone.
+// StreamUpgrade is the protocol to which a connection is upgraded for a stream of bytes in both directions. Each direction can be
+// closed separately.
 const StreamUpgrade = "caisson-stream"

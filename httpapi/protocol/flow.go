@@ -53,8 +53,8 @@ func (c *Credit) Grant(n int) error {
 	return nil
 }
 
-// Queue is the receiver's side of a channel: it holds at most [Window] bytes that were received and not read yet. One goroutine
-// may call Push and one Read at the same time; Close is safe for concurrent use.
+// Queue is the receiver's side of a channel's flow control: it holds at most [Window] bytes that were received and not read yet.
+// One goroutine may call Push and one Read at the same time; Close is safe for concurrent use.
 type Queue struct {
 	grant func(n int) // called by Read without mu
 

@@ -17,13 +17,13 @@ const Prefix = "/api/v1"
 const (
 	AccountHeader     = "X-Caisson-Account" // the account that a local caller acts for
 	HandlesHeader     = "X-Caisson-Handles" // ids of passed descriptors, separated by commas
-	IdempotencyHeader = "Idempotency-Key"   // chosen by the client; a repeated request with it gets the first one's answer
+	IdempotencyHeader = "Idempotency-Key"   // chosen by the client; a second request with the same key gets the first answer
 )
 
 // Headers of responses over the unix socket.
 const (
-	VersionHeader = "X-Caisson-Version" // of the daemon
-	ChangedHeader = "X-Caisson-Changed" // keys of settings that the daemon's files have other values for
+	VersionHeader = "X-Caisson-Version" // version of the daemon
+	ChangedHeader = "X-Caisson-Changed" // keys of settings whose values in the configuration file differ from those in force
 )
 
 // Content types.
@@ -64,7 +64,7 @@ func KindOf(status int) caisson.Kind {
 	return caisson.Internal
 }
 
-// UnknownRequest is how the message about a request begins that the API does not have.
+// UnknownRequest is the beginning of the error message for a request whose method and path the API does not have.
 const UnknownRequest = "the API has no "
 
 // Problem is the body of an error response, as in RFC 9457.
@@ -82,7 +82,7 @@ func ProblemOf(err error) *Problem {
 	kind, field := caisson.KindOf(err), caisson.FieldOf(err)
 	detail := caisson.MessageOf(err)
 	if field != "" {
-		detail = detail[len(field)+len(": "):] // MessageOf puts the field first
+		detail = detail[len(field)+len(": "):] // MessageOf prefixes the message with the field
 	}
 	status := StatusOf(kind)
 	return &Problem{
@@ -91,7 +91,7 @@ func ProblemOf(err error) *Problem {
 	}
 }
 
-// Err returns the error from which p was made, without its cause.
+// Err returns an error with the kind, field and message of p.
 func (p *Problem) Err() error {
 	kind := p.Code
 	if _, known := statuses[kind]; !known {

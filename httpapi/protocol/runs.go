@@ -6,7 +6,7 @@ import "github.com/caisson-dev/caisson"
 const (
 	StateKeyHeader = "X-State-Key" // the key of the conversation, in requests and responses
 	RunHeader      = "X-Run-Id"    // the id of the run that answers
-	UserHeader     = "X-User-Id"   // the account's name for the person who chats
+	UserHeader     = "X-User-Id"   // name of the person who chats, chosen by the account
 )
 
 // The parts of a form that starts a run with a workspace, in this order.

@@ -9,7 +9,7 @@ import (
 // CSVType is the content type of tables as CSV.
 const CSVType = "text/csv; charset=utf-8"
 
-// NextHeader is the header with the value of after for the next page, in responses that are CSV.
+// NextHeader is the header of CSV responses with the value of the query parameter after for the next page.
 const NextHeader = "X-Caisson-Next"
 
 // BudgetRequest is the body that sets a budget.
@@ -20,7 +20,7 @@ type BudgetRequest struct {
 	Period  string         `json:"period,omitempty" enum:"day,month," doc:"What is taken counts from the beginning of the UTC day or month; empty: for ever"`
 }
 
-// ReconcileRequest is the body of reconcile.
+// ReconcileRequest is the body of a request to compare the ledger with a provider's spend logs.
 type ReconcileRequest struct {
 	Provider string    `json:"provider" minLength:"1" maxLength:"128" doc:"Name of a provider of kind litellm"`
 	Since    time.Time `json:"since"`

@@ -106,7 +106,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 		Work:   engine.WorkConfig{Relay: repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)}},
 	}, &engine.Drivers{
 		Runtime: sandboxes.RuntimeOf(runtime{w.Runtime}), Dialer: w.Runtime, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
-		Wires: func(wire.Config) (engine.Wires, error) { return engine.WiresOf(w.wires), nil },
+		Wires: func(wire.Config) (engine.Wires, error) { return engine.NewWires(w.wires), nil },
 		Close: func() error { return nil },
 	})
 	if err != nil {

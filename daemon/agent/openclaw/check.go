@@ -12,12 +12,12 @@ import (
 
 // An Environment reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
 type Environment struct {
-	HasProgram  func(name string) bool // is in the sandbox's PATH
-	HasVariable func(name string) bool // is in the agent's environment
-	CanReach    func(host string) bool // over HTTPS, according to the agent's policy
+	HasProgram  func(name string) bool // reports whether a program is in the sandbox's PATH
+	HasVariable func(name string) bool // reports whether a variable is in the agent's environment
+	CanReach    func(host string) bool // reports whether the agent's policy allows HTTPS to a host
 }
 
-// Check reports, for each skill below the root of fsys, what it lacks in the sandbox, and how to add it.
+// Check returns, for each skill below the root of fsys, the requirements that the sandbox does not meet, and how to meet them.
 func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
 	list, faults := readSkills(fsys)
 	var out []caisson.AgentCheck
@@ -33,7 +33,7 @@ func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
 	return out
 }
 
-// check returns what a skill lacks, or a single result with status ok if it lacks nothing.
+// check returns the requirements of a skill that are not met, or a single result with status ok if all are met.
 func (s *Skill) check(w Environment) []caisson.AgentCheck {
 	var out []caisson.AgentCheck
 	add := func(status, detail, remedy string) {
