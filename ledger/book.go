@@ -201,8 +201,8 @@ func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, 
 	return calls, most, nil
 }
 
-// ingestFor is Ingest on behalf of the holder of a journal. It ignores errors of other journals: they are not caused by this
-// holder, and the leases of their holders count in any case.
+// ingestFor is like Ingest, but returns only the error of one journal. Errors of other journals do not affect the result of the
+// caller: the leases of their holders stay counted in any case.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
 	for _, r := range b.openReaders() {

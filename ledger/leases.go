@@ -43,7 +43,7 @@ type terms struct {
 	valid     bool            // false: the terms must be read from the lessor again
 	unlimited bool            // the budget does not exist
 	lease     caisson.Lease   // the last lease, for its description of the budget
-	refused   *caisson.Amount // what the last lease was needed for, if it was smaller
+	refused   *caisson.Amount // the amount that the last lease was needed for, if less was granted
 	err       error           // error of the last request, or nil
 	checked   time.Time       // time of the last response, which may be an error
 	// version counts invalidations. A response to a request from an earlier version is discarded.
@@ -74,7 +74,7 @@ func (b *leasedBudget) usable(now time.Time) bool {
 	return t.valid && !(t.unlimited && now.Sub(t.checked) > unlimitedTTL)
 }
 
-// reset resets the available amount. It is not returned to the lessor, which no longer counts it.
+// reset sets the available amount to zero. The amount is not returned to the lessor, which no longer counts it.
 func (b *leasedBudget) reset() {
 	b.available, b.inFlight = caisson.Amount{}, 0
 	b.epoch++
@@ -91,7 +91,8 @@ func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
 	return void
 }
 
-// invalidate makes the terms be read again. The response to a request in progress is discarded.
+// invalidate marks the terms as not valid, so that the next call requests them again. The response to a request in progress is
+// discarded.
 func (t *terms) invalidate() {
 	t.version++
 	t.valid, t.err, t.refused = false, nil, nil
@@ -100,7 +101,7 @@ func (t *terms) invalidate() {
 // fresh reports whether the last response is too recent to repeat the request.
 func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
 
-// exhausted reports whether the budget has nothing left of the resources that are lacking for a.
+// exhausted reports whether the budget has nothing left of the resources of which available is less than a.
 func (t *terms) exhausted(available, a caisson.Amount) bool {
 	limits, left := t.lease.Limits, t.lease.Left
 	return limits.USD != nil && left.USD == 0 && available.USD < a.USD ||
@@ -267,7 +268,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	b.leasing = nil
 }
 
-// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set
+// returnLease returns the available amount of b to the lessor if should is true. The caller must hold mu and must have set
 // b.leasing. mu is released during the request.
 func (p *segment) returnLease(b *leasedBudget, should bool) {
 	a := b.available.NonNegative()

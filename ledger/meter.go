@@ -22,7 +22,7 @@ const (
 	maxName       = 128             // bytes of an account, run or session, which are parts of keys and must not be truncated
 )
 
-// A Segment is a journal segment and the budgets that belong to it. Its lessor's leases are held on behalf of that journal.
+// A Segment is a journal segment and the budgets that belong to it. Leases from its lessor are held on behalf of the journal.
 type Segment struct {
 	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
@@ -170,9 +170,9 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
-// rotate switches to the next segment. Calls in progress are settled in theirs.
+// rotate switches to the next segment. Calls in progress are settled in the segment in which they began.
 func (m *Meter) rotate(ctx context.Context) {
-	if wait := m.retryAt.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // longer: the clock went back
+	if wait := m.retryAt.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // a longer wait means that the clock went back
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
@@ -186,7 +186,7 @@ func (m *Meter) rotate(ctx context.Context) {
 	m.mu.Lock()
 	p := m.segment
 	if m.closed {
-		p = newSegment(fresh, m.now) // unused: the meter is closed
+		p = newSegment(fresh, m.now) // the meter has been closed, so the new segment is retired unused
 	} else {
 		m.segment = newSegment(fresh, m.now)
 	}

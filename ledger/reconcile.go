@@ -23,8 +23,8 @@ const (
 	reconcilePageSize = 1000 // calls per read
 )
 
-// Reconcile implements [caisson.Ledger], for the calls of the caller's account. It reads up to a million entries with the
-// operator's key. Therefore only local callers may call it, one at a time.
+// Reconcile implements [caisson.Ledger], for the calls of the caller's account. Only local callers may call it, one at a time,
+// because it reads up to a million entries with the operator's key.
 func (s *Service) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

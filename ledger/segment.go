@@ -32,8 +32,8 @@ func newSegment(p Segment, now func() time.Time) *segment {
 }
 
 // monotonicNow returns the current time, but never an earlier time than before: a call must not be charged to a period that has
-// ended. If the clock goes back by more than maxClockSkew, it was wrong before; monotonicNow then accepts the new time and
-// invalidates all budgets. The caller must hold mu.
+// ended. If the clock goes back by more than maxClockSkew, monotonicNow assumes that the clock was corrected: it accepts the new
+// time and invalidates all budgets. The caller must hold mu.
 func (p *segment) monotonicNow() time.Time {
 	t := p.now().UTC().Round(0)
 	if t.Before(p.clock.Add(-maxClockSkew)) {

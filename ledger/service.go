@@ -112,8 +112,8 @@ func (s *Service) Receipts(ctx context.Context, q caisson.UsageQuery, after stri
 	return page, more, nil
 }
 
-// SetBudget implements [caisson.Ledger]. Only the engine has the owners of runs and sessions. Therefore their budgets are set by
-// local callers, for the account in b; likewise the budget of an account.
+// SetBudget implements [caisson.Ledger]. This package cannot look up the owners of runs and sessions. Therefore only local
+// callers may set the budgets of runs, sessions and accounts; the owner is the account in b.
 func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/ingress/signedurl"
 )
 
-// A Connector makes the connections to sandboxes that the wire process asks for. It believes nothing that the wire process says: it
-// connects only to what a stored route or a valid token names.
+// A Connector makes the connections to sandboxes that the wire process requests. The wire process is not trusted: a Connector
+// connects only to the sandbox and port of a stored route or of a valid token.
 type Connector struct {
 	enabled bool // an ingress is configured
 	key     ed25519.PublicKey
@@ -28,7 +28,7 @@ type Connector struct {
 	used    func(sandbox caisson.ID, active bool)
 
 	mu sync.Mutex
-	// dials are the dials under way; the value is whether the sandbox was disconnected since. guarded by mu
+	// dials are the dials in progress, by sandbox. Each is a flag that Disconnect sets. guarded by mu
 	dials map[caisson.ID]map[*bool]struct{}
 	// waiting is the number of dials under way by account; guarded by mu
 	waiting map[string]int
@@ -45,7 +45,7 @@ func newConnector(cfg Config, background *background.Group) *Connector {
 	}
 }
 
-// A target is what a connection leads to.
+// A target is the destination of a connection.
 type target struct {
 	account string
 	sandbox caisson.ID
@@ -56,16 +56,16 @@ type target struct {
 // maxTries bounds how often a dial begins anew because its sandbox was suspended meanwhile.
 const maxTries = 5
 
-// Limits of dials: how many of one account may be under way, so that sandboxes that take long do not delay those of others, and how
-// long the sandbox may take once it runs.
+// Limits of dials. maxAccountDials is the number of dials of one account that may be in progress, so that slow sandboxes do not
+// delay the dials of other accounts. connectTime is the timeout for connecting to a running sandbox.
 const (
 	maxAccountDials = 512
 	connectTime     = 10 * time.Second
 )
 
-// Dial connects to the sandbox of a route or token, and resumes it before if the route or token says so. Errors: Denied and Unauthed
-// if nothing allows the connection, Unavailable if the sandbox does not run and is not or cannot be resumed, Exhausted if too many
-// dials of its account are under way, NotFound if nobody listens.
+// Dial connects to the sandbox of a route or token. If the route or token allows it, Dial first resumes the sandbox. Errors:
+// Denied and Unauthed if no route or token allows the connection, Unavailable if the sandbox does not run and is not or cannot be
+// resumed, Exhausted if too many dials of its account are in progress, NotFound if no process listens on the port.
 func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
 	t, err := c.authorize(ctx, d)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, 
 		disconnected, done := c.begin(t.sandbox)
 		f, err := c.dial(ctx, t)
 		if err == nil && c.finish(t.sandbox, disconnected) {
-			c.used(t.sandbox, true) // The request follows, which the wire process reports.
+			c.used(t.sandbox, true) // Count a use now; the wire process reports the request only later.
 			done()
 			return f, nil
 		}
@@ -112,7 +112,7 @@ func (c *Connector) dial(ctx context.Context, t target) (*os.File, error) {
 	return f, err
 }
 
-// authorize returns what a request for a connection leads to.
+// authorize returns the target of a request for a connection. Returns an error if no route or token allows the connection.
 func (c *Connector) authorize(ctx context.Context, d caisson.IngressDial) (target, error) {
 	if !c.enabled {
 		return target{}, caisson.Errorf(caisson.Denied, "this daemon serves no routes")
@@ -166,7 +166,7 @@ func (c *Connector) leave(account string) {
 	}
 }
 
-// begin records a dial. done must be called at its end.
+// begin records a dial. The caller must call done when the dial has ended. Until then, Disconnect sets *disconnected.
 func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +195,8 @@ func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 	return true
 }
 
-// Used receives from the wire process which sandboxes it passes requests to. It is believed about sandboxes that it may have
-// connections to.
+// Used receives the reports of the wire process about the sandboxes that it passes requests to. A report about a sandbox to which
+// the wire process can have no connection is ignored.
 func (c *Connector) Used(list []caisson.IngressUse) {
 	for _, u := range list {
 		c.mu.Lock()
@@ -208,8 +208,8 @@ func (c *Connector) Used(list []caisson.IngressUse) {
 	}
 }
 
-// Disconnect closes all connections of the ingress to a sandbox that is being suspended, paused or stopped. Its state must say so
-// already, so that no connections are made from then on.
+// Disconnect closes all connections of the ingress to a sandbox that is being suspended, paused or stopped. The caller must first
+// store the new state of the sandbox, so that no further connections are made.
 func (c *Connector) Disconnect(ctx context.Context, id caisson.ID) error {
 	c.mu.Lock()
 	for disconnected := range c.dials[id] {
@@ -231,13 +231,13 @@ type waker struct {
 	flights    singleflight.Group
 }
 
-// Pauses between looks at a sandbox whose state is changing.
+// Limits of the pause between two checks of a sandbox whose state is changing.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = 200 * time.Millisecond
 )
 
-// ready returns when the sandbox runs. It resumes the sandbox if the target says so.
+// ready waits until the sandbox runs. If the target allows it, ready resumes the sandbox.
 func (w *waker) ready(ctx context.Context, t target) error {
 	caller := caisson.WithCaller(ctx, caisson.DaemonCaller(t.account, "request of a route"))
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
@@ -268,7 +268,8 @@ func (w *waker) ready(ctx context.Context, t target) error {
 	}
 }
 
-// wake wakes or resumes a sandbox, and goes on if ctx ends: another request may wait for it too.
+// wake wakes or resumes a sandbox. If ctx ends, wake returns, but the operation continues, because other requests may
+// wait for it.
 func (w *waker) wake(ctx context.Context, t target, s caisson.State) error {
 	done := w.flights.DoChan(string(t.sandbox), func() (any, error) {
 		own := caisson.WithCaller(w.background.Context(), caisson.DaemonCaller(t.account, "request of a route"))

@@ -26,7 +26,7 @@ func newRequests() *Requests {
 	return &Requests{logs: lru.New[caisson.ID, []caisson.RouteRequest](maxLogs)}
 }
 
-// Add adds a request. e comes from the wire process, which reads what strangers send.
+// Add adds a request. e comes from the wire process and contains untrusted values from clients.
 func (l *Requests) Add(route caisson.ID, e caisson.RouteRequest) {
 	if _, err := caisson.ParseID(caisson.RoutePrefix, string(route)); err != nil {
 		return

@@ -1,6 +1,6 @@
 // Package routes implements routes: which requests from outside lead to which ports of sandboxes. The wire process serves them
-// (package ingress); this package stores them, gives the wire process a compiled table, and makes the connections to sandboxes,
-// after it has decided about each of them anew.
+// (package ingress). This package stores them, sends a compiled table of them to the wire process, and makes the connections to
+// sandboxes. It checks the route or token of each connection again.
 package routes
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// Sandboxes is what routes use of the lifecycle of sandboxes.
+// Sandboxes is the part of the lifecycle of sandboxes that this package uses.
 type Sandboxes interface {
 	Get(ctx context.Context, ref string) (*caisson.Sandbox, error)
 	Resume(ctx context.Context, ref string) (*caisson.Sandbox, error)
 	Wake(ctx context.Context, ref string) (*caisson.Sandbox, error)
 }
 
-// Wire is what routes use of the wire process.
+// Wire is the interface to the wire process.
 type Wire interface {
 	// Refresh sends the settings, which have the table of routes, to the wire process.
 	Refresh(ctx context.Context) error
@@ -37,9 +37,9 @@ type Config struct {
 	Address  string // on which the ingress listens; "" if there is none
 	Key      ed25519.PrivateKey
 	Store    caisson.Table[caisson.Route]
-	// Sandboxes returns the lifecycle of sandboxes, which is not there yet when a Core is constructed.
+	// Sandboxes returns the lifecycle of sandboxes. It is a function because the lifecycle is constructed after the Core.
 	Sandboxes func() Sandboxes
-	// Used receives that requests were passed to a sandbox; active reports whether some are in progress. It must not block.
+	// Used is called when requests were passed to a sandbox; active reports whether any is in progress. It must not block.
 	Used func(sandbox caisson.ID, active bool)
 	// Owner returns the account of a sandbox; NotFound if there is none.
 	Owner  func(ctx context.Context, sandbox caisson.ID) (account string, err error)
@@ -89,10 +89,10 @@ type Table struct {
 	log      *slog.Logger
 
 	mu   sync.Mutex
-	pair [2]string // the certificate and its key that were read last, which are used when they cannot be read; guarded by mu
+	pair [2]string // the last certificate and key that were read, used if reading the files fails; guarded by mu
 }
 
-// Compile returns what the wire process must know; nil if no ingress is configured.
+// Compile returns the configuration of the ingress for the wire process; nil if no ingress is configured.
 func (t *Table) Compile(ctx context.Context) (*caisson.IngressConfig, error) {
 	if t.settings.Listen == "" {
 		return nil, nil
@@ -113,7 +113,7 @@ func (t *Table) Compile(ctx context.Context) (*caisson.IngressConfig, error) {
 	return cfg, nil
 }
 
-// certificate reads the certificate and its key. It returns those that it read last if that fails.
+// certificate reads the certificate and its key. If that fails, it returns the pair that was read last.
 func (t *Table) certificate() ([2]string, error) {
 	if t.settings.TLS.Cert == "" {
 		return [2]string{}, nil
@@ -167,7 +167,7 @@ func (t *Table) WatchCertificate(ctx context.Context) error {
 	}
 }
 
-// A stamp changes when a file does.
+// A stamp is the modification time and size of a file, by which changes are detected.
 type stamp struct {
 	modified time.Time
 	size     int64

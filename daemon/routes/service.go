@@ -111,7 +111,7 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	if err := s.checkOthers(ctx, caller.Account, name, spec); err != nil {
 		return nil, err
 	}
-	// Cancellation by the caller is ignored from here on, because store and wire process would differ.
+	// Cancellation by the caller is ignored from here on, because store and wire process would otherwise differ.
 	ctx = context.WithoutCancel(ctx)
 	old, err := s.store.Get(ctx, caisson.In(caller.Account), name) // nil if there is none
 	if err := caisson.IgnoreNotFound(err); err != nil {
@@ -131,9 +131,9 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	return s.fill(r), nil
 }
 
-// put stores a route, which replaces old unless that is nil, and passes it to the wire process. If that fails, old is restored, there
-// too: the wire process may have taken the table before something else failed, and a route that was reported as failed must not stay
-// in force. The first error is returned.
+// put stores a route, which replaces old if old is not nil, and sends the table to the wire process. If sending fails, put
+// restores old in the store and in the wire process, which may have accepted the new table before the error: a route that was
+// reported as failed must not stay in force. The first error is returned.
 func (s *Service) put(ctx context.Context, account, name string, spec caisson.RouteSpec, old *caisson.Route) (*caisson.Route, error) {
 	at := time.Now().UTC()
 	if old == nil {
@@ -189,7 +189,7 @@ func (t *Table) send(ctx context.Context) error {
 	return t.wire.Refresh(ctx)
 }
 
-// defaultTTL is how long a signed URL can be used, unless its maker says otherwise.
+// defaultTTL is how long a signed URL is valid if the request sets no TTL.
 const defaultTTL = time.Hour
 
 // SignURL implements [caisson.Routes].

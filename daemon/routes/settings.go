@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Settings configures the ingress. Without Listen there is none.
+// Settings configures the ingress. If Listen is "", there is no ingress.
 type Settings struct {
 	Listen string `yaml:"listen" json:"listen"` // host:port
 	// Domain is the host of routes without one, and the parent of the others; "" is localhost, whose names below it lead to this

@@ -142,7 +142,8 @@ func checkCORS(c *caisson.RouteCORS) error {
 	return nil
 }
 
-// fixedField reports whether a route cannot change a header field: those that separate messages, and those that say who the client is.
+// fixedField reports whether a route must not change a header field: one that delimits messages, or one that identifies the
+// client.
 func fixedField(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	switch name {
@@ -174,8 +175,9 @@ func checkHeaders(field string, h *caisson.RouteHeaders) error {
 	return nil
 }
 
-// checkHost decides whether the caller may have routes of a host. A token may choose names directly below the domain. All others,
-// and the domain itself, whose pages are of one origin whatever account their paths belong to, are for the administrator.
+// checkHost returns an error if the caller may not have routes of the host in spec. With a token, the host must be directly below the
+// domain. Only the administrator may use other hosts, and the domain itself, because browsers take all pages of the domain for one
+// origin, whatever account their paths belong to.
 func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error {
 	label, below := strings.CutSuffix(spec.Host, "."+s.settings.domain())
 	switch {
@@ -189,7 +191,8 @@ func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error
 	return caisson.Errorf(caisson.Denied, "with a token, the host of a route must be NAME.%s; other hosts can be chosen over the unix socket", s.settings.domain())
 }
 
-// checkOthers compares a route with all others. The caller must hold s.changing.
+// checkOthers returns a Conflict error if the host or path of a route is taken by another route, and an Exhausted error if there are
+// too many routes. The caller must hold s.changing.
 func (s *Service) checkOthers(ctx context.Context, account, name string, spec caisson.RouteSpec) error {
 	list, err := allRoutes(ctx, s.store)
 	if err != nil {

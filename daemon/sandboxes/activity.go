@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// activity knows which sandboxes are used from outside, and when each was used last. It is not stored: when the daemon starts, running
-// sandboxes count as just used.
+// activity records which sandboxes are in use from outside, and when each was used last. The records are in memory only: when the
+// daemon starts, running sandboxes count as just used.
 type activity struct {
 	start    time.Time // of the daemon
 	programs caisson.Programs
@@ -33,7 +33,7 @@ func newActivity(programs caisson.Programs) *activity {
 func (a *activity) begin(id caisson.ID) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u := a.of(id)
+	u := a.entry(id)
 	u.n++
 	return sync.OnceFunc(func() {
 		a.mu.Lock()
@@ -46,22 +46,23 @@ func (a *activity) begin(id caisson.ID) (end func()) {
 // touch counts a use of a sandbox that has ended already.
 func (a *activity) touch(id caisson.ID) { a.begin(id)() }
 
-// requestLease is how long a request of the ingress counts as in progress after it was reported. It is reported again before.
+// requestLease is how long a request of the ingress counts as in progress after a report. While the request lasts, the wire
+// process repeats the report more often than that.
 const requestLease = 10 * time.Second
 
-// requested counts requests of the ingress: active reports whether some are in progress.
+// requested records a report about requests of the ingress to a sandbox. active reports whether any of them is in progress.
 func (a *activity) requested(id caisson.ID, active bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u := a.of(id)
+	u := a.entry(id)
 	u.last, u.until = now(), time.Time{}
 	if active {
 		u.until = u.last.Add(requestLease)
 	}
 }
 
-// of returns the uses of a sandbox. The caller must hold a.mu.
-func (a *activity) of(id caisson.ID) *uses {
+// entry returns the uses of a sandbox, and creates the record if there is none. The caller must hold a.mu.
+func (a *activity) entry(id caisson.ID) *uses {
 	u := a.uses[id]
 	if u == nil {
 		u = &uses{}
@@ -109,8 +110,8 @@ func (a *activity) forget(id caisson.ID) {
 	delete(a.uses, id)
 }
 
-// use counts a use of a sandbox of the caller's account until end is called. Returns an error if the sandbox's state does not allow v; the
-// sandbox is not suspended, paused or stopped for want of use afterwards.
+// use counts a use of a sandbox of the caller's account until end is called. Until then, the sandbox is not suspended, paused or
+// stopped by its autoPause. Returns an error if the sandbox's state does not allow v.
 func (a *activity) use(ctx context.Context, f finder, ref string, v caisson.Verb) (sb *caisson.Sandbox, end func(), err error) {
 	for {
 		if sb, err = f.findFor(ctx, ref, v); err != nil {
@@ -120,7 +121,8 @@ func (a *activity) use(ctx context.Context, f finder, ref string, v caisson.Verb
 		if sb.Spec.AutoPause == (caisson.AutoPause{}) {
 			return sb, end, nil
 		}
-		// It may just be suspended: whoever does so stores its state first and then looks whether it is in use.
+		// Read the state again, because expiry may just be suspending the sandbox: it stores the new state before it checks for
+		// uses.
 		again, err := f.findFor(ctx, ref, v)
 		if err == nil && again.ID == sb.ID {
 			return again, end, nil

@@ -54,7 +54,7 @@ func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson
 	}
 }
 
-// evictionHelps reports whether there can be need bytes of memory without the forks of pools.
+// evictionHelps reports whether need bytes of memory would be available if all forks in pools were removed.
 func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 	pooled, err := a.evictor.memory(ctx)
 	if err != nil {
@@ -64,8 +64,8 @@ func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 	return err == nil && available+pooled >= a.limits.MemoryReserve+need
 }
 
-// checkPool returns an Exhausted error if the forks of pools would have more than their share of the memory with one more that needs need
-// bytes.
+// checkPool returns an Exhausted error if all forks in pools, with a new one that needs need bytes, would use more memory than
+// Limits.PoolMemory.
 func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
 	used, err := a.evictor.memory(ctx)
 	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
@@ -74,7 +74,7 @@ func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
 	return err
 }
 
-// tryAdmit is [admission.admit] for a sandbox that leaves reserve bytes of memory. It removes no other sandboxes.
+// tryAdmit is like [admission.admit], but removes no other sandboxes. reserve is the memory in bytes that must remain available.
 func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve caisson.Size) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

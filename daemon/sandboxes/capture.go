@@ -95,9 +95,9 @@ func linkCheckpoint(from, to string, memory bool) error {
 	return nil
 }
 
-// whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
+// whileFrozen calls do while a running sandbox is frozen, so that do captures the state at a single instant.
 func (c *captures) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
-	c.clients.drop(id) // A frozen sandbox does not reply to it.
+	c.clients.drop(id) // A frozen sandbox does not reply to its file client.
 	err := c.freezer.freeze(ctx, id)
 	if err == nil {
 		err = do()

@@ -10,14 +10,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Maximum numbers of connections that are open or being made. The runtime has limits of its own, which connections that other
-// components pass on count towards.
+// Maximum numbers of connections that are open or being made through [Connections]. The runtime has limits of its own, for these
+// connections and those of other components together.
 const (
 	maxSandboxConnections = 512
 	maxAccountConnections = 2048
 )
 
-// Connections implements [caisson.Connections]. A connection leads into a sandbox and nowhere else: there is no host in its address.
+// Connections implements [caisson.Connections]. A connection can only lead into a sandbox, because its address contains no host.
 type Connections struct {
 	finder   finder
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
@@ -77,7 +77,7 @@ func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectR
 	return f, release, nil
 }
 
-// count counts a connection to sb; Exhausted at a limit.
+// count counts a connection to sb. Returns an Exhausted error if a limit is reached.
 func (s *Connections) count(sb *caisson.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

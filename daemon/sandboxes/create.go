@@ -149,8 +149,8 @@ func setWakeAt(sb *caisson.Sandbox, at time.Time) error {
 	return nil
 }
 
-// armChanging sets the timer of a sandbox that may be changing because its lock is not held. A change that ends after the last look at
-// the sandbox sets the timer after it.
+// armChanging sets the timer of a sandbox whose lock is not held. Because the sandbox may be changed at the same time, it sets
+// the timer again until the stored record is the one that the timer was set from.
 func (l *Lifecycle) armChanging(ctx context.Context, sb *caisson.Sandbox) {
 	for {
 		l.deadlines.arm(sb)

@@ -77,8 +77,8 @@ func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 	return proc, nil
 }
 
-// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it. Its sandbox is
-// in use until it is closed.
+// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended, if the sandbox ended together with
+// the process. The sandbox counts as in use until the process is closed.
 type reasonedProcess struct {
 	caisson.Process
 	states states
@@ -101,15 +101,15 @@ func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// reasonTimeout is how long, and reasonInterval at which interval, the store is polled for the reason why a sandbox ended.
+// The store is polled for the reason why a sandbox ended, every reasonInterval and for at most reasonTimeout.
 const (
 	reasonTimeout  = 2 * time.Second
 	reasonInterval = 10 * time.Millisecond
 )
 
-// reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
-// only the process ended. If a sandbox ends unexpectedly, the reason is stored shortly after its processes have ended, so
-// reason polls the store.
+// reason returns why the process and its sandbox ended. said is the reason that the runtime returned; if it is "", only the
+// process ended. If a sandbox ends unexpectedly, the reason is stored shortly after its processes have ended, so reason polls the
+// store.
 func (e reasonedProcess) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()

@@ -23,7 +23,7 @@ const idleReason = "not used for "
 // errUsed reports that a sandbox is used again.
 var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
-// expiry does the steps of sandboxes that are due.
+// expiry executes the steps of sandboxes at the times at which they are due, see [step].
 type expiry struct {
 	states     states
 	locks      *locks
@@ -53,7 +53,7 @@ func (e *expiry) run(ctx context.Context) {
 	}
 }
 
-// expire does the first step of a sandbox that is due, and sets its timer for the next.
+// expire executes the first due step of a sandbox, and sets the sandbox's timer for the next step.
 func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
 	release, err := e.lock(ctx, id)
 	if err != nil {
@@ -81,8 +81,9 @@ func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// lock acquires a sandbox's lock: if it is to be removed, as for a removal, but a change in progress may take longer while the sandbox
-// can still be kept.
+// lock acquires a sandbox's lock and waits for a change in progress. If the sandbox is due to be removed without a final
+// snapshot, lock kills its processes when the change takes too long. If it gets a final snapshot first, lock returns an error after
+// waiting for e.retry.
 func (e *expiry) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
 	sb, err := e.states.get(ctx, id)
 	if err != nil {
@@ -99,7 +100,7 @@ func (e *expiry) lock(ctx context.Context, id caisson.ID) (release func(), err e
 	return e.locks.acquire(wait, id)
 }
 
-// due returns the first step of a sandbox that is due.
+// due returns the first due step of a sandbox, and false if no step is due.
 func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
 	list := e.deadlines.activity.steps(sb)
 	if i := slices.IndexFunc(list, step.isDue); i >= 0 {
@@ -108,7 +109,8 @@ func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
 	return step{}, false
 }
 
-// do does a step, and returns the sandbox as it is then; nil if it is removed. The caller must hold its lock.
+// do executes a step, and returns the resulting record of the sandbox; nil if the sandbox was removed. The caller must hold the
+// sandbox's lock.
 func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
 	if (s.act == actRemove || s.act == actExpire) && s.limit > 0 && !isAnnounced(sb, s.until) {
 		// The time of the announcement has passed, because the host was busy or no daemon ran.
@@ -140,7 +142,7 @@ func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.
 	})
 }
 
-// remove removes a sandbox whose hard TTL has ended, and takes its final snapshot before if that is wanted.
+// remove removes a sandbox whose hard TTL has ended. If the sandbox gets a final snapshot, remove takes it first.
 func (e *expiry) remove(ctx context.Context, sb *caisson.Sandbox) error {
 	if e.keeper.wants(sb) {
 		if err := e.keep(ctx, sb); err != nil {
@@ -164,14 +166,15 @@ func (e *expiry) keep(ctx context.Context, sb *caisson.Sandbox) (err error) {
 	return e.keeper.keep(ctx, sb)
 }
 
-// announce publishes that a sandbox will be paused or removed soon. It stores that first, so that it is published once.
+// announce publishes that a sandbox will be paused or removed soon. It first stores that the time was announced, so that the
+// event is published only once.
 func (e *expiry) announce(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
 	limit, at := "ttl", sb.PauseAt
 	if sb.RemoveAt != nil && s.until.Equal(*sb.RemoveAt) {
 		limit, at = "hardTtl", sb.RemoveAt
 	}
 	sb, err := e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
-		b.Announced = append(slices.DeleteFunc(b.Announced, func(t time.Time) bool { return !stands(b, t) }), s.until)
+		b.Announced = append(slices.DeleteFunc(b.Announced, func(t time.Time) bool { return !isDeadline(b, t) }), s.until)
 		return nil
 	})
 	if err == nil {
@@ -180,8 +183,8 @@ func (e *expiry) announce(ctx context.Context, sb *caisson.Sandbox, s step) (*ca
 	return sb, err
 }
 
-// stands reports whether t is still the time at which a sandbox is paused or removed.
-func stands(sb *caisson.Sandbox, t time.Time) bool {
+// isDeadline reports whether t is still the time at which a sandbox is paused or removed.
+func isDeadline(sb *caisson.Sandbox, t time.Time) bool {
 	return sb.PauseAt != nil && sb.PauseAt.Equal(t) || sb.RemoveAt != nil && sb.RemoveAt.Equal(t)
 }
 

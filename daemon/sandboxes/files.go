@@ -24,7 +24,7 @@ type fileClients struct {
 	background *background.Group
 
 	mu   sync.Mutex
-	open map[caisson.ID]*fileClient // by sandbox; of a stand-in: by the sandbox whose files it has; guarded by mu
+	open map[caisson.ID]*fileClient // by sandbox, also for stand-ins: by the sandbox that does not run; guarded by mu
 }
 
 // close closes all clients.
@@ -43,7 +43,7 @@ func (gs *fileClients) close() {
 type fileClient struct {
 	client  *guestd.Client
 	standIn *standIn    // nil: none
-	expire  *time.Timer // closes the client of a stand-in standInTTL after its last use; guarded by fileClients.mu
+	expire  *time.Timer // closes a stand-in's client when it was unused for standInTTL; guarded by fileClients.mu
 	users   int         // number of calls that use the client; guarded by fileClients.mu
 }
 

@@ -36,13 +36,14 @@ func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caiss
 	return sb, f.allow(sb, v)
 }
 
-// nextSteps are the commands that bring a sandbox into a state in which it can be used, which the messages of [caisson.State.Allow] name.
+// nextSteps maps a state in which a sandbox cannot be used to the command that makes the sandbox usable. [finder.allow] appends
+// the command to its error messages.
 var nextSteps = map[caisson.State]caisson.Verb{
 	caisson.Created: caisson.VerbStart, caisson.Stopped: caisson.VerbStart, caisson.Paused: caisson.VerbResume, caisson.Suspended: caisson.VerbWake,
 }
 
-// allow returns an error if v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does
-// not work with can only be stopped or removed, and started again with others.
+// allow returns an error if v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does not
+// support can only be stopped or removed; the next start uses the current programs.
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		if step := nextSteps[sb.State]; step != "" && v != caisson.VerbStop {
@@ -109,8 +110,8 @@ func (s states) update(ctx context.Context, id caisson.ID, change func(*caisson.
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
 }
 
-// setIdleSince sets the last use of a sandbox that is or becomes suspended or paused, unless it is known already. It clears that of one
-// that runs or has ended.
+// setIdleSince updates IdleSince of a sandbox that changes to the state to. For Suspended and Paused, it sets IdleSince to last unless
+// IdleSince is already set. It clears IdleSince for Running, Stopped and Failed, and if the sandbox has no AutoPause.
 func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {
 	switch {
 	case sb.Spec.AutoPause == (caisson.AutoPause{}), to == caisson.Running, to == caisson.Stopped, to == caisson.Failed:

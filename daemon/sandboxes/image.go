@@ -96,7 +96,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	return stored, nil
 }
 
-// put inserts an object, or changes the one that has the name already.
+// put inserts obj under a name. If the account already has an object with that name, put applies change to that object instead.
 func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
 	for {
 		stored, err := table.Update(ctx, caisson.In(account), name, change)

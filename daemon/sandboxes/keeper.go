@@ -59,8 +59,8 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	return snap, nil
 }
 
-// wants reports whether a sandbox gets a final snapshot before its hard TTL removes it: not if it never ran, failed, or is being
-// removed already.
+// wants reports whether a sandbox gets a final snapshot before it is removed at the end of its hard TTL. A sandbox that never
+// ran, has failed, is already being removed, or did not request one in FinalSnapshot gets none.
 func (k *keeper) wants(sb *caisson.Sandbox) bool {
 	switch sb.State {
 	case caisson.Creating, caisson.Created, caisson.Failed, caisson.Removing:
@@ -72,14 +72,14 @@ func (k *keeper) wants(sb *caisson.Sandbox) bool {
 // gaveUp reports whether a sandbox is to be removed even if its final snapshot cannot be taken.
 func (k *keeper) gaveUp(sb *caisson.Sandbox) bool {
 	end := *sb.RemoveAt
-	if end.Before(k.start) { // This daemon tries as long as the one that did not run then.
+	if end.Before(k.start) { // No daemon ran when the TTL ended, so keepFor is counted from the start.
 		end = k.start
 	}
 	return now().After(end.Add(k.keepFor))
 }
 
-// keep takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has. The caller must hold the sandbox's
-// lock.
+// keep takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has already taken it. The caller
+// must hold the sandbox's lock.
 func (k *keeper) keep(ctx context.Context, sb *caisson.Sandbox) error {
 	name := string(sb.ID) + "-final"
 	had, err := k.snapshots.Get(ctx, caisson.In(sb.Account), name)

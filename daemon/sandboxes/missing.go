@@ -39,7 +39,7 @@ func (m *missing) forget(ctx context.Context) error {
 		if err := m.snapshots.Delete(ctx, caisson.AllAccounts(), string(s.ID)); err != nil {
 			return err
 		}
-		m.forgot(ctx, s.Account, "snapshot", string(s.ID))
+		m.reportRemoved(ctx, s.Account, "snapshot", string(s.ID))
 	}
 	imgs, err := caisson.ListAll(ctx, m.images, caisson.AllAccounts(), imageKey)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m *missing) forget(ctx context.Context) error {
 		if err := m.images.Delete(ctx, caisson.In(i.Account), i.Reference); err != nil {
 			return err
 		}
-		m.forgot(ctx, i.Account, "image", i.Reference)
+		m.reportRemoved(ctx, i.Account, "image", i.Reference)
 	}
 	tpls, err := caisson.ListAll(ctx, m.templates, caisson.AllAccounts(), templateKey)
 	if err != nil {
@@ -73,7 +73,8 @@ func (m *missing) forget(ctx context.Context) error {
 	return nil
 }
 
-// gone reports whether a layer is not in the data directory. Those of another data directory may be removed at any time.
+// gone reports whether a layer of f is missing or is not in the data directory. A layer in another data directory counts as
+// missing, because it may be removed at any time.
 func (m *missing) gone(f caisson.Rootfs) bool {
 	return slices.ContainsFunc(f.Layers, func(l string) bool {
 		rel, err := filepath.Rel(m.dirs.root, l)
@@ -81,8 +82,8 @@ func (m *missing) gone(f caisson.Rootfs) bool {
 	})
 }
 
-// forgot reports that an object was removed because it has no files.
-func (m *missing) forgot(ctx context.Context, account, kind, name string) {
+// reportRemoved publishes that an object was removed because it has no files.
+func (m *missing) reportRemoved(ctx context.Context, account, kind, name string) {
 	m.log.WarnContext(ctx, "an object without files was removed", "kind", kind, "name", name, "account", account)
 	m.events.Publish(ctx, account, kind+".removed", name, map[string]string{"reason": goneReason})
 }

@@ -109,7 +109,7 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	}
 	spec.Policy, spec.Models = sb.Spec.Policy, sb.Spec.Models
 	if a := sb.Assigned; a != nil {
-		spec.Guest, spec.Models, spec.Tools = guestOf(sb, a), a.Models, a.Tools
+		spec.Guest, spec.Models, spec.Tools = runGuest(sb, a), a.Models, a.Tools
 	}
 	return spec
 }

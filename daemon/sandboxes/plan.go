@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A plan is how a sandbox is made. It is resolved once from a request, to create, fork or restore a sandbox, and executed by
-// [creator]; a part of it is stored with the sandbox until that has been made, see [resolver.undo].
+// A plan describes how a sandbox is created. It is resolved once, from a request to create, fork or restore a sandbox, and
+// executed by [creator]. A part of it is stored with the sandbox until the sandbox has been created, see [resolver.undo].
 type plan struct {
 	sandbox   *caisson.Sandbox // its record, in the state Creating
 	from      *origin          // nil: a new sandbox
@@ -34,12 +34,13 @@ func (p *plan) store() {
 	}
 }
 
-// asked is the part of a request that depends on rights, policies and limits which can change before the plan is executed.
+// asked contains the fields of a request that creator.recheck validates again before the plan is executed, because rights,
+// policies and limits may have changed in the meantime.
 type asked struct {
 	policy   *caisson.Policy
 	models   *caisson.ModelGrant
 	assigned *caisson.Assignment
-	mounts   []caisson.Mount // without that of a workspace
+	mounts   []caisson.Mount // without the mount of a workspace
 }
 
 // planner resolves requests into plans.
@@ -133,7 +134,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	return pl, release, nil
 }
 
-// restore resolves a request to create a sandbox from a snapshot, which forks it.
+// restore resolves a request to create a sandbox from a snapshot. The sandbox is a fork of the snapshot.
 func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*plan, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -219,8 +220,8 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 	return plans, nil
 }
 
-// pooled returns the plan for a sandbox of a pool, and the size of the pool: 0, without a plan, if its template or snapshot has none or no
-// longer exists. The sandbox's layers are protected from pruning until the caller calls release.
+// pooled returns the plan for a sandbox of a pool, and the size of the pool. If the template or snapshot has no pool or no longer
+// exists, the size is 0 and there is no plan. The sandbox's layers are protected from pruning until the caller calls release.
 func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, release func(), err error) {
 	if key.snapshot == "" {
 		tpl, err := p.catalog.get(ctx, key.template)

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/timing"
 )
 
-// pools keeps running sandboxes ready: for templates, and for snapshots, whose forks they are.
+// pools keeps sandboxes running in advance: sandboxes of templates, and forks of snapshots.
 //
 // A pooled sandbox is an ordinary sandbox of the account with Pooled set: running, without a name, and not yet in use. A claim
 // clears Pooled in one transaction, so that two claims cannot get the same sandbox.
@@ -31,7 +31,7 @@ type pools struct {
 	background *background.Group
 	log        *slog.Logger
 
-	forking sync.Mutex // held while a pool's fork is made, so that the limit of their memory holds
+	forking sync.Mutex // held while a pooled fork is created, so that two cannot exceed Limits.PoolMemory together
 	mu      sync.Mutex
 	filling map[poolKey]int // requests to fill each pool that is being filled; guarded by mu
 }
@@ -43,18 +43,18 @@ type poolKey struct {
 	snapshot caisson.ID // "" for the pool of a template
 }
 
-// keyOf returns the key of a template's pool.
-func keyOf(t *caisson.Template) poolKey { return poolKey{t.Account, t.Name, ""} }
+// templatePoolKey returns the key of a template's pool.
+func templatePoolKey(t *caisson.Template) poolKey { return poolKey{t.Account, t.Name, ""} }
 
-// forksOf returns the key of the pool of a snapshot's forks.
-func forksOf(s *caisson.Snapshot) poolKey { return poolKey{s.Account, s.Template, s.ID} }
+// forkPoolKey returns the key of the pool of a snapshot's forks.
+func forkPoolKey(s *caisson.Snapshot) poolKey { return poolKey{s.Account, s.Template, s.ID} }
 
 // contains reports whether a sandbox is in the pool.
 func (k poolKey) contains(sb *caisson.Sandbox) bool {
 	return sb.Pooled && sb.Account == k.account && sb.Template == k.template && sb.Parent == k.snapshot
 }
 
-// fits reports whether a pooled sandbox can be used for want.
+// fits reports whether a request for the sandbox want can be answered with the pooled sandbox sb.
 func (k poolKey) fits(sb, want *caisson.Sandbox) bool {
 	if k.snapshot == "" {
 		return matchesSpec(sb, want)
@@ -71,7 +71,7 @@ func (p *pools) create(ctx context.Context, pl *plan, req *caisson.CreateRequest
 	if err != nil || tpl.Pool == 0 {
 		return nil, err
 	}
-	got, err := p.claim(ctx, keyOf(tpl), pl.sandbox)
+	got, err := p.claim(ctx, templatePoolKey(tpl), pl.sandbox)
 	if got != nil {
 		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 	}
@@ -89,7 +89,7 @@ func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.F
 	if err != nil {
 		return nil, err
 	}
-	got, err := p.claim(ctx, forksOf(snap), plans[0].sandbox)
+	got, err := p.claim(ctx, forkPoolKey(snap), plans[0].sandbox)
 	if got != nil {
 		p.states.event(ctx, got, "sandbox.claimed", map[string]string{"parent": string(snap.ID)})
 		timing.RecordTime(ctx, "claim", began)
@@ -97,7 +97,8 @@ func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.F
 	return got, err
 }
 
-// claim returns a sandbox of a pool, which becomes want; nil if there is none. It starts to refill the pool.
+// claim takes a sandbox from a pool and gives it the name, labels, spec and assignment of want. It returns nil if no sandbox
+// fits, and starts to refill the pool.
 func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (*caisson.Sandbox, error) {
 	defer p.refill(key)
 	ready, err := p.pooled(ctx, key)
@@ -150,8 +151,8 @@ func (p *pools) pooled(ctx context.Context, key poolKey) ([]*caisson.Sandbox, er
 	return list, err
 }
 
-// matchesSpec reports whether the pooled sandbox sb matches want. Environment, working directory and user matter only to the
-// command and the services, which already run with them.
+// matchesSpec reports whether the spec of the pooled sandbox sb satisfies want. Environment, working directory and user matter
+// only to the command and the services, which already run with them.
 func matchesSpec(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
 	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
@@ -171,12 +172,12 @@ func (p *pools) refillAll(ctx context.Context) error {
 	}
 	for _, s := range snaps {
 		if s.Pool > 0 {
-			p.refill(forksOf(s))
+			p.refill(forkPoolKey(s))
 		}
 	}
 	for _, t := range tpls {
 		if t.Pool > 0 {
-			p.refill(keyOf(t))
+			p.refill(templatePoolKey(t))
 		}
 	}
 	return nil
@@ -196,7 +197,7 @@ func (p *pools) refill(key poolKey) {
 			if err := p.fill(ctx, key); err != nil && ctx.Err() == nil {
 				level := slog.LevelWarn
 				if caisson.KindOf(err) == caisson.Exhausted {
-					level = slog.LevelInfo // by design: pools get only what others leave
+					level = slog.LevelInfo // expected: a pool gets only the capacity that other sandboxes leave
 				}
 				p.log.Log(ctx, level, "a pool could not be filled", "template", key.template, "snapshot", key.snapshot, "account", key.account, "err", err)
 			}
@@ -248,7 +249,7 @@ func (p *pools) fill(ctx context.Context, key poolKey) error {
 	}
 }
 
-// add creates a pooled sandbox. If it is a fork, add returns when it has all of its memory.
+// add creates a pooled sandbox. For a fork, add returns only when the runtime has restored all of the fork's memory.
 func (p *pools) add(ctx context.Context, pl *plan) error {
 	pl.sandbox.Pooled = true
 	pl.sandbox.Spec.TTL, pl.sandbox.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.

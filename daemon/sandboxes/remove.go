@@ -32,7 +32,8 @@ func (r *remover) end(ctx context.Context, id caisson.ID) error {
 	return r.remove(ctx, id, "")
 }
 
-// discard removes a sandbox that nobody asked to be removed, unless needless, called with its lock held, says that it is needed.
+// discard removes a sandbox without a request of a client, if needless returns true for it. needless is called while the
+// sandbox's lock is held.
 func (r *remover) discard(ctx context.Context, id caisson.ID, reason string, needless func(*caisson.Sandbox) bool) error {
 	release, err := r.locks.acquire(ctx, id)
 	if err != nil {

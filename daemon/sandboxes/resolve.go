@@ -128,14 +128,14 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 	return nil
 }
 
-// undo removes what the plan of a sandbox that was not made has made outside of it: the temporary capture of its origin. p is nil
-// for a sandbox of an earlier build.
+// undo removes the temporary capture of the origin that was written for a sandbox whose creation was not completed. p is nil for
+// a sandbox of an earlier build.
 func (r *resolver) undo(ctx context.Context, p *caisson.Plan) error {
 	if p == nil || p.Version > caisson.PlanVersion {
-		return nil // A capture is garbage.
+		return nil // If there is a capture, it is removed as garbage.
 	}
 	if _, err := caisson.ParseID(caisson.SnapshotPrefix, string(p.Capture)); err != nil {
-		return nil // There is none.
+		return nil // There is no capture.
 	}
 	return guesttree.Remove(ctx, r.dirs.snapshotDir(p.Capture))
 }

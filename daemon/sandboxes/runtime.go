@@ -7,8 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Runtime is a driver of a runtime, by the parts that the core requires; [RuntimeOf] returns it. A component names what it
-// uses of it.
+// Runtime combines the interfaces of a runtime driver that the core requires; [RuntimeOf] returns one. Each component declares a
+// smaller interface with the methods that it uses.
 type Runtime struct {
 	caisson.Runtime
 	caisson.Checkpointer
@@ -17,7 +17,7 @@ type Runtime struct {
 	caisson.Dialer
 }
 
-// RuntimeOf returns a driver as a Runtime. What else the driver can do is found in its Runtime.Runtime.
+// RuntimeOf returns a driver as a Runtime. Optional interfaces of the driver are found by a type assertion on the field Runtime.
 func RuntimeOf[R interface {
 	caisson.Runtime
 	caisson.Checkpointer

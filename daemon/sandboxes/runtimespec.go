@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// specs determines what the runtime starts.
+// specs builds the specs with which the runtime starts sandboxes.
 type specs struct {
 	accounts caisson.AccountStore
 	images   interface {
@@ -26,7 +26,7 @@ type specs struct {
 // forStart returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
 // sandbox's directory. release closes the files that it opened, and must be called even after an error.
 func (s *specs) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
-	spec, release, err = s.of(ctx, sb)
+	spec, release, err = s.baseSpec(ctx, sb)
 	if err != nil {
 		return spec, release, err
 	}
@@ -41,9 +41,9 @@ func (s *specs) forStart(ctx context.Context, sb *caisson.Sandbox, from source) 
 	return spec, release, writeDepends(s.dirs.sandboxDir(sb.ID), *from.depends)
 }
 
-// of returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files
-// that it opened, and may be called even after an error.
-func (s *specs) of(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
+// baseSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files that it
+// opened, and may be called even after an error.
+func (s *specs) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := s.accounts.Get(ctx, sb.Account)
 	if err != nil {
@@ -142,7 +142,8 @@ func copyDepends(from, to string) error {
 	return writeDepends(to, d)
 }
 
-// mismatch returns why a checkpoint with the dependencies had cannot be restored with have, or "" if it can.
+// mismatch returns why a checkpoint that was taken with the dependencies had cannot be restored on a host with the dependencies
+// have, or "" if it can.
 func (s *specs) mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case !s.programs.Supports(had.Build):

@@ -62,14 +62,14 @@ type Config struct {
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
 	Host    HostConfig
-	// Programs are those that sandboxes are started with, and others that this daemon works with. Their ids are recorded in each sandbox
-	// and snapshot.
+	// Programs are the set of programs that sandboxes are started with, and the other sets that this daemon supports. The id of
+	// the set in use is recorded in each sandbox and snapshot.
 	Programs caisson.Programs
 	Limits   Limits
 	Log      *slog.Logger
 }
 
-// NetworkConfig says what sandboxes can reach.
+// NetworkConfig configures what sandboxes can reach.
 type NetworkConfig struct {
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
 	Egress  Egress        // required with Wires
@@ -86,8 +86,8 @@ type HostConfig struct {
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
-	// Lacks returns the error for what the host lacks that every sandbox needs, or nil. It is asked when a sandbox could not be started.
-	// nil: it is not known.
+	// Lacks returns an error if the host lacks something that every sandbox needs, and nil otherwise. It is called after a start
+	// of a sandbox has failed with an internal error. If the function is nil, the host is not checked.
 	Lacks func() error
 }
 
@@ -300,9 +300,9 @@ func New(cfg Config) (*Core, error) {
 	}, nil
 }
 
-// ForgetMissing removes snapshots and images without files from the store, and the build results of templates whose layers are missing, so that
-// they are built again on the next use. It is for the first start after the restore of a backup, before Reconcile: at other times a file
-// system of the data directory may only not be mounted.
+// ForgetMissing removes snapshots and images without files from the store, and the build results of templates whose layers are
+// missing, so that they are built again on the next use. Call it only at the first start after the restore of a backup, before
+// Reconcile. At other times, files may be missing only because a file system of the data directory is not mounted.
 func (c *Core) ForgetMissing(ctx context.Context) error { return c.reconciler.missing.forget(ctx) }
 
 // Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked
@@ -371,8 +371,8 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return c.wires.assign(ctx, id, a)
 }
 
-// Requested records that the ingress has passed a request to a sandbox: active reports whether such requests are in progress, which
-// counts for some seconds.
+// Requested records that the ingress has passed a request to a sandbox. active reports whether such requests are in progress; the
+// sandbox then counts as in use for some seconds.
 func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.requested(id, active) }
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.

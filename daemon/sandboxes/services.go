@@ -77,8 +77,9 @@ func (s *ServiceService) ApplyServices(ctx context.Context, ref string, req cais
 	return s.statuses(ctx, sb)
 }
 
-// ServeAgent adds the service of the sandbox's agent, or changes it. Its id is [caisson.AgentService], and it has no readiness. When
-// ServeAgent returns, the service's process has been started, so that it can be told from what the agent starts.
+// ServeAgent adds the service of the sandbox's agent, or changes it. Its id is [caisson.AgentService], and it has no readiness.
+// When ServeAgent returns, the service's process has been started, so that it can be distinguished from processes that the agent
+// starts.
 func (s *ServiceService) ServeAgent(ctx context.Context, ref string, svc caisson.Service) error {
 	svc.ID = caisson.AgentService
 	sb, err := s.change(ctx, ref, func(old []caisson.Service) ([]caisson.Service, error) {
@@ -117,7 +118,7 @@ func (s *ServiceService) RemoveService(ctx context.Context, ref, id string) erro
 	return err
 }
 
-// change stores another set of services, and brings it to the sandbox if that runs.
+// change stores another set of services, and sends it to the sandbox if the sandbox runs.
 func (s *ServiceService) change(ctx context.Context, ref string, to func(old []caisson.Service) ([]caisson.Service, error)) (*caisson.Sandbox, error) {
 	sb, err := s.finder.find(ctx, ref)
 	if err != nil {
@@ -129,8 +130,9 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 	}
 	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
 	if changed.State == caisson.Running {
-		// What is stored is in force also if the sandbox does not answer now: the follower tries again. The sandbox is not locked
-		// while it is asked, because it may not answer; the revision orders the sets.
+		// If the sandbox does not answer now, the follower sends the stored set later. The sandbox is not locked during the
+		// request, because it may never answer. If two sets are sent at the same time, the one with the higher revision is in
+		// force.
 		s.supervisors.ensureFollowed(changed)
 		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
 			return nil, err

@@ -93,11 +93,11 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 		return err
 	}
 	s.events.Publish(ctx, snap.Account, "snapshot.removed", string(snap.ID), nil)
-	return errors.Join(s.pools.removeAll(ctx, forksOf(snap)), os.RemoveAll(s.dirs.snapshotDir(snap.ID)))
+	return errors.Join(s.pools.removeAll(ctx, forkPoolKey(snap)), os.RemoveAll(s.dirs.snapshotDir(snap.ID)))
 }
 
-// SetPool sets how many forks of a snapshot are kept running in advance, at most 64; [Snapshots.Fork] hands them out. They are made
-// again in the background, as far as the limits of the host allow it.
+// SetPool sets how many forks of a snapshot are kept running in advance, at most 64; [Snapshots.Fork] returns them. Each returned
+// fork is replaced in the background, as far as the limits of the host allow it.
 func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
 		return nil
 	})
 	if err == nil {
-		s.pools.refill(forksOf(snap))
+		s.pools.refill(forkPoolKey(snap))
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/guestd"
 )
 
-// fileAccess gives callers the files of sandboxes: of those that run, or of their stand-ins.
+// fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it is the client of a stand-in.
 type fileAccess struct {
 	finder    finder
 	locks     *locks
@@ -111,7 +111,7 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 		in.remove()
 		return nil, nil, err
 	}
-	spec, closeSpec, err := a.specs.of(ctx, &sb)
+	spec, closeSpec, err := a.specs.baseSpec(ctx, &sb)
 	defer closeSpec()
 	if err == nil {
 		spec.Files = pathIfExists(files)

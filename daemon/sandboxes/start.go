@@ -72,8 +72,8 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 	return nil
 }
 
-// explain returns the error of a sandbox that could not be started: if that is for no reason that its user can do something about, what the
-// host lacks.
+// explain returns the error to report for a failed start. If err is an internal error and the host lacks something that every
+// sandbox needs, it returns an error that says so; otherwise it returns err.
 func (h *processes) explain(err error) error {
 	if h.lacks == nil || caisson.KindOf(err) != caisson.Internal {
 		return err
@@ -84,9 +84,9 @@ func (h *processes) explain(err error) error {
 	return err
 }
 
-// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
-// with its files only; then filesOnly is the reason. randomness is as in [source]. It sets sb.Build: memory is restored with the programs
-// that it was captured with.
+// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise with its
+// files only; then filesOnly is the reason. randomness is as in [source]. runFrom sets sb.Build, because memory must be restored
+// with the programs that it was captured with.
 func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, rando
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// halter is [processes.halt].
+// halter is the type of [processes.halt].
 type halter = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they

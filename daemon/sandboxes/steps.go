@@ -7,15 +7,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A step is what is to be done with a sandbox at a time.
+// A step is an action that is to be taken on a sandbox at a certain time.
 type step struct {
 	act   act
 	at    time.Time
-	until time.Time        // the end of the TTL, of an announcement or of what is done then
+	until time.Time        // when the TTL ends; zero for the other steps
 	limit caisson.Duration // the TTL, or how long the sandbox has not been used
 }
 
-// An act is what a step does.
+// An act is the kind of a step.
 type act int
 
 const (
@@ -28,7 +28,7 @@ const (
 	actSuspend
 )
 
-// steps returns what is to be done with a sandbox. Of the steps that are due, the first one is to be done.
+// steps returns the steps of a sandbox, in order of precedence: of the steps that are due, the first one in the list is executed.
 func (a *activity) steps(sb *caisson.Sandbox) (list []step) {
 	if sb.RemoveAt != nil {
 		list = append(list, step{act: actRemove, at: *sb.RemoveAt, until: *sb.RemoveAt, limit: sb.Spec.HardTTL})
@@ -57,15 +57,15 @@ func appendAnnouncement(list []step, sb *caisson.Sandbox, end time.Time, ttl cai
 	return append(list, step{act: actAnnounce, at: end.Add(-announceBefore(ttl)), until: end, limit: ttl})
 }
 
-// isAnnounced reports whether it was announced that a TTL ends at a time.
+// isAnnounced reports whether the end of a TTL at the time end was already announced.
 func isAnnounced(sb *caisson.Sandbox, end time.Time) bool {
 	return slices.ContainsFunc(sb.Announced, end.Equal)
 }
 
-// minCheck is the minimum time between two looks at a sandbox that is in use.
+// minCheck is the minimum time between two checks of a sandbox that is in use.
 const minCheck = time.Second
 
-// idleSteps returns what is to be done with a sandbox that is not used.
+// idleSteps returns the steps that suspend, pause or stop a sandbox after times without use, as its AutoPause requests.
 func (a *activity) idleSteps(sb *caisson.Sandbox) (list []step) {
 	p := sb.Spec.AutoPause
 	switch {

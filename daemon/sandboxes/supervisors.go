@@ -19,7 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// supervisors starts the supervisors of services in sandboxes, brings them the services, and follows their conditions.
+// supervisors starts the supervisors of services in sandboxes, sends the lists of services to them, and follows the conditions of
+// the services.
 type supervisors struct {
 	runtime interface {
 		caisson.Dialer
@@ -30,13 +31,13 @@ type supervisors struct {
 	programs   caisson.Programs
 	background *background.Group
 	log        *slog.Logger
-	applying   keylock.Locks // held while a sandbox is brought its services
+	applying   keylock.Locks // by sandbox; held while services are sent to its supervisor
 
 	mu        sync.Mutex
 	followers map[caisson.ID]*following // guarded by mu
 }
 
-// following is a follower that runs.
+// following is the handle of a running follower.
 type following struct{ cancel context.CancelFunc }
 
 // follow follows the services of a sandbox that has begun to run, or that has been woken.
@@ -45,7 +46,7 @@ func (s *supervisors) follow(sb *caisson.Sandbox) {
 	s.ensureFollowed(sb)
 }
 
-// ensureFollowed follows the services of a running sandbox unless that is done already.
+// ensureFollowed starts a follower for the services of a running sandbox unless it has one.
 func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 	if len(sb.Spec.Services) == 0 || !s.programs.Supports(sb.Build) {
 		return
@@ -87,7 +88,7 @@ func (s *supervisors) forget(id caisson.ID, f *following) {
 }
 
 const (
-	supervisorTimeout = time.Minute // in which a supervisor must start, and must answer a request
+	supervisorTimeout = time.Minute // timeout for the start of a supervisor and for each answer
 	dialTimeout       = 10 * time.Second
 )
 
@@ -98,7 +99,7 @@ func (s *supervisors) dial(ctx context.Context, id caisson.ID) (*os.File, error)
 	return s.runtime.Dial(ctx, id, "unix", service.Socket)
 }
 
-// connect connects to the supervisor of a running sandbox, which it starts if there is none.
+// connect connects to the supervisor of a running sandbox. If no supervisor runs, connect starts one.
 func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, error) {
 	conn, err := s.dial(ctx, id)
 	if caisson.KindOf(err) != caisson.Unavailable {
@@ -119,7 +120,7 @@ func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// apply brings a running sandbox the services that are stored.
+// apply sends the stored services of a running sandbox to its supervisor. If no supervisor runs, apply starts one.
 func (s *supervisors) apply(ctx context.Context, id caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, supervisorTimeout)
 	defer cancel()
@@ -194,11 +195,11 @@ type follower struct {
 }
 
 const (
-	followPause    = time.Second // before a supervisor that was lost is asked for again; doubles each time
+	followPause    = time.Second // before a lost connection to a supervisor is made again; doubles each time
 	maxFollowPause = time.Minute
-	// crashLoop is how often in a row a service fails before an event says so.
+	// crashLoop is the number of consecutive failures of a service after which an event is published.
 	crashLoop = 3
-	// Events of one sandbox's services: what it sends beyond this is not recorded.
+	// Rate limit of the events about the services of one sandbox; further events are dropped.
 	serviceEventPause = 10 * time.Second
 	serviceEventBurst = 20
 )
@@ -238,7 +239,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// watch brings the supervisor the services, and follows it until it is gone.
+// watch sends the services to the supervisor, and follows their conditions until the connection ends.
 func (f *follower) watch(ctx context.Context) error {
 	if err := f.supervisors.apply(ctx, f.id); err != nil {
 		return err
@@ -284,14 +285,14 @@ func (f *follower) observe(ctx context.Context, list []service.Condition) {
 		data := map[string]string{"service": c.ID}
 		if now == caisson.ServiceFailed {
 			data["failures"] = strconv.Itoa(c.Failures)
-			data["reason"] = reasonOf(&c)
+			data["reason"] = exitReason(&c)
 		}
 		f.supervisors.states.event(ctx, sb, "service."+string(now), data)
 	}
 }
 
-// reasonOf returns how a service has ended. It has no text of the sandbox, because events contain none.
-func reasonOf(c *service.Condition) string {
+// exitReason returns a description of how a service has ended. It contains no text from the sandbox, because events must not.
+func exitReason(c *service.Condition) string {
 	switch {
 	case c.Exit == nil:
 		return "not ready"

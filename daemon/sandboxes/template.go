@@ -108,7 +108,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	})
 	if err == nil {
 		t.events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
-		t.pools.refill(keyOf(stored))
+		t.pools.refill(templatePoolKey(stored))
 	}
 	return stored, err
 }
@@ -235,7 +235,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	})
 	if err == nil {
 		t.events.Publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
-		t.pools.refill(keyOf(done))
+		t.pools.refill(templatePoolKey(done))
 	}
 	return done, err
 }

@@ -21,8 +21,8 @@ const guestdPath = "/.caisson/inside"
 // attachTimeout is the time in which a terminal must answer.
 const attachTimeout = 10 * time.Second
 
-// Terminals implements [caisson.Terminals]. The terminals and all that is known of them are in the sandboxes; what comes from there is
-// untrusted.
+// Terminals implements [caisson.Terminals]. The daemon stores nothing about terminals: it requests all data from guestd in the
+// sandboxes, and does not trust the answers.
 type Terminals struct {
 	finder   finder
 	runtime  execer

@@ -44,7 +44,8 @@ func (d *deadlines) close() {
 // arm sets the timer for a sandbox's next step, and stops the sandbox's previous timer.
 func (d *deadlines) arm(sb *caisson.Sandbox) { d.armAfter(sb, time.Time{}) }
 
-// armAfter is like arm, but steps that are due already, or whatever else has failed, are tried again at retry.
+// armAfter is like arm, but if retry is not zero, the timer fires at retry at the latest, and steps that are already due do not
+// make it fire earlier.
 func (d *deadlines) armAfter(sb *caisson.Sandbox, retry time.Time) {
 	next := retry
 	for _, s := range d.activity.steps(sb) {

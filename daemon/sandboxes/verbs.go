@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// verbs are the acts of changes: what changes of state do on the host.
+// verbs contains the functions that carry out changes of a sandbox's state on the host. [changes] calls them.
 type verbs struct {
 	runtime interface {
 		fileSaver
@@ -70,7 +70,7 @@ func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Durati
 
 // suspend freezes a sandbox. Its wire stays attached: replies to requests that it has sent are kept until it is woken.
 func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
-	v.clients.drop(sb.ID) // A frozen sandbox does not reply to it.
+	v.clients.drop(sb.ID) // A frozen sandbox does not reply to its file client.
 	if err := v.freezer.freeze(ctx, sb.ID); err != nil {
 		return v.freezer.thawAfter(ctx, sb.ID, err)
 	}

@@ -110,8 +110,8 @@ func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) err
 	return n.check(ctx, "assigned.", nil, a.Models)
 }
 
-// guestOf returns the wire's guest record of a sandbox that serves a run.
-func guestOf(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
+// runGuest returns the wire's guest record of a sandbox that serves a run.
+func runGuest(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
 	lineage := make([]string, len(a.Lineage))
 	for i, id := range a.Lineage {
 		lineage[i] = string(id)

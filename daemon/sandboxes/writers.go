@@ -21,7 +21,7 @@ const writersFile = "writers.json"
 // changed files were not saved.
 const writersTimeout = 2 * time.Second
 
-// writers knows which process was the last to change each file in a workspace.
+// writers returns and stores records of which process was the last to change each file in a workspace.
 type writers struct {
 	states  states
 	runtime caisson.WriterRecorder // nil: not recorded
@@ -35,11 +35,11 @@ func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, er
 	if err != nil {
 		return nil, err
 	}
-	return w.of(ctx, sb)
+	return w.query(ctx, sb)
 }
 
-// of implements Writers for a sandbox that has been read from the store.
-func (w *writers) of(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
+// query implements Writers for a sandbox that has been read from the store.
+func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
@@ -67,7 +67,7 @@ func (w *writers) keep(ctx context.Context, id caisson.ID) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
-	all, err := w.of(ctx, sb)
+	all, err := w.query(ctx, sb)
 	if err == nil && all != nil && len(all.List) > 0 {
 		err = writeWriters(w.dirs.sandboxDir(id), all)
 	}

@@ -32,7 +32,7 @@ type storedEvent struct {
 	hash    []byte // The result of chain.next.
 }
 
-// head is the end of the chain.
+// head describes the end of the chain.
 type head struct {
 	seq  int64  // Number of the last event.
 	hash []byte // Hash of the last event.

@@ -10,9 +10,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Copy writes the database at path, as it is at one instant, to the file into, which must be empty or not exist, and returns the version of its schema. A
-// daemon may use the database meanwhile. The copy has no free pages, in which removed rows may be left. Returns Conflict if path is no
-// database that this build can use.
+// Copy writes the database at path, as it is at one instant, to the file into, which must be empty or not exist, and returns the
+// version of its schema. A daemon may use the database meanwhile. The copy has no free pages, which could contain data of deleted
+// rows. Returns Conflict if path is no database that this build can use.
 func Copy(ctx context.Context, path, into string) (schema int, err error) {
 	schema, err = with(ctx, path, func(src *sql.DB) error {
 		_, err := src.ExecContext(ctx, "VACUUM INTO ?", into)

@@ -12,8 +12,8 @@ import (
 // gatewayRuns implements [caisson.GatewayRunStore].
 type gatewayRuns struct {
 	db    *db
-	put   *sql.Stmt // Inserts a run, or replaces one of the same account, which then has not ended.
-	get   *sql.Stmt // This, list and count: of runs that have not ended.
+	put   *sql.Stmt // Inserts a run, or replaces a run of the same account and clears the time of its end.
+	get   *sql.Stmt // Like list and count, it returns only runs that have not ended.
 	list  *sql.Stmt
 	count *sql.Stmt
 	end   *sql.Stmt // Sets the time of the end.

@@ -53,7 +53,7 @@ func (c *countLimiter) begin(v *caisson.Volume) (end func(), ok bool) {
 		c.started[v.ID] = at
 		return func() { <-c.slots }, true
 	default:
-		return nil, false // all places are in use; a later call counts the volume
+		return nil, false // maxConcurrentCounts counts are in progress; a later call counts the volume
 	}
 }
 

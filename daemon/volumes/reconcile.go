@@ -78,8 +78,9 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	return c.Attachments().Detach(ctx, v.ID, v.Sandbox)
 }
 
-// detachIfSandboxGone detaches a volume from a sandbox that no longer exists but could not detach it, because its creation was rolled
-// back only in part. A sandbox that is being created is in the store before it attaches a volume.
+// detachIfSandboxGone detaches a volume from a sandbox that is not in the store, because the rollback of its creation did not
+// detach the volume. A sandbox that is being created is stored before it attaches a volume, so it is not mistaken for one that is
+// gone.
 func (c *Core) detachIfSandboxGone(ctx context.Context, id caisson.ID) error {
 	v, err := c.Store.Volumes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil || v.Sandbox == "" {

@@ -87,7 +87,7 @@ func (s *Service) ListVolumes(ctx context.Context, f caisson.Filter) ([]*caisson
 	return s.c.Store.Volumes().List(ctx, in, f)
 }
 
-// removeWait is how long RemoveVolume waits for the files to be removed. The record of the volume has been deleted before.
+// removeWait is how long RemoveVolume waits for the files to be removed. The record of the volume is deleted before the wait.
 const removeWait = 2 * time.Second
 
 // RemoveVolume implements [caisson.Volumes]. Its files may be removed later, in the background; no sandbox can access them any

@@ -31,8 +31,8 @@ type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
 	Events caisson.Publisher
-	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to
-	// have none.
+	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are assumed
+	// to have no processes.
 	HasProcesses func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	Log          *slog.Logger
 }
