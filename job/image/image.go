@@ -117,7 +117,7 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.ho
 func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
 
 // Hold prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns before release is called.
-// Callers hold from before Pull, Host or Layer until they have stored a reference to the result.
+// A caller calls Hold before Pull, Host or Layer, and release after it has stored a reference to the result.
 func (d *Driver) Hold() (release func()) { return d.layers.hold() }
 
 // Prune removes the layers for which inUse returns false and that are not held, as well as unfinished layers, and returns

@@ -17,9 +17,9 @@ import (
 )
 
 // Layer writes plan into the empty directory layer, as the upper layer of an overlay over the host's directory. The overlay
-// then looks as the host's directory would after [Apply]. manifest has recorded the host's directory just before. read opens
-// contents by their hash. All files belong to the owner of layer, whose rights suffice. Parent directories of the plan's paths
-// get the permissions that they have on the host.
+// then looks as the host's directory would after [Apply]. manifest is a recent record of the host's directory. read opens
+// contents by their hash. All files belong to the owner of layer, and Layer needs only the rights of that user. Parent
+// directories of the plan's paths get the permissions that they have on the host.
 //
 // Returns Conflict if the host's directory is not in the state that plan needs.
 func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read func(hash string) (io.ReadCloser, error)) error {

@@ -26,7 +26,7 @@ func (a switcher) all() error {
 		of   func(s gate.Step) bool             // selects the steps
 		do   func(i int, p place) (bool, error) // false: the path is not as expected
 	}{
-		{"opened", false, needsOpening, a.openDir},
+		{"opened", false, needsOpening, a.makeWritable},
 		{"taken", true, movedAway, a.moveAway},
 		{"placed", false, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.placeNew},
 		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.closeDir},
@@ -87,7 +87,8 @@ func needsOpening(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }
 
-func (a switcher) openDir(i int, p place) (bool, error) {
+// makeWritable gives the owner of a directory all permissions for it. It returns false if the path is not in the expected state.
+func (a switcher) makeWritable(i int, p place) (bool, error) {
 	s := a.steps[i]
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// Undo reverts the changes that a [Apply] with the same saved has applied, completely or not at all, with the same guarantees and
+// Undo reverts the changes that [Apply] with the same saved has applied, completely or not at all, with the same guarantees and
 // errors. Returns a Conflict with a [*gate.Moved] if the paths are not as they were applied, and a Conflict without one if
 // nothing was applied or it was undone before. Files are restored with their content and permissions, but without set-id bits,
 // extended attributes and modification times.

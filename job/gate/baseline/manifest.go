@@ -316,8 +316,8 @@ func (m *Manifest) unpack(data []byte, first string) ([]Record, error) {
 	return records, nil
 }
 
-// Lookup returns the record of path. found is false if the path was not recorded. known then reports whether the path is
-// certain not to have existed: it is not below a path whose contents were not recorded.
+// Lookup returns the record of path. found is false if the path was not recorded. In that case known reports whether
+// the path is certain not to have existed; it is false if the manifest may be incomplete at that path.
 func (m *Manifest) Lookup(path string) (r Record, found, known bool, err error) {
 	r, found, err = m.find(path)
 	if err != nil || found {

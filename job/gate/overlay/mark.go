@@ -22,7 +22,7 @@ const (
 	maxXattrList  = 64 << 10            // XATTR_LIST_MAX
 )
 
-// The kinds of marks, which say what the overlay's attributes of a path mean.
+// The kinds of marks. The kind describes the overlay's extended attributes of a path.
 const (
 	markOpaque = 1 // an opaque directory: it hides the entries of the lower layers
 	markRefuse = 2 // attributes that an overlay with the mount options of workspaces does not have; the entry is denied
