@@ -28,7 +28,7 @@ type writers struct {
 }
 
 // authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. Records that the
-// sandbox no longer has, because its kernel has ended, are read from the saved ones. An error is logged, and does not stop the
+// sandbox no longer has, because its kernel has ended, are read from writersFile. An error is logged, and does not stop the
 // review.
 func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	now, err := c.query(ctx, w)
@@ -40,8 +40,7 @@ func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	return newAuthors(now.After(kept))
 }
 
-// attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
-// there are.
+// attribute sets, in each change, the process that was the last to change its path, if that is recorded.
 func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
@@ -52,7 +51,7 @@ func (by authors) attribute(list []compare.Difference) {
 	}
 }
 
-// query queries the sandbox of a workspace; nil if there is none that can be queried.
+// query returns the writers that the sandbox of a workspace has recorded; nil if there is no sandbox that can be queried.
 func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
@@ -63,7 +62,7 @@ func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Wri
 	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
-// save saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
+// save saves the writers of a workspace to writersFile, for the time when its sandbox can no longer be queried.
 func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
