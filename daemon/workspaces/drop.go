@@ -19,8 +19,8 @@ type dropPlan struct {
 	mode  uint32   // the permissions to restore
 }
 
-// planDrops returns how the changes at the paths in drop are removed from the layer. Returns an error if that would remove another
-// change too.
+// planDrops returns how the changes at the paths in drop are removed from the layer. Returns an error if that would remove
+// another change too.
 func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropPlan, error) {
 	var list []dropPlan
 	for _, name := range drop {

@@ -157,7 +157,8 @@ func (c *reviews) save(w caisson.ID, r *review) error {
 	return durable.WriteJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
-// freeze copies the layer of w to dir, an empty directory. It returns the number of entries, and whether a limit has cut the copy.
+// freeze copies the layer of w to dir, an empty directory. It returns the number of entries, and whether a limit has cut the
+// copy.
 func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()

@@ -53,8 +53,8 @@ func (t *trials) find(id caisson.ID) *trial {
 	return t.byID[id]
 }
 
-// claim returns the trial that is named in the labels of sb, a sandbox that is being created. Returns Denied if the trial does not
-// exist, belongs to another account or was claimed before.
+// claim returns the trial that is named in the labels of sb, a sandbox that is being created. Returns Denied if the trial does
+// not exist, belongs to another account or was claimed before.
 func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +127,8 @@ func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) erro
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
-// inSandbox runs a command in a sandbox for a trial, and removes the sandbox and the trial before it returns. If the sandbox cannot
-// be removed, it is removed when its hard TTL expires, or by the next daemon.
+// inSandbox runs a command in a sandbox for a trial, and removes the sandbox and the trial before it returns. If the sandbox
+// cannot be removed, it is removed when its hard TTL expires, or by the next daemon.
 func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))

@@ -127,7 +127,8 @@ type Core struct {
 	refusals     refusals
 	removals     *removalCounts
 	trials       *trials
-	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after layerFiles.locks.
+	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after
+	// layerFiles.locks.
 	layerLocks keylock.Locks
 }
 
