@@ -13,7 +13,7 @@
 //	    mask/                a layer of whiteouts for hidden files
 //	    manifest             the state of the host directory when the sandbox was created
 //	    base/                copies of the small files of the host directory in that state, for merges
-//	    copy/                copies of all files in that state, which the sandbox sees; only of kind copy, removed after the sandbox
+//	    copy/                copies of all files in that state, for the sandbox; only of kind copy, removed after the sandbox
 //	    frozen/<rv>/         a copy of the layer at a review; <rv>.json contains the changes that were found in it
 //	    saved/<rc>/          the files that a sync has replaced, and its journal; <rc>.json describes the sync until its outcome
 //	                         is in the store, and is renamed to <rc>.done then
