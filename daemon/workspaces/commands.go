@@ -183,7 +183,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	case <-whole:
 	case <-time.After(outputTimeout): // a process that the command has started keeps its output open
 	}
-	_ = p.Close() // removing the sandbox ends the readers in any case
+	_ = p.Close() // an error has no effect: the reads end when the sandbox is removed
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 // Detach implements [caisson.WorkspaceLayers]. In mode yolo, it first applies the changes that may be applied. If commands are
 // configured, which take long, it does not wait for that.
 func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
-	// The writers are saved before the store reports that the sandbox was removed.
+	// The processes that changed files are saved before the store reports that the sandbox was removed.
 	if err := l.c.reviews.writers.save(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		l.c.cfg.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
 	}

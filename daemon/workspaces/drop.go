@@ -31,7 +31,7 @@ func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropP
 		case chosen.chosen[i]:
 			return nil, caisson.Invalidf("drop", "contains %.200q, which is applied or needed by an applied change", name)
 		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
-			// The shown name is not the actual name.
+			// The name in the review is escaped, or names the root, so it is not the name of a file to remove.
 			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
 		}
 		ch := r.Changes[i].Change

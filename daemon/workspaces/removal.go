@@ -18,7 +18,7 @@ import (
 
 const (
 	checkRemoval = "removal"       // name of the check in findings
-	removalFile  = "removals.json" // in the directory of a workspace; of earlier versions
+	removalFile  = "removals.json" // in the directory of a workspace; only earlier versions wrote it
 	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
 	fewFiles = 10
 )
@@ -41,7 +41,7 @@ func (r *removalCount) tooMany(n int64) bool {
 }
 
 // removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
-// several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
+// several workspaces together cannot remove more files than one could. The counts are kept as long as there is a workspace of
 // the directory, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string
@@ -156,8 +156,8 @@ func lostFiles(steps []gate.Step) (n int64) {
 }
 
 // holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
-// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
-// this in small steps too, removals count until a person removes something.
+// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. The number
+// of removed files adds up until a person removes something, so that many small syncs cannot remove a whole tree either.
 func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the tree's own files steps create, delete, and remove as lostFiles counts them.
+// countFiles returns how many of the tree's own files steps create and delete, and, as removed, the result of lostFiles.
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)

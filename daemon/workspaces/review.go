@@ -132,7 +132,7 @@ func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if _, _, err := c.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	var by authors // queried after the layer was copied, so that it includes the writers of all files in the copy
+	var by authors // queried after the layer was copied, so that it includes the authors of all changes in the copy
 	var asking sync.WaitGroup
 	asking.Go(func() { by = c.writers.authorsOf(ctx, w) })
 	err = c.compare(ctx, w, host, dir, patch, r)

@@ -262,7 +262,7 @@ func (p selection) addParents(asked bool) error {
 			if err := p.allow(up, asked); err != nil {
 				return err
 			}
-			p.chosen[up] = true // the directories above it are needed by the change too, so they are in the same list
+			p.chosen[up] = true // parents(i) contains the directories above it too
 		}
 	}
 	for i := range p.review.Changes {

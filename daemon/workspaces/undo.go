@@ -114,7 +114,7 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 			c.log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
-	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
+	// The state is stored before the pending record is removed, because a settled workspace is removed after a short time.
 	if _, err := c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
@@ -133,7 +133,7 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 func (c *syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a direct workspace, or an incomplete one
+		return nil, nil // the workspace is of kind direct, or incomplete
 	}
 	var list []caisson.ID
 	for _, e := range entries {
