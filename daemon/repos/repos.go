@@ -40,13 +40,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Transport connects to remotes, in jobs that have the credential: [*transport.Tool].
+// Transport connects to remotes, in worker jobs that get the credential. [*transport.Tool] implements it.
 type Transport interface {
 	Run(ctx context.Context, conn *os.File, req transport.Request) error
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
 
-// Forges opens pull requests: [*forge.Tool].
+// Forges opens pull requests, and gets tokens for GitHub Apps. [*forge.Tool] implements it.
 type Forges interface {
 	Pull(ctx context.Context, s forge.Server, req forge.PullRequest) (*forge.Pull, error)
 	Token(ctx context.Context, app forge.App, s forge.Server) (caisson.Secret, time.Time, error)
@@ -60,7 +60,8 @@ type Settings struct {
 	FirstRetry caisson.Duration `yaml:"firstRetry" json:"firstRetry"`
 	Tries      caisson.Duration `yaml:"tries" json:"tries"` // time for which a delivery is retried
 	Keep       caisson.Duration `yaml:"keep" json:"keep"`   // time for which commits that were not delivered are kept
-	// Space is the size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused.
+	// Space limits the total size of an account's mirrors, views and stores: when it is reached, fetches, grants and pushes are
+	// refused.
 	Space caisson.Size `yaml:"space" json:"space"`
 }
 
@@ -90,7 +91,7 @@ func (s *Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// RemoteConfig says how remotes and their forges are reached. Own is optional.
+// RemoteConfig contains the services that connect to remotes and their forges. Own is optional.
 type RemoteConfig struct {
 	Transport Transport
 	Forge     Forges
@@ -192,7 +193,8 @@ func New(cfg Config) (*Core, error) {
 	}, nil
 }
 
-// Reconcile makes store and directories agree after a restart. It must return before any other method is called.
+// Reconcile brings the database and the directories into agreement after a restart. It must return before any other method is
+// called.
 func (c *Core) Reconcile(ctx context.Context) error {
 	if err := c.queue.reconcile(ctx); err != nil {
 		return err
