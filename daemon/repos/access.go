@@ -70,7 +70,8 @@ func (a *access) check(ctx context.Context, account string, req caisson.RepoRequ
 	return r, err
 }
 
-// protectedBranch returns why nothing may be pushed to a branch, "" if it is not protected.
+// protectedBranch returns the reason why no commits may be pushed to branch, "" if it is not protected. base is the branch that
+// work starts from.
 func protectedBranch(r *caisson.Repo, branch, base string) string {
 	switch {
 	case branch == base:

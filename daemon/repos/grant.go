@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// A grant is what one sandbox may do with one repository.
+// A grant says which branches of a repository one sandbox may read, and to which branch it may push.
 type grant struct {
 	Account string     `json:"account"`
 	Repo    string     `json:"repo"`
@@ -32,7 +32,7 @@ type grant struct {
 	Cloning bool `json:"cloning,omitempty"`
 }
 
-// pushed is a branch as a sandbox has pushed it.
+// pushed is a branch that a sandbox has pushed, with the commit that was pushed last.
 type pushed struct {
 	Name   string `json:"name"` // full name of the branch
 	Commit string `json:"commit"`
@@ -103,7 +103,7 @@ func (s *grants) add(g *grant) {
 	s.byID[g.Sandbox][g.Repo] = g
 }
 
-// drop removes a grant from memory. The caller must hold changes, so that a push that is being recorded does not add it again.
+// drop removes a grant from memory. The caller must hold s.changes, so that a push that is being recorded does not add it again.
 func (s *grants) drop(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,8 +49,8 @@ var (
 	errDropped = errors.New("the delivery was dropped") // the cause with which interrupt cancels an attempt
 )
 
-// reconcile sets the deliveries that an earlier daemon was sending to waiting. It is not known whether their branches were pushed
-// and their pull requests opened; the next attempt detects that.
+// reconcile changes the state of deliveries from sending, which an earlier daemon has set, to waiting. The next attempt detects
+// whether the branch of a delivery was pushed and its pull request opened.
 func (q *queue) reconcile(ctx context.Context) error {
 	sending, err := q.list(ctx, caisson.DeliverySending)
 	if err != nil {

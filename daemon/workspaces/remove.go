@@ -19,7 +19,7 @@ const droppedDir = "dropped"
 // removeTree removes a file or directory of Caisson, below which a sandbox may have written. It cannot be cancelled.
 func removeTree(name string) error { return guesttree.Remove(context.Background(), name) }
 
-// removeIn removes name in root. It first renames name to aside, a path of Caisson on the same file system, so that an
+// removeIn removes name in root. It first renames name to aside, a path outside root on the same file system, so that an
 // incomplete removal leaves nothing in root if the daemon stops.
 func removeIn(root *os.Root, name, aside string) error {
 	if err := removeTree(aside); err != nil {
