@@ -70,7 +70,8 @@ func (a *access) check(ctx context.Context, account string, req caisson.RepoRequ
 	return r, err
 }
 
-// protectedBranch returns why nothing may be pushed to a branch, "" if it is not protected.
+// protectedBranch returns the reason why no commits may be pushed to branch, "" if it is not protected. base is the branch that
+// work starts from.
 func protectedBranch(r *caisson.Repo, branch, base string) string {
 	switch {
 	case branch == base:
@@ -114,7 +115,7 @@ func (a *access) grant(ctx context.Context, req caisson.RepoAccess) (*caisson.Re
 	return repoGrant(g, start), nil
 }
 
-// create makes a grant and its store. start is the branch to check out.
+// create creates a grant, with its view and store. start is the branch to check out.
 func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAccess) (g *grant, start string, err error) {
 	release, err := a.dirs.lock(ctx, r.Account, r.Name)
 	if err != nil {
@@ -141,7 +142,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	if err != nil {
 		return nil, "", err
 	}
-	if err := a.grants.store(g); err != nil { // the store is removed, because it would prevent a later grant
+	if err := a.grants.store(g); err != nil { // the store is removed, because a later grant would fail if it existed
 		return nil, "", errors.Join(err, os.RemoveAll(a.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))))
 	}
 	a.events.Publish(asAccount(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
@@ -150,7 +151,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	return g, start, nil
 }
 
-// repoGrant describes a grant to its run. start is the branch that work starts from.
+// repoGrant returns the description of a grant for its run. start is the branch that work starts from.
 func repoGrant(g *grant, start string) *caisson.RepoGrant {
 	return &caisson.RepoGrant{URL: relayURL + g.Repo, Start: start, Branch: g.Branch, From: g.From}
 }
@@ -183,8 +184,8 @@ func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, er
 
 const headsPrefix = "refs/heads/" // prefix of the full names of branches
 
-// resolve returns the grant for a request. start is the branch to check out: the base, or the branch itself if Caisson has
-// delivered it before.
+// resolve returns the grant for a request. start is the branch to check out: the base, or, if Caisson has delivered the branch of
+// the grant before and the remote has it, that branch.
 func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoAccess) (g *grant, start string, err error) {
 	have, err := a.mirrors.refs(ctx, r)
 	if err != nil {

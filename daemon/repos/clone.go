@@ -18,11 +18,11 @@ import (
 // cloneTime is the timeout of a clone.
 const cloneTime = 30 * time.Minute
 
-// The clone that Caisson makes does not use git's protocol. A view is one pack with an index, made by git on the host: both are
-// written into the sandbox as they are. With git's protocol, git in the sandbox would unpack every object to make the same index
-// again, which is most of the time of a clone.
+// Caisson clones a repository into a sandbox without git's protocol. A view is one pack with an index, made by git on the host:
+// both are copied into the sandbox. With git's protocol, git in the sandbox would unpack every object to make the same index
+// again, which takes most of the time of a clone.
 //
-// A view has exactly the objects that the sandbox may fetch, so this gives it no others.
+// A view has exactly the objects that the sandbox may fetch, so the sandbox gets no others by the copy.
 
 // initScript begins a clone. Files that exist, such as the configuration of agents, are excluded from commits.
 const initScript = `set -eu
@@ -40,14 +40,14 @@ git config user.email "$email"
 mkdir -p .git/objects/pack
 `
 
-// keepScript writes its input to a file in the directory of packs, atomically.
+// keepScript writes its standard input to a file in the clone's directory of packs, atomically.
 const keepScript = `set -eu
 cd "$1/.git/objects/pack"
 cat >"$2.part"
 mv "$2.part" "$2"
 `
 
-// checkoutScript makes the refs in its input, and checks out a branch.
+// checkoutScript creates the refs that its standard input lists, and checks out a branch.
 const checkoutScript = `set -eu
 dir=$1 start=$2 branch=$3
 cd "$dir"
@@ -89,10 +89,11 @@ func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, d
 	return x.run(ctx, g, cloneTime, checkoutScript, strings.NewReader(refs.String()), dir, start, g.Branch)
 }
 
-// packFile matches the names of packs and of their indexes. The sandbox does not need the other files beside them.
+// packFile matches the names of packs and of their indexes. Other files in the directory of packs are not copied.
 var packFile = regexp.MustCompile(`^pack-[0-9a-f]{40,64}\.(pack|idx)$`)
 
-// copyPack writes the pack of the grant's view into the clone. The index comes last, because git uses packs that have one.
+// copyPack writes the pack of the grant's view into the clone. The index is written last, because git uses a pack
+// as soon as it has an index.
 func (x *sandboxGit) copyPack(ctx context.Context, g *grant, dir string) error {
 	packs, err := x.dirs.open(g.Account, g.Repo, viewsDir, g.View, "objects", "pack")
 	if err != nil {

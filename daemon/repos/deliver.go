@@ -15,14 +15,14 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Bounds of the texts of a delivery.
+// Maximum sizes of parts of a delivery.
 const (
 	maxTitle    = 256      // bytes
 	maxAnswer   = 32 << 10 // bytes
 	maxFindings = 100      // findings that are stored
 )
 
-// planner makes deliveries: it collects the commits of a sandbox and prepares them as they are sent.
+// planner creates deliveries: it collects the commits of a sandbox, and prepares from them the commits that are sent.
 type planner struct {
 	repos      caisson.Table[caisson.Repo]
 	deliveries deliveries
@@ -48,7 +48,7 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	if tip == nil || tip.Commit == g.From {
 		return nil, nil
 	}
-	if g.Run != "" { // an earlier daemon may have ended after it stored the delivery and before it stored its id in the run
+	if g.Run != "" { // an earlier daemon may have stored the delivery, but not its id in the run
 		d, err := p.find(ctx, g, func(d *caisson.Delivery) bool { return d.Run == g.Run && d.Pushed == tip.Commit })
 		if err != nil || d != nil {
 			return d, err
@@ -96,8 +96,7 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	return d, nil
 }
 
-// collect returns a grant, and the branch of it that is to be delivered, after the work in h.Dir was pushed to it; nil if there
-// is none.
+// collect commits and pushes the changes in h.Dir, unless that is empty, and then returns the result of latest.
 func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryRequest) (*grant, *pushed, error) {
 	g, tip, err := p.latest(ctx, g)
 	if err != nil || h.Dir == "" {
@@ -115,9 +114,9 @@ func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryReque
 	return p.latest(ctx, g)
 }
 
-// latest returns a grant with all pushes until now, and the branch of it that is to be delivered: the grant's branch if it was
-// pushed, else the one pushed last, nil if none was. A branch in the store takes precedence over a recorded one, because git
-// moves a branch before the push is recorded.
+// latest returns g with all pushes until now, and the branch to deliver: the grant's branch if it was pushed, else the branch
+// that was pushed last, nil if none was pushed. The store takes precedence over the pushes that the grant records, because git
+// moves a branch in the store before the push is recorded.
 func (p *planner) latest(ctx context.Context, g *grant) (*grant, *pushed, error) {
 	g, err := p.grants.afterPushes(ctx, g)
 	if err != nil {
@@ -134,7 +133,7 @@ func (p *planner) latest(ctx context.Context, g *grant) (*grant, *pushed, error)
 }
 
 // unrecorded returns the grant's branch in the store if it is at a commit that was neither granted nor delivered before, else
-// nil. The record of its push may have been lost when a daemon died.
+// nil. The record of its push may have been lost when an earlier daemon was killed.
 func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	store, err := p.dirs.open(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	if err != nil {
@@ -157,7 +156,8 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	return tip, nil
 }
 
-// delivers reports whether a delivery has sent a commit of a grant, or may still send it, and with a pull request if one is wanted.
+// delivers reports whether delivery d has sent a commit of grant g, or may still send it. If pull is true, d must also open a
+// pull request.
 func delivers(d *caisson.Delivery, g *grant, commit string, pull bool) bool {
 	gone := d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryDropped
 	return !gone && d.Pushed == commit && d.Branch == g.Branch && d.From == g.From && (d.Pull || !pull)
@@ -170,7 +170,8 @@ func (p *planner) find(ctx context.Context, g *grant, match func(*caisson.Delive
 	})
 }
 
-// prepare makes the commits that are sent: with the repository's author, and signed.
+// prepare makes the commits to send from those that the sandbox has pushed: with the author that the repository's settings name,
+// and signed if the repository has a signing key.
 func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text prepare.PullText) (*prepare.Result, error) {
 	store, view, err := p.dirs.openStore(g)
 	if err != nil {
@@ -189,5 +190,5 @@ func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit
 	})
 }
 
-// plainLine returns untrusted text as one visible line of at most limit bytes; "…" ends one that was cut.
+// plainLine returns untrusted text as one line of visible characters, cut to limit bytes; a line that was cut ends in "…".
 func plainLine(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }

@@ -12,7 +12,7 @@ import (
 // deliveries adds searches to the store of deliveries.
 type deliveries struct{ caisson.DeliveryStore }
 
-// each yields the deliveries in scope that f selects, the newest first. After an error it yields no more.
+// each yields the deliveries in scope in that f selects, newest first. After an error it yields no more deliveries.
 func (s deliveries) each(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) iter.Seq2[*caisson.Delivery, error] {
 	f.Limit = 1000
 	return caisson.All(ctx, s.List, in, f, func(f *caisson.DeliveryFilter, d *caisson.Delivery) { f.Before = d.ID })
@@ -28,7 +28,8 @@ func (s deliveries) last(ctx context.Context, account, repo string, match func(*
 	return nil, nil
 }
 
-// requestedAt is when a delivery was made or last retried by a user. Settings.Tries and Settings.Keep count from then on.
+// requestedAt returns when a delivery was created, or when a user last retried it. Settings.Tries and Settings.Keep are measured
+// from that time.
 func requestedAt(d *caisson.Delivery) time.Time {
 	if d.RetriedAt.After(d.CreatedAt) {
 		return d.RetriedAt
@@ -36,8 +37,8 @@ func requestedAt(d *caisson.Delivery) time.Time {
 	return d.CreatedAt
 }
 
-// setDropped makes d a dropped delivery. Its Error says whether the remote may have its branch. sending is whether an attempt was
-// under way.
+// setDropped sets the state of d to dropped, and d.Error to a text that says whether the remote may have the branch. sending is
+// whether d was dropped during an attempt.
 func setDropped(d *caisson.Delivery, sending bool) {
 	d.State, d.NextAt, d.EndedAt, d.Error = caisson.DeliveryDropped, time.Time{}, now(), ""
 	sent := d.Sent != "" && d.Sent == d.Commit
@@ -122,7 +123,7 @@ func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Del
 	d, err := drop()
 	sending := errors.Is(err, errSending)
 	if sending {
-		// The attempt stores and publishes the outcome: dropped, or delivered a moment before.
+		// The attempt itself stores and publishes the outcome: dropped, or delivered if it ended before it was cancelled.
 		if err := s.queue.interrupt(ctx, id); err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ const (
 	mirrorDir = "mirror"
 	viewsDir  = "views"
 	storesDir = "stores"
-	newDir    = "new" // directories that are being filled
+	newDir    = "new" // temporary directories, see fill
 )
 
 // directories has the files of all repositories.
@@ -70,8 +70,8 @@ func (d *directories) create(account, repo string) error {
 	return nil
 }
 
-// fill makes a directory that belongs to the account's first uid, calls write to fill it, and renames it to name if that succeeds.
-// The caller must hold the repository's lock.
+// fill makes a temporary directory that belongs to the account's first uid, calls write to fill it, and renames it to name if
+// write succeeds. The caller must hold the repository's lock.
 func (d *directories) fill(ctx context.Context, account, repo string, write func(*os.File) error, name ...string) (err error) {
 	owner, err := d.accounts.Ensure(ctx, account)
 	if err != nil {

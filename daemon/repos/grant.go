@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// A grant is what one sandbox may do with one repository.
+// A grant says which branches of a repository one sandbox may read, and to which branch it may push.
 type grant struct {
 	Account string     `json:"account"`
 	Repo    string     `json:"repo"`
@@ -32,7 +32,7 @@ type grant struct {
 	Cloning bool `json:"cloning,omitempty"`
 }
 
-// pushed is a branch as a sandbox has pushed it.
+// pushed is a branch that a sandbox has pushed, with the commit that was pushed last.
 type pushed struct {
 	Name   string `json:"name"` // full name of the branch
 	Commit string `json:"commit"`
@@ -45,7 +45,7 @@ type grants struct {
 	changes sync.Mutex    // held while a stored grant is changed or removed; taken before mu
 
 	mu   sync.Mutex
-	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. Grants are replaced, never changed
+	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. A stored grant is replaced, never modified
 }
 
 // get returns the grant of a repository to a sandbox, nil if there is none. The caller must not change it.
@@ -69,8 +69,8 @@ func (s *grants) list(match func(*grant) bool) (list []*grant) {
 	return list
 }
 
-// change replaces a grant by a copy that f has changed, and returns the copy; nil if the grant has been removed. It copies the
-// current grant instead of g, because a push of one run may be recorded while the next run begins.
+// change replaces the current grant of g's sandbox and repository by a copy that f has changed, and returns the copy; nil if the
+// grant has been removed. The current grant may differ from g: a push of one run may be recorded while the next run begins.
 func (s *grants) change(g *grant, f func(*grant)) (*grant, error) {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -84,7 +84,7 @@ func (s *grants) change(g *grant, f func(*grant)) (*grant, error) {
 	return &next, s.store(&next)
 }
 
-// store writes a grant to disk and adds it.
+// store writes a grant to disk, and then adds it in memory.
 func (s *grants) store(g *grant) error {
 	if err := durable.WriteJSON(s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox)+".json"), g); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *grants) store(g *grant) error {
 	return nil
 }
 
-// add adds a grant that is on disk.
+// add adds a grant in memory. The grant must be on disk already.
 func (s *grants) add(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *grants) add(g *grant) {
 	s.byID[g.Sandbox][g.Repo] = g
 }
 
-// drop removes a grant from memory. The caller must hold changes, so that a push that is being recorded does not add it again.
+// drop removes a grant from memory. The caller must hold s.changes, so that a push that is being recorded does not add it again.
 func (s *grants) drop(g *grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *grants) remove(g *grant) error {
 	return errors.Join(err, os.RemoveAll(store))
 }
 
-// removeRepo drops the grants of a repository, whose directories the caller removes.
+// removeRepo removes the grants of a repository from memory. The caller removes the repository's directories.
 func (s *grants) removeRepo(account, repo string) {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -133,13 +133,14 @@ func (s *grants) removeRepo(account, repo string) {
 	}
 }
 
-// lockPushes waits until the pushes under way with a grant are recorded, and keeps others from beginning. Git in the sandbox
-// receives the answer to its push before the push is recorded.
+// lockPushes waits until the pushes of a grant that are under way are recorded, and prevents new ones until release is called.
+// The lock is needed because git in the sandbox receives the answer to a push before the push is recorded.
 func (s *grants) lockPushes(ctx context.Context, g *grant) (release func(), err error) {
 	return s.pushes.Acquire(ctx, string(g.Sandbox)+"/"+g.Repo)
 }
 
-// afterPushes returns a grant once the pushes under way with it are recorded; NotFound if it has been removed.
+// afterPushes waits until the pushes of a grant that are under way are recorded, and returns the current grant. Returns NotFound
+// if the grant has been removed.
 func (s *grants) afterPushes(ctx context.Context, g *grant) (*grant, error) {
 	release, err := s.lockPushes(ctx, g)
 	if err != nil {

@@ -23,8 +23,8 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
-// collectMoreScript does the same, but only if HEAD is a descendant of the commit that was pushed before. If it is not, a push
-// would undo that commit, so the script fails unless there is nothing to push.
+// collectMoreScript does the same as collectScript, but only if HEAD is a descendant of the commit that was pushed before. If
+// HEAD is not, a push would discard that commit, so the script fails, unless there is nothing to push.
 const collectMoreScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4 pushed=$5
 cd "$dir"
@@ -49,12 +49,13 @@ type sandboxGit struct {
 	dirs *directories
 }
 
-// collect commits and pushes the work in dir.
+// collect commits the changes in the clone at dir, and pushes HEAD to the grant's branch.
 func (x *sandboxGit) collect(ctx context.Context, g *grant, dir, subject string) error {
 	return x.run(ctx, g, collectTime, collectScript, nil, dir, relayURL+g.Repo, g.Branch, subject)
 }
 
-// collectMore commits and pushes the work in dir that follows a commit that was pushed. It returns Denied if there is other work.
+// collectMore is like collect, if HEAD is a descendant of pushed, the commit that was pushed before. If HEAD is not and there is
+// something to push, it returns Denied.
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
 	err := x.run(ctx, g, collectTime, collectMoreScript, nil, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
@@ -80,7 +81,7 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	go func() { errs <- excerpt.ReadTail(p.Stderr(), maxOutput) }()
 	go func() { written <- writeInput(p.Stdin(), input) }()
 	status, err := p.Wait(ctx)
-	p.Close() // its children may still have its streams open
+	p.Close() // ends the reads: children of the script may still have its output open
 	if err != nil || status.Success() {
 		return errors.Join(err, <-written)
 	}
@@ -92,7 +93,8 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(said, maxOutput))
 }
 
-// remoteLines returns the lines of git's output that are marked as from the remote; "" if there are none. The sandbox can forge them.
+// remoteLines returns the lines of git's output that are marked as from the remote, joined; "" if there are none. A program in
+// the sandbox can forge such lines.
 func remoteLines(said string) string {
 	var answers []string
 	for line := range strings.Lines(said) {
@@ -106,7 +108,8 @@ func remoteLines(said string) string {
 // maxOutput is the maximum number of bytes of git's output in an error about git in a sandbox.
 const maxOutput = 1200
 
-// writeInput writes input, unless that is nil, to a process that must read all of it.
+// writeInput copies input, unless it is nil, to the standard input of a process. Returns Unavailable if the process does not read
+// all of it.
 func writeInput(to io.WriteCloser, input io.Reader) error {
 	if input == nil {
 		return nil

@@ -48,7 +48,7 @@ func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error 
 	case err != nil:
 		return err
 	}
-	if r.FetchedAt.IsZero() { // adding it was interrupted
+	if r.FetchedAt.IsZero() { // AddRepo was interrupted
 		return errors.Join(k.repos.Delete(ctx, caisson.In(account), repo), os.RemoveAll(k.dirs.path(account, repo)))
 	}
 	if err := errors.Join(os.RemoveAll(k.dirs.path(account, repo, newDir)), k.dirs.create(account, repo)); err != nil {
@@ -60,7 +60,7 @@ func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error 
 	}
 	for _, name := range list {
 		if !strings.HasSuffix(name, ".json") {
-			if _, err := os.Lstat(k.dirs.path(account, repo, storesDir, name+".json")); err != nil { // its creation or removal was interrupted
+			if _, err := os.Lstat(k.dirs.path(account, repo, storesDir, name+".json")); err != nil { // creating or removing the store was interrupted
 				if err := os.RemoveAll(k.dirs.path(account, repo, storesDir, name)); err != nil {
 					return err
 				}
@@ -139,8 +139,8 @@ func (k *keeper) housekeep(ctx context.Context) {
 	}
 }
 
-// sweep removes unused stores and views of one repository, unless its lock is held, as during a fetch from a slow remote: the
-// next housekeep does it then.
+// sweep removes unused stores and views of one repository. If the repository's lock is held, as during a fetch from a slow
+// remote, it does nothing; the next housekeep tries again.
 func (k *keeper) sweep(ctx context.Context, account, repo string) {
 	unlock, ok := k.dirs.tryLock(account, repo)
 	if !ok {
@@ -152,8 +152,8 @@ func (k *keeper) sweep(ctx context.Context, account, repo string) {
 	}
 }
 
-// tidy removes the stores of sandboxes that have been removed, and the views that no grant has. The caller must hold the
-// repository's lock.
+// tidy removes the stores of sandboxes that have been removed, see release, and the views that no grant uses. The caller must
+// hold the repository's lock.
 func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 	ofRepo := func(g *grant) bool { return g.Account == account && g.Repo == repo }
 	for _, g := range k.grants.list(ofRepo) {
@@ -172,9 +172,9 @@ func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 	return errors.Join(errs, err)
 }
 
-// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants. How much
-// several of them write that run at the same time is bounded by the limits of each. The caller may hold the lock of one
-// repository.
+// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants. Several
+// of these at the same time can exceed the space together, each by as much as its own limits allow. The caller may hold the lock
+// of one repository.
 func (k *keeper) room(ctx context.Context, account string) error {
 	u, err := k.space.measure(account)
 	if err != nil || k.space.check(u) == nil {
@@ -193,7 +193,7 @@ func (k *keeper) room(ctx context.Context, account string) error {
 	return k.space.check(u)
 }
 
-// roomToPush is like room, for pushes, for which a recent measurement is sufficient.
+// roomToPush is like room, but is called before pushes, and uses a recent measurement if there is one.
 func (k *keeper) roomToPush(ctx context.Context, account string) error {
 	release, err := k.measuring.Acquire(ctx, account)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 const fetchTimeout = time.Hour // of one mirror
 
-// mirrors has the copies of remotes.
+// mirrors creates and fetches mirrors, the copies of remote repositories.
 type mirrors struct {
 	repos   caisson.Table[caisson.Repo]
 	jobs    worker.Starter
@@ -41,8 +41,8 @@ func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, e
 	return m.fetch(ctx, r)
 }
 
-// open opens the mirror of a repository. It makes an empty one if there is none: the repository is new, or was restored from a backup, which has
-// no mirrors.
+// open opens the mirror of a repository. If there is none, because the repository is new or was restored from a backup, which has
+// no mirrors, it creates an empty one.
 func (m *mirrors) open(ctx context.Context, r *caisson.Repo) (*os.File, error) {
 	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -57,8 +57,8 @@ func (m *mirrors) open(ctx context.Context, r *caisson.Repo) (*os.File, error) {
 	return m.dirs.open(r.Account, r.Name, mirrorDir)
 }
 
-// update fetches a repository. It reads the repository's record after it has the lock, because a repository may have been
-// removed, and another one of the same name added, before that.
+// update fetches a repository. It reads the repository's record only after it has acquired the lock: while it waits, the
+// repository may be removed, and another one of the same name added.
 func (m *mirrors) update(ctx context.Context, account, name string) (*caisson.Repo, error) {
 	release, err := m.dirs.lock(ctx, account, name)
 	if err != nil {
@@ -72,8 +72,9 @@ func (m *mirrors) update(ctx context.Context, account, name string) (*caisson.Re
 	return m.fetch(ctx, r)
 }
 
-// freshen fetches a repository unless another call has done so meanwhile. If its remote is unavailable and it was fetched before,
-// it calls warn, unless that is nil, and returns the repository as it is.
+// freshen fetches a repository, unless another call has fetched it while this one waited for the lock. If the remote is
+// unavailable and the repository was fetched before, freshen calls warn, unless warn is nil, and returns the repository as it was
+// fetched then.
 func (m *mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
 	began := now()
 	release, err := m.dirs.lock(ctx, r.Account, r.Name)

@@ -46,11 +46,11 @@ type attempt struct {
 
 var (
 	errChanged = errors.New("it has changed meanwhile") // returned by an update of a delivery that is no longer waiting
-	errDropped = errors.New("the delivery was dropped") // the cause that an attempt is cancelled with
+	errDropped = errors.New("the delivery was dropped") // the cause with which interrupt cancels an attempt
 )
 
-// reconcile sets the deliveries that an earlier daemon was sending to waiting. It is not known whether their branches were pushed
-// and their pull requests opened; the next attempt detects that.
+// reconcile changes the state of deliveries from sending, which an earlier daemon has set, to waiting. The next attempt detects
+// whether the branch of a delivery was pushed and its pull request opened.
 func (q *queue) reconcile(ctx context.Context) error {
 	sending, err := q.list(ctx, caisson.DeliverySending)
 	if err != nil {
@@ -67,7 +67,7 @@ func (q *queue) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// add stores a new delivery. It is sent unless it is held.
+// add stores a new delivery and publishes an event. If the state of the delivery is waiting, it is sent soon.
 func (q *queue) add(ctx context.Context, d *caisson.Delivery) error {
 	if err := q.deliveries.Insert(ctx, d); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// sendDue starts attempts of the deliveries that are due, and returns after how long the next one is.
+// sendDue starts attempts of the deliveries that are due, and returns the time until the next delivery is due, at most maxWait.
 func (q *queue) sendDue(ctx context.Context) time.Duration {
 	next := maxWait
 	list, err := q.list(ctx, caisson.DeliveryWaiting)
@@ -133,8 +133,9 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 	return next
 }
 
-// reserve counts an attempt to send d, and returns false if too many are under way. Neither an account nor a repository may have
-// all of them, so that a slow remote delays only its own deliveries. ctx is the attempt's; interrupt cancels it.
+// reserve adds an attempt to send d, and returns false if too many attempts are under way. An account and a repository may each
+// have only a part of all attempts, so that a slow remote delays only its own deliveries. ctx is for the attempt; interrupt
+// cancels it.
 func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(), ok bool) {
 	limits := map[string]int{"": maxConcurrentAttempts, d.Account: maxConcurrentAttempts / 2, d.Account + "/" + d.Repo: maxConcurrentAttempts / 4}
 	q.mu.Lock()
@@ -191,7 +192,8 @@ func (q *queue) beginAttempt(ctx context.Context, id caisson.ID) (*caisson.Deliv
 	})
 }
 
-// attempt sends a delivery once, until actx ends, and stores and publishes the outcome. ctx ends with the daemon.
+// attempt makes one attempt to send a delivery, which ends with actx at the latest, and stores and publishes the outcome. ctx
+// ends when the core is closed.
 func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 	timed, cancel := context.WithTimeout(actx, attemptTimeout)
 	defer cancel()
@@ -222,8 +224,9 @@ func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 	q.notify(clean, stored)
 }
 
-// persist updates a delivery, and retries until that succeeds: a full disk must not leave the delivery sending. It returns nil if
-// the delivery does not exist, or if ctx ends; the next daemon repeats the attempt then.
+// persist updates a delivery, and retries until the update succeeds: otherwise, after an error such as a full disk, the delivery
+// would stay in state sending. It returns nil if the delivery does not exist, or if ctx ends; in the latter case the next daemon
+// repeats the attempt.
 func (q *queue) persist(ctx context.Context, id caisson.ID, change func(*caisson.Delivery) error) *caisson.Delivery {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		d, err := q.deliveries.Update(context.WithoutCancel(ctx), caisson.AllAccounts(), id, change)
@@ -272,7 +275,7 @@ func (q *queue) interrupt(ctx context.Context, id caisson.ID) error {
 	a := q.attempts[id]
 	q.mu.Unlock()
 	if a == nil {
-		return nil // it has ended meanwhile
+		return nil // the attempt has ended meanwhile
 	}
 	a.cancel(errDropped)
 	select {

@@ -24,7 +24,7 @@ type location struct {
 	url    remoteurl.URL
 	forge  caisson.Forge
 	server forge.Server // without a token; zero without a forge
-	own    bool         // whether host and API are the forge's well-known ones
+	own    bool         // whether URL and API are those of a forge's well-known host
 	local  string       // path on the host, "" if the remote is on a server
 }
 
@@ -63,7 +63,8 @@ type remotes struct {
 	tokens tokens
 }
 
-// storedCredential returns the credential of a repository as it is stored; zero if there is none.
+// storedCredential returns the stored credential for a repository's remote; zero if there is none. If the repository names no
+// credential, it is the one in wellKnown.
 func (m *remotes) storedCredential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
 	if name == "" && at.own && at.url.Scheme != remoteurl.SSH {
@@ -79,8 +80,8 @@ func (m *remotes) storedCredential(ctx context.Context, r *caisson.Repo, at loca
 	return secret, err
 }
 
-// credential returns the credential to send to a repository's remote or forge; zero if there is none. For a GitHub App that is a
-// token.
+// credential returns the credential to send to a repository's remote or forge; zero if there is none. If the stored credential is
+// that of a GitHub App, it returns a token of the app.
 func (m *remotes) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	secret, err := m.storedCredential(ctx, r, at)
 	if err != nil {
@@ -105,7 +106,7 @@ func (m *remotes) signer(ctx context.Context, r *caisson.Repo) (func(payload []b
 	return prepare.SSHSign([]byte(key.Reveal()))
 }
 
-// checkKeys returns an error for keys that could not be used by later fetches or deliveries.
+// checkKeys returns an error if the SSH key or the signing key of a repository cannot be used.
 func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
 	at, err := locate(r)
 	if err != nil {
@@ -141,7 +142,7 @@ type minted struct {
 
 const tokenReserve = 10 * time.Minute // how long a token must still be valid to be used again
 
-// get returns the token of a key from the cache, or a new one.
+// get returns the token that is cached under key, or a new one if that is missing or expires within tokenReserve.
 func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
 	t.mu.Lock()
 	m := t.minted[key]
@@ -167,7 +168,7 @@ func errNoToken(r *caisson.Repo) error {
 	return caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
 }
 
-// openPull opens a pull request, or returns the one that is open for the branch.
+// openPull opens a pull request. If one is open for the branch already, it returns that one.
 func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, req forge.PullRequest) (*forge.Pull, error) {
 	secret, err := m.credential(ctx, r, at)
 	if err != nil {
@@ -241,7 +242,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 	select {
 	case err := <-done:
 		near.Close()
-		select { // the link ends by itself, because its other end is closed
+		select { // serve returns soon, because the other end of its connection is closed
 		case <-ended:
 		case <-time.After(transportGrace):
 			cancel()
@@ -249,7 +250,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 		}
 		return err
 	case lerr := <-ended:
-		far.Close() // closes the last descriptor of this end, so that f reads the end of the connection
+		far.Close() // the last descriptor of the far end, so that f reads the end of the data
 		err := <-done
 		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
 			return lerr // the cause of err

@@ -1,11 +1,12 @@
 // Package repos is the core of the relay: git repositories that sandboxes clone and push to without a connection to their
 // remotes, and the delivery of their commits.
 //
-// A sandbox is granted some branches of a repository to read and one to push to. It reads and writes a store of its own, which
-// has what was granted and nothing else; what it pushes is checked and stays there, in quarantine. When its run has ended, the
-// commits become a delivery: a stored plan to push one branch to the remote, and to open a pull request if one was requested. The
-// plan is executed from what is stored, and retried while the remote is unavailable; each attempt checks again whether it is
-// still allowed. All git data is parsed by packages relay and forge, in jobs without privileges.
+// A sandbox is granted some branches of a repository to read and one to push to. It fetches from and pushes to a store of its
+// own, which has only the branches that were granted; commits that it pushes are checked and stay in the store, in quarantine.
+// When its run has ended, the commits become a delivery: a stored plan to push one branch to the remote, and to open a pull
+// request if one was requested. The plan is executed as it was stored, and retried while the remote is unavailable; each attempt
+// checks again whether the delivery is still allowed. All git data is parsed by packages relay and forge, in jobs without
+// privileges.
 //
 // docs/architecture.md names the components, what each of them owns, and the order of their locks. On disk a repository is one
 // directory, which is removed with it:
@@ -13,8 +14,8 @@
 //	<dir>/relay/<account>/<repo>/
 //	    mirror/          the remote's branches and tags
 //	    views/<key>/     the part of the mirror that a grant covers; shared by equal grants
-//	    stores/<sb>/     what one sandbox reads and has pushed; kept until its deliveries have ended
-//	    stores/<sb>.json its grant
+//	    stores/<sb>/     the store of one sandbox, with the commits that it has pushed; kept until its deliveries have ended
+//	    stores/<sb>.json the grant of that sandbox
 package repos
 
 import (
@@ -39,13 +40,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Transport connects to remotes, in jobs that have the credential: [*transport.Tool].
+// Transport connects to remotes, in worker jobs that get the credential. [*transport.Tool] implements it.
 type Transport interface {
 	Run(ctx context.Context, conn *os.File, req transport.Request) error
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
 
-// Forges opens pull requests: [*forge.Tool].
+// Forges opens pull requests, and gets tokens for GitHub Apps. [*forge.Tool] implements it.
 type Forges interface {
 	Pull(ctx context.Context, s forge.Server, req forge.PullRequest) (*forge.Pull, error)
 	Token(ctx context.Context, app forge.App, s forge.Server) (caisson.Secret, time.Time, error)
@@ -59,7 +60,8 @@ type Settings struct {
 	FirstRetry caisson.Duration `yaml:"firstRetry" json:"firstRetry"`
 	Tries      caisson.Duration `yaml:"tries" json:"tries"` // time for which a delivery is retried
 	Keep       caisson.Duration `yaml:"keep" json:"keep"`   // time for which commits that were not delivered are kept
-	// Space is the size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused.
+	// Space limits the total size of an account's mirrors, views and stores: when it is reached, fetches, grants and pushes are
+	// refused.
 	Space caisson.Size `yaml:"space" json:"space"`
 }
 
@@ -89,12 +91,12 @@ func (s *Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// RemoteConfig says how remotes and their forges are reached. Own is optional.
+// RemoteConfig contains the services that connect to remotes and their forges. Own is optional.
 type RemoteConfig struct {
 	Transport Transport
 	Forge     Forges
 	Secrets   caisson.Secrets
-	Own       reach.Host // which addresses are this host's
+	Own       reach.Host // the addresses of this host
 }
 
 // Config configures a Core. All fields but Rules, Settings, SweepInterval, Settled and Log are required.
@@ -104,12 +106,12 @@ type Config struct {
 	Jobs   worker.Starter
 	Remote RemoteConfig
 	Events caisson.Publisher
-	// Exec starts a process in a sandbox, as that of [caisson.Processes].
+	// Exec starts a process in a sandbox. It is the method of [caisson.Processes].
 	Exec          func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
 	Rules         check.Rules // for changes by commits; zero means the gate's defaults
 	Settings      Settings
 	SweepInterval time.Duration // interval of the removal of unused stores and views; 0 means 1 hour
-	// Settled, unless nil, is called with each delivery whose state has changed.
+	// Settled is called with each delivery whose attempt has ended or that was dropped. If nil, no function is called.
 	Settled func(ctx context.Context, d *caisson.Delivery)
 	Log     *slog.Logger
 }
@@ -119,7 +121,7 @@ const (
 	maxRepos = 1000    // of an account
 )
 
-// Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
+// Core combines the components of this package. Its methods are for package engine, and are safe for concurrent use.
 type Core struct {
 	background *background.Group
 	keeper     *keeper
@@ -191,7 +193,8 @@ func New(cfg Config) (*Core, error) {
 	}, nil
 }
 
-// Reconcile makes store and directories agree after a restart. It must return before any other method is called.
+// Reconcile brings the database and the directories into agreement after a restart. It must return before any other method is
+// called.
 func (c *Core) Reconcile(ctx context.Context) error {
 	if err := c.queue.reconcile(ctx); err != nil {
 		return err
@@ -208,7 +211,7 @@ func (c *Core) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close cancels streams and attempts, and waits until they have ended. Their deliveries are sent by the next daemon.
+// Close cancels streams and attempts, and waits until they have ended. The next daemon sends the deliveries of these attempts.
 func (c *Core) Close() error {
 	c.background.Close()
 	return nil
@@ -243,8 +246,9 @@ func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 	return c.keeper.leave(ctx, sandbox)
 }
 
-// Stream connects the sandbox of the guest in ctx with git: data read from the file, up to its end, is the request's body, and
-// data written to it is the answer's. ended is closed when the job behind it has ended.
+// Stream serves a git request of the sandbox in ctx, see [caisson.GuestOf]. in is a streamRequest. A worker job reads the body of
+// the request from the other end of conn, up to the end of the data, and writes the body of the answer to it. ended is closed
+// when the job has ended.
 func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	return c.streams.connect(ctx, in)
 }

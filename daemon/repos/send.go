@@ -24,8 +24,8 @@ type sender struct {
 	branches   keylock.Locks // by account, repository and branch; held during an attempt
 }
 
-// send pushes the branch of a delivery and opens its pull request, each unless that was done before. The delivery that it returns
-// records which of the two was done, also if there is an error.
+// send pushes the branch of a delivery, unless it was pushed before, and opens its pull request if one is wanted. The delivery
+// that it returns records which of the two was done, even if it also returns an error.
 func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery, error) {
 	release, err := s.branches.Acquire(ctx, d.Account+"/"+d.Repo+"/"+d.Branch)
 	if err != nil {
@@ -68,8 +68,8 @@ func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delive
 }
 
 // authorize checks whether a delivery may still be sent, and returns its repository and grant as they are now. It is called for
-// each attempt, because either may have changed since the delivery was made. A delivery that is not allowed is not retried. The
-// credential is read when a connection is made.
+// each attempt, because either may have changed since the delivery was created. A delivery that is no longer allowed is not
+// retried. The credential is not read here, but when a connection is made.
 func (s *sender) authorize(ctx context.Context, d *caisson.Delivery) (*caisson.Repo, *grant, error) {
 	r, err := s.repos.Get(ctx, caisson.In(d.Account), d.Repo)
 	if err != nil {
@@ -88,13 +88,14 @@ func (s *sender) authorize(ctx context.Context, d *caisson.Delivery) (*caisson.R
 	return r, g, nil
 }
 
-// trailer is the end of the text of a pull request.
+// trailer returns the end of the text of a pull request: the run or sandbox, and the delivery.
 func trailer(d *caisson.Delivery) string {
 	return "\n\n---\nCaisson run " + string(cmp.Or(d.Run, d.Sandbox)) + ", delivery " + string(d.ID) + "\n"
 }
 
 // expected returns the commit that the remote's branch must be at for d to be pushed, "" if the branch must not exist. It is the
-// last one that the same sandbox has delivered, or else the one that the sandbox was granted.
+// last commit that the same sandbox has delivered to the branch, or else the commit of the branch in the grant. Returns Conflict
+// if a newer delivery was sent to the branch.
 func (s *sender) expected(ctx context.Context, d *caisson.Delivery, g *grant) (string, error) {
 	last, err := s.deliveries.last(ctx, d.Account, d.Repo, func(o *caisson.Delivery) bool {
 		return o.Sent != "" && o.Branch == d.Branch
@@ -115,8 +116,8 @@ func (s *sender) expected(ctx context.Context, d *caisson.Delivery, g *grant) (s
 	return "", nil
 }
 
-// push pushes the branch of a delivery. A branch that is at another commit than expected is not overwritten, but one that was
-// removed, as after a merge, is made again.
+// push pushes the branch of a delivery. If the remote's branch is at another commit than expected, it returns Conflict. A branch
+// that was removed from the remote, as after a merge, is created again.
 func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson.Delivery) error {
 	expect, err := s.expected(ctx, d, g)
 	if err != nil {

@@ -38,14 +38,14 @@ func (s *space) recent(account string) (usage, bool) {
 	return u, ok && time.Since(u.measuredAt) < maxUsageAge
 }
 
-// forget discards the measurement of an account, whose repositories have become smaller.
+// forget discards the measurement of an account. It is called when the account's repositories have become smaller.
 func (s *space) forget(account string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.measured, account)
 }
 
-// check returns Exhausted for an account that has reached the limit.
+// check returns Exhausted if u has reached the limit.
 func (s *space) check(u usage) error {
 	if u.total < s.limit {
 		return nil
@@ -74,7 +74,7 @@ func (s *space) measure(account string) (u usage, err error) {
 	return u, nil
 }
 
-// sizeOf adds up the files below a directory, in bytes. Files that are removed meanwhile do not count.
+// sizeOf returns the sum of the sizes of the files below a directory. Files that are removed meanwhile are not counted.
 func sizeOf(dir string) (total caisson.Size, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {

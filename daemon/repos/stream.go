@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// A streamRequest is a request of the wire process for a sandbox.
+// A streamRequest is a git request of a sandbox, as the wire process passes it on.
 type streamRequest struct {
 	Repo      string `json:"repo"`      // name of the repository
 	Service   string `json:"service"`   // upload-pack or receive-pack
@@ -81,7 +81,7 @@ func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.Fil
 	}
 	done := make(chan struct{})
 	ok := s.background.Start(func(own context.Context) {
-		// The stream is cancelled with the wire process's request, and when the core is closed.
+		// The stream is cancelled when the wire process cancels its request, and when the core is closed.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(own, cancel)()
@@ -121,7 +121,7 @@ func (s *streams) leave(sandbox caisson.ID) {
 	}
 }
 
-// serve runs the job of a stream, and records the commits that it has received.
+// serve runs the worker job of a stream. After a push, it records the commits that the job has received.
 func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
 	store, view, err := s.dirs.openStore(g)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 	return s.received(ctx, g, got)
 }
 
-// received records a push with its grant, and publishes it. It does nothing if the grant has been removed.
+// received records a push in its grant, and publishes events about it. It does nothing if the grant has been removed.
 func (s *streams) received(ctx context.Context, g *grant, got *receive.Result) error {
 	next, err := s.grants.change(g, func(g *grant) {
 		for _, u := range got.Updates {

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// declinedFile contains the paths whose changes were undone: they are not applied automatically again.
+// declinedFile contains the paths of changes that were undone: changes of these paths are not applied automatically.
 const declinedFile = "declined.json"
 
 // syncs applies changes to host directories, and undoes them.
@@ -72,7 +72,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 	return receipt, s.clearDeclined(plan.Steps)
 }
 
-// clearDeclined removes applied paths from the list of undone changes.
+// clearDeclined removes the paths of steps, which were applied, from declinedFile.
 func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
@@ -84,7 +84,7 @@ func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	return durable.WriteJSON(s.c.dir(s.w.ID, declinedFile), list)
 }
 
-// write applies the plan in a worker job. The receipt is written to disk before.
+// write applies the plan in a worker job. Before that, it writes the receipt and the plan to disk, for recover.
 func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
 	if err := durable.WriteJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
@@ -112,7 +112,7 @@ func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan 
 	return apply.RunApply(ctx, s.c.cfg.Jobs, s.host, saved, s.frozen, plan)
 }
 
-// outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
+// outcomeUnknown reports whether a job with this outcome and error may have written to the host directory or not.
 func outcomeUnknown(out apply.Outcome, err error) bool {
 	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
@@ -126,7 +126,7 @@ type pendingSync struct {
 // applied records a sync that was applied: the receipt, events, and the new base for later changes.
 func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
 	err := c.store.InsertReceipt(ctx, receipt)
-	if err != nil && caisson.KindOf(err) != caisson.Conflict { // it was recorded before the daemon stopped
+	if err != nil && caisson.KindOf(err) != caisson.Conflict { // Conflict: an earlier daemon has stored it
 		return err
 	}
 	if err == nil {
@@ -135,7 +135,7 @@ func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
 		if receipt.Auto {
-			// Its removals were counted before it was applied.
+			// countAuto has counted the removals before the sync was applied.
 		} else if err := c.removals.countApproved(w, receipt, steps, false); err != nil {
 			c.log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
@@ -159,7 +159,7 @@ func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File
 	}
 	_, err = c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
-			return errUnchanged // an undo of it was not completed, and w.Changes is more recent
+			return errUnchanged // stored earlier; w.Changes may include an undo of this sync, which was not completed
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
@@ -173,7 +173,7 @@ func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File
 	return err
 }
 
-// setBase sets the base that later changes are compared with.
+// setBase records the states in list as the base that later changes of these paths are compared with.
 func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File
 	return baseline.RunRebase(ctx, c.jobs, host, base, list)
 }
 
-// entriesOf returns the paths that a sync writes, one entry for each.
+// entriesOf returns the entries of a receipt: one for each path that the chosen changes write.
 func entriesOf(p selection) []caisson.ReceiptEntry {
 	list := []caisson.ReceiptEntry{}
 	for i, x := range p.review.Changes {
@@ -199,7 +199,7 @@ func entriesOf(p selection) []caisson.ReceiptEntry {
 	return list
 }
 
-// hashOf returns the hash of a node; "" if there is none.
+// hashOf returns the hash of a file, symlink or directory; "" if n means that there is no file.
 func hashOf(n gate.Node) string {
 	if n.Type == "" || n.Type == "none" {
 		return ""
@@ -235,7 +235,7 @@ func (c *syncs) rename(w, receipt caisson.ID, from, to string) error {
 	return durable.Sync(c.dir(w, savedDir))
 }
 
-// declined returns the paths whose changes were undone.
+// declined returns the paths in declinedFile.
 func (c *syncs) declined(w caisson.ID) (map[string]bool, error) {
 	list := map[string]bool{}
 	return list, readJSON(c.dir(w, declinedFile), &list)

@@ -14,8 +14,8 @@ import (
 // autoActor is the actor of automatic syncs in receipts.
 const autoActor = "auto"
 
-// Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
-// data, until ctx ends.
+// Run applies changes in workspaces of mode yolo, saves which processes were the last to change files, and removes old data,
+// each periodically, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -28,7 +28,7 @@ func (c *Core) Run(ctx context.Context) error {
 	return nil
 }
 
-// each calls f with every workspace in one of these states.
+// each calls f with every workspace in one of the states; without states, with every workspace.
 func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
 	var all []*caisson.Workspace // listed first, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
@@ -48,8 +48,8 @@ func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...c
 	return nil
 }
 
-// applyAll applies changes automatically in all workspaces with that mode. An error in one workspace does not affect
-// the others. If there are commands, which take long, it works in the background.
+// applyAll applies changes in all live workspaces of mode yolo. An error in one workspace does not affect the others. If commands
+// are configured, which take long, it does not wait until the changes are applied.
 func (c *Core) applyAll(ctx context.Context) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {

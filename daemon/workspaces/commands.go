@@ -35,8 +35,8 @@ type refusal struct {
 	Finding caisson.Finding
 }
 
-// runCommands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
-// returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
+// runCommands runs the configured commands on the chosen changes, one after another, each in a separate sandbox. It
+// returns their names as checks. If a command fails, it returns Denied with the end of that command's output.
 func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(s.c.cfg.Settings.Commands) == 0 || len(plan.Steps) == 0 {
@@ -111,8 +111,8 @@ func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
-// addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
-// later, the command may pass.
+// addFindings adds the finding of the last refusal to those changes of a diff that the command had refused. It does not set
+// their verdicts: with other changes, or later, the command may pass.
 func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 	no, err := c.lastRefusal(w)
 	for i := range changes {
@@ -124,8 +124,8 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 	return err
 }
 
-// backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
-// the plan does not exist yet.
+// backingOff reports whether it is too early to apply changes automatically, because a command has refused changes recently. key
+// is that of the plan, or "" if the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	no, err := c.lastRefusal(w)
 	if err != nil || no.At.IsZero() {
@@ -141,8 +141,8 @@ func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	return now().Sub(no.At) < wait, nil
 }
 
-// runCommand runs one command. Returns Denied with the reason if it fails. It takes long, so it holds a trial slot instead of the
-// caller's job slot.
+// runCommand runs one command. Returns Denied with the reason if the command fails. Because commands take long, it releases the
+// caller's job slot meanwhile, and holds one of trials.slots instead.
 func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) error {
 	t, err := s.createTrial(ctx, plan)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) 
 // watch runs a command in its sandbox and waits for its end.
 func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
 	limit := cmd.limit()
-	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // even if the process cannot be killed
+	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // returns even if the process cannot be killed
 	defer cancel()
 	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
 		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
@@ -171,7 +171,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 		return err
 	}
 	out := &outputTail{
-		kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }, // it may have exited
+		kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }, // fails if the process has exited
 		kept: excerpt.Tail{Limit: tailBytes},
 	}
 	whole := out.drain(p.Stdout(), p.Stderr())
@@ -183,7 +183,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	case <-whole:
 	case <-time.After(outputTimeout): // a process that the command has started keeps its output open
 	}
-	_ = p.Close() // removing the sandbox ends the readers in any case
+	_ = p.Close() // an error has no effect: the reads end when the sandbox is removed
 	if err != nil {
 		return err
 	}
@@ -197,6 +197,6 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 }
 
 const (
-	killTimeout   = 30 * time.Second // how long a command whose time is over may take to end
-	outputTimeout = time.Second      // how long the rest of the output is read after a command has ended
+	killTimeout   = 30 * time.Second // how long a command may take to end after its time limit
+	outputTimeout = time.Second      // how long output is still read after a command has ended
 )

@@ -55,8 +55,8 @@ func hasCopy(w *caisson.Workspace) bool {
 	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
 }
 
-// clearApplied discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
-// them. The caller must hold the lock of w.
+// clearApplied is called after the layer of w was emptied. If the sandbox of w sees a copy, which lacks the changes that were
+// applied, it discards the record of them: it empties the base, which is then saved again. The caller must hold the lock of w.
 func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
@@ -73,8 +73,8 @@ func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	return nil
 }
 
-// unmarkApplied discards the record that these paths were applied, because the sandbox of w is about to see them as they are
-// in the copy.
+// unmarkApplied is called before paths are dropped from the layer of w. If the sandbox of w sees a copy, which lacks the changes
+// that were applied, it discards the record that changes of these paths were applied.
 func (c *layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil

@@ -42,10 +42,10 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	return err
 }
 
-// Detach implements [caisson.WorkspaceLayers]. With automatic applies, it returns after the changes that may be applied
-// have been applied. With commands, which take long, it does not wait.
+// Detach implements [caisson.WorkspaceLayers]. In mode yolo, it first applies the changes that may be applied. If commands are
+// configured, which take long, it does not wait for that.
 func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
-	// This is saved before the store reports that the sandbox was removed.
+	// The processes that changed files are saved before the store reports that the sandbox was removed.
 	if err := l.c.reviews.writers.save(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		l.c.cfg.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
 	}
@@ -79,7 +79,7 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 }
 
 // finish completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
-// changes. An error is logged: the changes wait.
+// changes. Errors are logged only; the changes keep waiting.
 func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 	release, err := c.layerFiles.lock(ctx, w.ID)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 	}
 }
 
-// count determines the number of changes and stores it.
+// count determines the number of changes in w and stores it.
 func (c *reviews) count(ctx context.Context, w *caisson.Workspace) error {
 	host, err := openHost(w, 0)
 	if err != nil {

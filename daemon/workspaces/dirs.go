@@ -34,7 +34,7 @@ const (
 	writersFile  = "writers.json"
 )
 
-// A directory is the path of the directory of all workspaces.
+// A directory is the path of the directory that contains those of all workspaces.
 type directory string
 
 // dir returns the directory of a workspace, or a path in it.
@@ -79,8 +79,8 @@ func (c *layerFiles) acquireSlot(ctx context.Context) error {
 	}
 }
 
-// makeDirs creates the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is
-// that of the host directory, which the guest sees.
+// makeDirs creates the directory of a workspace. Its layers belong to the guest's root, whose uid and gid on the host are base.
+// mode is the mode of the host directory: the upper layer gets it, because the guest sees it.
 func (c *layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (c *layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 	return nil
 }
 
-// openDir opens a directory of Caisson. flags are additional flags, such as O_PATH.
+// openDir opens one of Caisson's own directories. flags are additional flags, such as O_PATH.
 func openDir(path string, flags int) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -118,7 +118,7 @@ func openDir(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// readJSON reads a file of Caisson into v; a missing file leaves v unchanged.
+// readJSON decodes a JSON file into v; a missing file leaves v unchanged.
 func readJSON(path string, v any) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ type files struct {
 	err  error
 }
 
-// add adds the result of opening a file. It returns nil for an error.
+// add adds the result of opening a file, and returns the file; nil if err is not nil.
 func (f *files) add(file *os.File, err error) *os.File {
 	if err != nil {
 		f.err = cmp.Or(f.err, err)

@@ -19,7 +19,8 @@ type dropPlan struct {
 	mode  uint32   // the permissions to restore
 }
 
-// planDrops returns how the named changes are dropped. Returns an error if that would drop a change that is not named.
+// planDrops returns how the changes at the paths in drop are removed from the layer. Returns an error if that would remove
+// another change too.
 func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropPlan, error) {
 	var list []dropPlan
 	for _, name := range drop {
@@ -30,7 +31,7 @@ func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropP
 		case chosen.chosen[i]:
 			return nil, caisson.Invalidf("drop", "contains %.200q, which is applied or needed by an applied change", name)
 		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
-			// The shown name is not the actual name.
+			// The name in the review is escaped, or names the root, so it is not the name of a file to remove.
 			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
 		}
 		ch := r.Changes[i].Change

@@ -15,8 +15,8 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hidesIn returns hide, and the patterns that follow from it in the directory of w. Returns Invalid if a pattern in
-// show is malformed.
+// hidesIn returns the patterns of names to hide in the host directory of w: hide, and those that follow from hide for paths
+// relative to that directory. Returns Invalid if a pattern in show is malformed.
 func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []stri
 			return durable.DiskFull(err)
 		}
 	}
-	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no further job writes to it
+	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees this mode; no further job writes to the mask
 }
 
 // saveBase saves small files of the host directory, or of the copy, as the base for merges.
@@ -95,9 +95,9 @@ func (c *layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 }
 
 // baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is
-// needed earlier: its sandbox is being started at that time, and a large directory takes seconds of CPU time. The base
-// of a smaller directory is saved before its sandbox runs: later changes on the host can be merged, and files that are
-// only touched are recognised as unchanged.
+// needed earlier: a large directory takes seconds of CPU time, while the sandbox is being started. The base of a smaller
+// directory is saved before its sandbox runs, so that later changes on the host can be merged, and files that are only
+// touched are recognised as unchanged.
 const (
 	baseDelay        = 500 * time.Millisecond
 	maxUndelayedBase = 5000
@@ -123,8 +123,8 @@ func (c *layerFiles) deferBase(w *caisson.Workspace) {
 	})
 }
 
-// saveDeferredBase runs saveBase now, if deferBase has deferred it. Files that cannot be saved cause conflicts later, instead of
-// merges. The caller must hold the lock of the workspace.
+// saveDeferredBase runs saveBase now, if deferBase has deferred it. Changes of files that could not be saved are conflicts later,
+// instead of merges. The caller must hold the lock of the workspace.
 func (c *layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
 	w, ok := c.pendingBases.LoadAndDelete(id)
 	if !ok {

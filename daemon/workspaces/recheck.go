@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// makeParts creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
-// sandbox.
+// makeParts creates the contents of files whose change is applied in part. Like merged contents, they differ from the contents in
+// the sandbox.
 func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	if len(p.parts) == 0 {
 		return nil
@@ -27,9 +27,9 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	return nil
 }
 
-// recheck checks the chosen changes of a review again: whether names collide or a symlink leads out of the directory
-// depends on the other applied changes. If alone is true, changes that no longer pass are removed from the choice;
-// otherwise they cause a Denied error.
+// recheck checks the chosen changes again, without the changes that are not chosen: whether names collide or a symlink leads out
+// of the directory depends on the other applied changes. If alone is true, changes that no longer pass are removed from the
+// choice; otherwise they cause a Denied error.
 func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 	for {
 		again, err := s.recheckOnce(ctx, p, alone)

@@ -8,9 +8,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Reconcile completes what an earlier daemon left incomplete: syncs are rolled back or completed, workspaces whose
-// sandbox was removed in the meantime are detached, and directories without a workspace and workspaces without a
-// directory are removed. It must be called when the sandboxes in the store and on the host are consistent, before
+// Reconcile completes the work that an earlier daemon left incomplete: syncs are rolled back or completed, [Layers.Detach] is
+// called for workspaces whose sandbox was removed, and directories without a workspace and workspaces without a
+// directory are removed. It must be called after the sandboxes in the store agree with those on the host, and before
 // anything else uses the core. Errors with single workspaces are logged only.
 func (c *Core) Reconcile(ctx context.Context) error {
 	if err := c.removeTrials(ctx); err != nil {

@@ -18,13 +18,13 @@ import (
 
 const (
 	checkRemoval = "removal"       // name of the check in findings
-	removalFile  = "removals.json" // in the directory of a workspace; of earlier versions
+	removalFile  = "removals.json" // in the directory of a workspace; only earlier versions wrote it
 	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
 	fewFiles = 10
 )
 
-// removalCount has the counts of a host directory's files that are not hidden and for which [baseline.IsOwnFile] is true. Only
-// syncs and new workspaces update the counts.
+// removalCount has the counts of a host directory's own files: those that are not hidden and for which [baseline.IsOwnFile] is
+// true. Only syncs and new workspaces update the counts.
 type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files removed by automatic syncs, since a person last removed some
@@ -32,20 +32,20 @@ type removalCount struct {
 	MaxFiles int64        // maximum of the number of files
 	Held     []caisson.ID // workspaces that have published an event about held removals
 
-	known bool // whether counts exist; if not, no removal is automatic
+	known bool // whether the counts were read from disk; if not, no removal is applied automatically
 }
 
-// tooMany reports whether n more removals are too many.
+// tooMany reports whether n more files must not be removed automatically.
 func (r *removalCount) tooMany(n int64) bool {
 	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
 // removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
-// several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
+// several workspaces together cannot remove more files than one could. The counts are kept as long as there is a workspace of
 // the directory, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string
-	workspaces directory  // where earlier versions stored the counts of each
+	workspaces directory  // where earlier versions stored the counts, one file for each workspace
 	mu         sync.Mutex // held while a file is replaced
 }
 
@@ -95,7 +95,7 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	})
 }
 
-// mergeOld adds the counts of an earlier version to those of the directory.
+// mergeOld adds the counts that an earlier version has stored for w to those of w's directory, and removes its file.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	var old *removalCount // nil if there are none
 	file := c.workspaces.dir(w.ID, removalFile)
@@ -156,8 +156,8 @@ func lostFiles(steps []gate.Step) (n int64) {
 }
 
 // holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
-// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
-// this in small steps too, removals count until a person removes something.
+// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. The number
+// of removed files adds up until a person removes something, so that many small syncs cannot remove a whole tree either.
 func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	return nil
 }
 
-// reportHeld publishes an event, once, if removals are not applied automatically.
+// reportHeld publishes an event, once for each workspace, if an automatic sync leaves removals out.
 func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	if !s.auto || r.Held == "" {
 		return nil
@@ -206,7 +206,7 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the tree's own files steps create, delete, and remove as lostFiles counts them.
+// countFiles returns how many of the tree's own files steps create and delete, and, as removed, the result of lostFiles.
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
@@ -223,7 +223,7 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 
 // countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
 // not applied. Returns Conflict if other workspaces of the directory have removed so many files since the review that
-// these would be too many.
+// the removals in steps would be too many.
 func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removalCount) bool {
@@ -255,7 +255,7 @@ func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) err
 	})
 }
 
-// countApproved counts a sync that a person has requested, or its undo if undone is true.
+// countApproved counts the steps of a sync that a person has requested, or of its undo if undone is true.
 func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
 	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
 	return c.update(w, func(had *removalCount) bool {

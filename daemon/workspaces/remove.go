@@ -16,10 +16,10 @@ import (
 // droppedDir contains files that are being removed from the layer.
 const droppedDir = "dropped"
 
-// removeTree removes a path of Caisson, below which a sandbox may have written. It cannot be cancelled.
+// removeTree removes a file or directory of Caisson, below which a sandbox may have written. It cannot be cancelled.
 func removeTree(name string) error { return guesttree.Remove(context.Background(), name) }
 
-// removeIn removes name in root. It first renames name to aside, a path of Caisson on the same file system, so that an
+// removeIn removes name in root. It first renames name to aside, a path outside root on the same file system, so that an
 // incomplete removal leaves nothing in root if the daemon stops.
 func removeIn(root *os.Root, name, aside string) error {
 	if err := removeTree(aside); err != nil {
@@ -41,8 +41,8 @@ func removeIn(root *os.Root, name, aside string) error {
 	return removeTree(aside)
 }
 
-// emptyIn removes all entries of root, each as removeIn does: the rest of an incomplete removal would be taken for
-// changes made by the sandbox.
+// emptyIn removes all entries of root with removeIn: if an entry were removed in part, the rest would be taken for changes made
+// by the sandbox.
 func emptyIn(root *os.Root, aside string) error {
 	for {
 		dir, err := root.Open(".") // from the beginning, because entries are removed

@@ -117,7 +117,7 @@ func matches(only []string, name string) bool {
 }
 
 // examine freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
-// lock of w and a job slot, and must keep the review or forget it.
+// lock of w and a job slot, and must call save or forget for the review.
 func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
@@ -132,7 +132,7 @@ func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if _, _, err := c.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	var by authors // read after the copy, so that it includes the writers of everything in the copy
+	var by authors // queried after the layer was copied, so that it includes the authors of all changes in the copy
 	var asking sync.WaitGroup
 	asking.Go(func() { by = c.writers.authorsOf(ctx, w) })
 	err = c.compare(ctx, w, host, dir, patch, r)
@@ -157,7 +157,8 @@ func (c *reviews) save(w caisson.ID, r *review) error {
 	return durable.WriteJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
-// freeze copies the layer of w to dir, an empty directory.
+// freeze copies the layer of w to dir, an empty directory. It returns the number of entries, and whether a limit has cut the
+// copy.
 func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
@@ -173,7 +174,8 @@ func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) 
 	return entries, cut, durable.DiskFull(err)
 }
 
-// compare fills in the changes of dir, a frozen copy, to the host directory, and the results of the checks.
+// compare compares dir, a frozen copy of the layer, with the host directory, and sets the changes in r, with the results of the
+// checks.
 func (c *reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
@@ -202,7 +204,8 @@ func (c *reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	return nil
 }
 
-// check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
+// check sets the verdicts and findings of changes. If the checks took too long, all verdicts are deny, so that the changes are
+// still shown but cannot be applied.
 func (c *reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
 	err := check.RunChanges(ctx, c.jobs, host, frozen, changes, c.rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
@@ -215,7 +218,7 @@ func (c *reviews) check(ctx context.Context, host, frozen *os.File, changes []ca
 	return nil
 }
 
-// record records the result of examine: the number of changes, and an event for each new change.
+// record publishes an event for each new change in r, and stores the number of changes and the state that follows from it.
 func (c *reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
 	if err := c.announce(ctx, w, r); err != nil {
 		return err
@@ -236,7 +239,7 @@ func (c *reviews) record(ctx context.Context, w *caisson.Workspace, r *review) e
 // maxAnnounced is the maximum number of events about changes in one workspace.
 const maxAnnounced = 1000
 
-// announce publishes an event for each change that is new since the last time.
+// announce publishes an event for each change whose kind and hash differ from those of the last event for its path.
 func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}
@@ -267,7 +270,7 @@ func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review)
 	return durable.WriteJSON(file, seen)
 }
 
-// reviewOf returns a review that was kept. Returns Conflict if it has expired.
+// reviewOf returns a review that save has stored. Returns Conflict if it has expired or was removed.
 func (c *reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
 	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
 		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
@@ -285,7 +288,7 @@ func (c *reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error)
 // forget removes a review.
 func (c *reviews) forget(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
-	err := os.RemoveAll(dir + ".json") // first: the rest is ignored without it
+	err := os.RemoveAll(dir + ".json") // first: without this file, the review cannot be used
 	return errors.Join(err, removeTree(dir))
 }
 

@@ -13,7 +13,7 @@ type Service struct{ c *Core }
 
 var _ caisson.Workspaces = (*Service)(nil)
 
-// errUnchanged cancels an update that has nothing to change.
+// errUnchanged is returned by update functions that find nothing to change, and cancels the update.
 var errUnchanged = errors.New("unchanged")
 
 // GetWorkspace implements [caisson.Workspaces].
@@ -43,7 +43,8 @@ func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter)
 	return g.c.cfg.Store.Workspaces().List(ctx, in, f)
 }
 
-// hold finds a workspace of the caller's account, and locks it. Returns Conflict if it has no layers.
+// hold finds a workspace of the caller's account, and locks it. Returns Conflict if the workspace has no
+// layers, because its kind is direct.
 func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
@@ -51,7 +52,7 @@ func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, r
 	if release, err = g.c.layerFiles.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
-	// It may have changed, or may have been removed, while waiting for the lock.
+	// The workspace may have changed, or may have been removed, while this waited for the lock.
 	if w, err = g.get(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
 		err = caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s writes to the directory itself, so there is nothing to review or apply", w.ID)
 	}
@@ -102,7 +103,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 }
 
 // holdStopped prevents the sandbox of w from being started until wake is called. Returns Conflict if the sandbox may be using
-// its layers.
+// its layers; what completes the message of that error.
 func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
 	wake, err = c.layerLocks.Acquire(ctx, string(w.ID))
 	if err != nil || w.State != caisson.WorkspaceLive {
@@ -131,7 +132,7 @@ func (g *Service) RemoveWorkspace(ctx context.Context, ref string) error {
 }
 
 // remove deletes a workspace whose sandbox was removed. An incomplete sync is completed or rolled back first, because
-// its original files exist nowhere else.
+// the only copies of the files that it has replaced are in the workspace.
 func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 	release, err := c.layerFiles.lock(ctx, id)
 	if err != nil {

@@ -64,7 +64,7 @@ func validateSync(req *caisson.SyncRequest) error {
 	return checkPatterns(req.Only)
 }
 
-// openGiven returns the directory that came with a request, or an error if it is not that of w.
+// openGiven opens h, the directory that came with a request. Returns an error if it is not the host directory of w.
 func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
@@ -105,10 +105,10 @@ type syncRun struct {
 	c            *Core
 	w            *caisson.Workspace
 	host         *os.File // the host directory
-	frozen       *os.File // the copy of the layer that the review is of
+	frozen       *os.File // the copy of the layer in which the review has found its changes
 	by           string   // actor in the receipt and in events
 	auto         bool     // the changes are chosen automatically
-	passedChecks []string // checks of the commands that have passed
+	passedChecks []string // names of the commands that have passed, as checks
 }
 
 func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
@@ -155,7 +155,7 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	return receipt, s.drop(ctx, drop)
 }
 
-// review returns the review that the sync chooses from.
+// review returns the review that contains the changes to choose from: a new one for an automatic sync, else the requested one.
 func (s *syncRun) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
 	if req.Auto {
 		return s.c.reviews.examine(ctx, s.w, s.host, false)
@@ -204,7 +204,7 @@ type selection struct {
 	parts  map[int][]int  // hunks to apply, by index of a chosen change that is not applied as a whole
 }
 
-// add chooses a change that the request selects.
+// add chooses a change that the request selects. asked is whether a person has confirmed the sync.
 func (p selection) add(sel caisson.Selection, asked bool) error {
 	i, ok := p.byPath[sel.Path]
 	if !ok {
@@ -229,7 +229,7 @@ func (p selection) add(sel caisson.Selection, asked bool) error {
 	return nil
 }
 
-// allow returns an error if a change must not be applied.
+// allow returns an error if change i must not be applied. asked is whether a person has confirmed the sync.
 func (p selection) allow(i int, asked bool) error {
 	x := p.review.Changes[i]
 	reason := reasonOf(x.Change)
@@ -262,7 +262,7 @@ func (p selection) addParents(asked bool) error {
 			if err := p.allow(up, asked); err != nil {
 				return err
 			}
-			p.chosen[up] = true // the directories above it are needed by the change too, so they are in the same list
+			p.chosen[up] = true // parents(i) contains the directories above it too
 		}
 	}
 	for i := range p.review.Changes {
@@ -273,7 +273,7 @@ func (p selection) addParents(asked bool) error {
 	return nil
 }
 
-// removeUnappliable removes changes from the choice that cannot be applied together with the others.
+// removeUnappliable removes changes from the choice that have no steps, or that need changes that are not chosen.
 func (p selection) removeUnappliable() {
 	for again := true; again; {
 		again = false
@@ -293,7 +293,7 @@ func (p selection) removeUnappliable() {
 	}
 }
 
-// parents returns the changes that create the directories above what change i creates.
+// parents returns the indexes of the changes of directories that are above the paths that change i creates or modifies.
 func (p selection) parents(i int) (list []int) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.After.Type == "" {
@@ -308,8 +308,8 @@ func (p selection) parents(i int) (list []int) {
 	return list
 }
 
-// missingBelow reports whether everything that change i removes with a directory is chosen; if not, missing is a path that is
-// not.
+// missingBelow returns false if change i removes a directory and a change below that directory is not chosen; missing is the path
+// of such a change.
 func (p selection) missingBelow(i int) (missing string, ok bool) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.Before.Type != "dir" || step.After.Type == "dir" {

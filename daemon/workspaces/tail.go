@@ -35,7 +35,7 @@ func (t *outputTail) Write(p []byte) (int, error) {
 	return t.kept.Write(p)
 }
 
-// drain reads from all of these until they end, and then closes whole.
+// drain starts reading from all readers, and closes whole when all of them have ended.
 func (t *outputTail) drain(from ...io.Reader) (whole <-chan struct{}) {
 	var wg sync.WaitGroup
 	for _, r := range from {

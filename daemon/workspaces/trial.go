@@ -53,7 +53,8 @@ func (t *trials) find(id caisson.ID) *trial {
 	return t.byID[id]
 }
 
-// claim returns the layers of a trial to the sandbox that is created for them, once.
+// claim returns the trial that is named in the labels of sb, a sandbox that is being created. Returns Denied if the trial does
+// not exist, belongs to another account or was claimed before.
 func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +74,7 @@ func (t *trials) end(ended *trial) error {
 	return removeTree(t.dir(ended.w.ID))
 }
 
-// createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
+// createTrial creates the layers that show the directory as it would be after plan was applied. The caller must call trials.end.
 func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, err error) {
 	account, err := s.c.cfg.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
@@ -126,8 +127,8 @@ func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) erro
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
-// inSandbox runs a command in a sandbox for a trial, and removes both before it returns; if that fails, the sandbox is removed when
-// its hard TTL expires, or by the next daemon.
+// inSandbox runs a command in a sandbox for a trial, and removes the sandbox and the trial before it returns. If the sandbox
+// cannot be removed, it is removed when its hard TTL expires, or by the next daemon.
 func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))

@@ -87,8 +87,8 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 		step.Before.Mode &= 0o777
 		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
 	}
-	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
-	// again.
+	// The base is reset, because a change whose content in the sandbox equals the base would not be shown. If this fails,
+	// recover tries again.
 	if err := c.setBase(ctx, w, host, back); err != nil {
 		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
 	}
@@ -114,7 +114,7 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 			c.log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
-	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
+	// The state is stored before the pending record is removed, because a settled workspace is removed after a short time.
 	if _, err := c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
@@ -129,11 +129,11 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 	return r, c.removeSaved(w.ID, r.ID)
 }
 
-// pending returns the receipts of syncs and undos whose outcome is not in the store.
+// pending returns the ids of receipts of syncs and undos whose outcome is not in the store.
 func (c *syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a direct workspace, or an incomplete one
+		return nil, nil // the workspace is of kind direct, or incomplete
 	}
 	var list []caisson.ID
 	for _, e := range entries {
@@ -182,7 +182,7 @@ func (c *syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.F
 	}
 	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c.removeSaved(w.ID, id) // it had not begun
+		return c.removeSaved(w.ID, id) // the sync had not begun
 	}
 	if err != nil {
 		return err

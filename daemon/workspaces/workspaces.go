@@ -12,21 +12,21 @@
 //	    layers/upper/        files that the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
 //	    mask/                a layer of whiteouts for hidden files
 //	    manifest             the state of the host directory when the sandbox was created
-//	    base/                the small files of that state
-//	    copy/                all files of that state, as the sandbox sees them; only of kind copy, until its sandbox is removed
+//	    base/                copies of the small files of the host directory in that state, for merges
+//	    copy/                copies of all files in that state, for the sandbox; only of kind copy, removed after the sandbox
 //	    frozen/<rv>/         a copy of the layer at a review; <rv>.json contains the changes that were found in it
 //	    saved/<rc>/          the files that a sync has replaced, and its journal; <rc>.json describes the sync until its outcome
 //	                         is in the store, and is renamed to <rc>.done then
 //	    dropped              a change that is being removed from the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
-//	    removals.json        of earlier versions, which counted removals for each workspace
+//	    removals.json        counts of removed files; only earlier versions wrote it
 //	    show.json            patterns of names that are not hidden
-//	    seen.json            changes for which an event was published: path to hash
+//	    seen.json            changes for which an event was published: kind and hash by path
 //	    writers.json         the process that was the last to change each file, as last reported by the sandbox
 //	    suspects.json        files that may contain secrets, according to their content
 //	    refused.json         the result of the last command that failed, and the changes that it was run on
 //
-// The parents of all of it belong to root and have mode 0700. The layers and mask belong to the guest's root, copy and
+// <dir>/workspaces and <id> belong to root and have mode 0700. The layers and mask belong to the guest's root, copy and
 // the contents of saved to the owner of the host directory. base and frozen/<rv> belong to root, except while a job
 // writes to them: then they belong to the user that the job runs as.
 package workspaces
@@ -114,7 +114,7 @@ const (
 	detachTimeout = 2 * time.Minute
 )
 
-// Core combines the parts of this package. Its exported methods are for the engine.
+// Core combines the parts of this package. Its exported methods are for package engine.
 type Core struct {
 	cfg Config
 	directory
@@ -127,7 +127,8 @@ type Core struct {
 	refusals     refusals
 	removals     *removalCounts
 	trials       *trials
-	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after layerFiles.locks.
+	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after
+	// layerFiles.locks.
 	layerLocks keylock.Locks
 }
 
@@ -169,8 +170,8 @@ func New(cfg Config) (*Core, error) {
 	}, nil
 }
 
-// SetSandboxes sets package sandboxes, which itself uses the layers of this core. It must be called once, before anything
-// else.
+// SetSandboxes sets the services of package sandboxes. They are not in Config, because that package itself uses the layers of
+// this core. SetSandboxes must be called once, before anything else.
 func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes, c.reviews.writers.lifecycle = s, s.Lifecycle }
 
 // Close stops the background work. Workspaces are not changed.

@@ -28,7 +28,7 @@ type writers struct {
 }
 
 // authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. Records that the
-// sandbox no longer has, because its kernel has ended, are read from the saved ones. An error is logged, and does not stop the
+// sandbox no longer has, because its kernel has ended, are read from writersFile. An error is logged, and does not stop the
 // review.
 func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	now, err := c.query(ctx, w)
@@ -40,8 +40,7 @@ func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	return newAuthors(now.After(kept))
 }
 
-// attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
-// there are.
+// attribute sets, in each change, the process that was the last to change its path, if that is recorded.
 func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
@@ -52,7 +51,7 @@ func (by authors) attribute(list []compare.Difference) {
 	}
 }
 
-// query queries the sandbox of a workspace; nil if there is none that can be queried.
+// query returns the sandbox's records of the processes that changed files in a workspace; nil if no sandbox can be queried.
 func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
@@ -63,7 +62,7 @@ func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Wri
 	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
-// save saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
+// save saves the result of query to writersFile, for the time when the sandbox can no longer be queried.
 func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
@@ -90,8 +89,8 @@ func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	return durable.WriteJSON(file, all)
 }
 
-// saveAllWriters saves the writers of all workspaces in use. It is called periodically, because the records are lost when the
-// kernel of a sandbox ends, which a program in the sandbox can cause.
+// saveAllWriters calls save for all live workspaces. It is called periodically, because a sandbox loses its records when its
+// kernel ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		if err := c.reviews.writers.save(ctx, w.ID); err != nil {
@@ -103,7 +102,7 @@ func (c *Core) saveAllWriters(ctx context.Context) {
 	}
 }
 
-// authors is an index of writers by the path that they have changed.
+// authors is an index of the records of a workspace by the path that a process has changed.
 type authors struct {
 	list []caisson.Writer // oldest first
 	at   map[string]int   // path → index in list

@@ -55,7 +55,8 @@ func opaque(name, attr string) bool {
 	return err == nil && string(b[:n]) == "y"
 }
 
-// copyFile copies name in layer to to, with the owner o. Whiteouts and special files are not copied.
+// copyFile copies the file at name in layer to the path to in the tree, with the owner o. Whiteouts and special files are not
+// copied.
 func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o owner) error {
 	if copied, err := copyEntry(layer, name, t.root, to, info.Mode()); err != nil || !copied {
 		return err
@@ -86,8 +87,9 @@ func copyEntry(from *os.Root, name string, to *os.Root, target string, mode fs.F
 	return false, nil
 }
 
-// guestOwner returns a function that maps the owner of a file on the host to that in a sandbox whose root is base on the host.
-// Ids outside the range from base on become 0: such files were created by the user that runs this process.
+// guestOwner returns a function that maps the owner of a file on the host to the owner in a sandbox, whose root has the uid and
+// gid base on the host. Ids outside the range from base on become 0: such files were created by the user that runs this process.
+// If base is negative, all ids become 0.
 func guestOwner(base int) func(*syscall.Stat_t) owner {
 	id := func(host uint32) int {
 		if n := int(host) - base; base >= 0 && n >= 0 && n < caisson.UIDRange {

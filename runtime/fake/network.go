@@ -18,7 +18,7 @@ const maxConnections = 1024
 type network struct {
 	mu        sync.Mutex
 	listeners map[endpoint]*Listener // guarded by mu
-	conns     map[*os.File]*Listener // the servers' ends; guarded by mu
+	conns     map[*os.File]*Listener // the server's end of each connection, and its server; guarded by mu
 }
 
 // An endpoint is the address of a server.
@@ -28,13 +28,13 @@ type endpoint struct{ network, address string }
 type Listener struct {
 	p       *Proc
 	at      endpoint
-	waiting chan *os.File // accepted by nobody yet
+	waiting chan *os.File // connections that Accept has not returned yet
 	closed  chan struct{} // closed by Close
 	once    sync.Once     // for Close
 }
 
-// Listen makes p listen at a port ("tcp", and "tcp6" as another name for it) or at a path ("unix"). Up to backlog connections, at least one,
-// can wait. Returns EADDRINUSE if there is a server.
+// Listen makes p listen at a port ("tcp", and "tcp6" as another name for it) or at a path ("unix"). Up to backlog connections, at
+// least one, can wait. Returns EADDRINUSE if there is a server at the address.
 func Listen(p *Proc, network, address string, backlog int) (*Listener, error) {
 	if network == "tcp6" {
 		network = "tcp"
@@ -105,7 +105,7 @@ func (n *network) closeOf(p *Proc) {
 // endConnections ends all connections.
 func (n *network) endConnections() { n.end(func(*Listener) bool { return true }) }
 
-// end ends the connections of some servers.
+// end ends the connections to the servers for which of returns true.
 func (n *network) end(of func(*Listener) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,12 +115,12 @@ func (n *network) end(of func(*Listener) bool) {
 		}
 		delete(n.conns, conn)
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // the process closes it
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // the process closes conn
 		}
 	}
 }
 
-// HandTo makes another process of the sandbox the one that listens.
+// HandTo makes p, another process of the same sandbox, the owner of the listener.
 func (l *Listener) HandTo(p *Proc) {
 	n := &p.sandbox.network
 	n.mu.Lock()
@@ -148,7 +148,7 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	return s.network.dial(ctx, s, endpoint{network, address})
 }
 
-// dial connects to a server of s, whose network n is.
+// dial connects to a server of sandbox s. n must be the network of s.
 func (n *network) dial(ctx context.Context, s *sandbox, to endpoint) (*os.File, error) {
 	refused := caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", to.address)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -186,7 +186,7 @@ func (n *network) add(to endpoint, conn *os.File) (*Listener, error) {
 	if l == nil {
 		return nil, nil
 	}
-	for c := range n.conns { // those that the server has closed
+	for c := range n.conns { // connections that the server has closed no longer count
 		if raw, err := c.SyscallConn(); err != nil || raw.Control(func(uintptr) {}) != nil {
 			delete(n.conns, c)
 		}

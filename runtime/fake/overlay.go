@@ -85,7 +85,7 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 	return err
 }
 
-// openRoot opens a directory of which only a descriptor is given.
+// openRoot opens the directory that dir is open for.
 func openRoot(dir *os.File) (*os.Root, error) { return os.OpenRoot(fdPath(dir)) }
 
 // fdPath returns a path to the file that f is open for. It is valid in this process until f is closed.
@@ -230,7 +230,7 @@ func (o *overlay) copyUpParents(name string) error {
 // close flushes the remaining changes and closes the layers.
 func (o *overlay) close() {
 	if o.written != nil {
-		_ = o.flush() // after an error, changes are missing in the upper layer, which tests detect there
+		_ = o.flush() // tests detect an error by changes that are missing in the upper layer
 	}
 	for _, r := range []*os.Root{o.upper, o.work} {
 		if r != nil {

@@ -174,7 +174,7 @@ type Child struct {
 	Input   bool   // connects the parent's standard input; otherwise the standard input is empty
 }
 
-// Spawn starts a child. Returns EAGAIN at the sandbox's limit of processes, or Invalid with the name of the field at fault.
+// Spawn starts a child. Returns EAGAIN at the sandbox's limit of processes, or Invalid with the name of the invalid field.
 func (p *Proc) Spawn(child Child) (*Proc, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
@@ -213,7 +213,8 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 	return c, nil
 }
 
-// SpawnTerminal starts a child of p in a new Linux session with a terminal of its own, and returns the terminal's other end.
+// SpawnTerminal starts a child of p in a new Linux session with a terminal of its own, and returns the user's end of the
+// terminal.
 func SpawnTerminal(p *Proc, child Child, rows, cols uint16) (caisson.Process, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
@@ -270,7 +271,7 @@ type procWriter struct {
 }
 
 func (w procWriter) Write(b []byte) (int, error) {
-	// A reader of the output finds the files that were written before it.
+	// The workspaces are flushed first: a reader of the output must find the files that were written before the output.
 	if err := w.p.Step(func() { _ = w.p.sandbox.tree.overlays.flush() }); err != nil {
 		return 0, err
 	}

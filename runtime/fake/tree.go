@@ -18,7 +18,7 @@ import (
 
 // A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. Paths in
 // read-only mounts and mounted files lead to the host's originals. The owners of files are stored in
-// memory, so that it works for any user of the host.
+// memory, so that a tree works in a process of any user of the host.
 //
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
@@ -166,8 +166,8 @@ func clean(name string) string {
 	return "."
 }
 
-// resolve returns the root that contains the absolute guest path name, which is that of a mount or of the tree, the path relative to
-// it, and whether files there may be written.
+// resolve returns the root that contains the file at the absolute guest path name: the root of a mount, or that of the tree. rel
+// is the path of the file in the root, and writable is whether the file may be written.
 func (t *tree) resolve(name string) (root *os.Root, rel string, writable bool) {
 	p := clean(name)
 	for _, m := range t.mounts {

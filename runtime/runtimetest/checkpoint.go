@@ -16,7 +16,7 @@ var checkpointTests = []test{
 	{"RestoreRefused", testRestoreRefused},
 }
 
-// checkpointer returns the runtime's Checkpointer. It skips the test if the runtime is none.
+// checkpointer returns the runtime as a Checkpointer. It skips the test if the runtime does not implement that interface.
 func (s *suite) checkpointer(t *testing.T) caisson.Checkpointer {
 	t.Helper()
 	return implemented[caisson.Checkpointer](t, s, "capture memory")

@@ -35,7 +35,7 @@ var dialTests = []test{
 	{"DialThenCheckpoint", testDialCheckpoint},
 }
 
-// dialer returns the runtime's Dialer. It skips the test if the runtime is none.
+// dialer returns the runtime as a Dialer. It skips the test if the runtime does not implement that interface.
 func (s *suite) dialer(t *testing.T) caisson.Dialer {
 	t.Helper()
 	return implemented[caisson.Dialer](t, s, "connect to servers")
@@ -92,7 +92,7 @@ func tryDial(ctx context.Context, b *box, network, address string) (*net.UnixCon
 	return c.(*net.UnixConn), nil
 }
 
-// exchange sends a message, the end of file, and returns the answer.
+// exchange sends a message, closes its direction of the connection, and returns all data that it receives until the end of file.
 func exchange(c *net.UnixConn, message []byte) ([]byte, error) {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -185,7 +185,7 @@ func testDialRefused(t *testing.T, s *suite) {
 	wantKind(t, "Dial of an unknown sandbox", err, caisson.NotFound)
 }
 
-// testDialLarge sends a checksummed file there, and back.
+// testDialLarge sends 64 MiB to a server that answers with their checksum, and to a server that sends them back.
 func testDialLarge(t *testing.T, s *suite) {
 	const size = 64 << 20
 	s.dialer(t)
@@ -231,7 +231,8 @@ func testDialMany(t *testing.T, s *suite) {
 	}
 }
 
-// testDialBacklogFull cancels a connection that the server will never accept. Until then, it must not stall anything else.
+// testDialBacklogFull cancels a connection that the server will never accept. While the connection waits, it must not block other
+// operations.
 func testDialBacklogFull(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
@@ -245,7 +246,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 			go func() {
 				c, err := tryDial(ctx, b, at[0], at[1])
 				if err == nil {
-					t.Cleanup(func() { c.Close() }) // one that fits
+					t.Cleanup(func() { c.Close() }) // the connection fits into the backlog
 				}
 				dialled <- err
 			}()
@@ -275,7 +276,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 	}
 }
 
-// testDialLimit opens as many connections as are possible, and then one more when another one has ended.
+// testDialLimit opens connections up to the limit, closes one of them, and then opens another one.
 func testDialLimit(t *testing.T, s *suite) {
 	const most = 1024
 	d := s.dialer(t)
@@ -315,7 +316,7 @@ func testDialNeverReads(t *testing.T, s *suite) {
 	serve(b, "tcp", port, "stuck")
 	serve(b, "tcp", "8081", "echo")
 	c := b.dial("tcp", port)
-	// What fits is small, and the rest must not be collected in memory.
+	// The buffers are small, and the runtime must not collect more data in memory.
 	const most = 64 << 20
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	n, err := c.Write(make([]byte, most))
@@ -376,7 +377,7 @@ func testDialCheckpoint(t *testing.T, s *suite) {
 	for i, c := range open {
 		if i%3 == 0 {
 			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_, _ = c.Write(make([]byte, 16<<20)) // which nobody reads
+			_, _ = c.Write(make([]byte, 16<<20)) // the server does not read it
 		} else if _, err := c.Write([]byte("unanswered")); err != nil {
 			t.Errorf("write: %v", err)
 		}

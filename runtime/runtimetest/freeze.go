@@ -18,7 +18,7 @@ var freezeTests = []test{
 // counterInterval is the minimum time between two increments of a counter.
 const counterInterval = 20 * time.Millisecond
 
-// freezer returns the runtime's Freezer. It skips the test if the runtime is none.
+// freezer returns the runtime as a Freezer. It skips the test if the runtime does not implement that interface.
 func (s *suite) freezer(t *testing.T) caisson.Freezer {
 	t.Helper()
 	return implemented[caisson.Freezer](t, s, "freeze")

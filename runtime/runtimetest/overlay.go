@@ -59,7 +59,7 @@ func newWorkspace(b *box, files map[string]string, hide ...string) *workspace {
 	return w
 }
 
-// chown makes a user of the host the owner of all files in dir. It does nothing unless the test runs as root.
+// chown sets the uid and gid of dir and of all files in it to id. It does nothing unless the test runs as root.
 func (w *workspace) chown(dir string, id int) {
 	w.t.Helper()
 	if os.Geteuid() != 0 {

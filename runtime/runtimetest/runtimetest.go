@@ -286,13 +286,13 @@ func (b *box) write(name, content string, mode uint32) {
 	must(b.t, "write "+name, err)
 }
 
-// count returns the current number of a counter, or 0 if it has not started.
+// count returns the number in the file that the test program counter writes, or 0 if there is no number yet.
 func (b *box) count(name string) int {
 	b.t.Helper()
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) == caisson.NotFound {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // The file is empty while the counter replaces its content: 0.
+	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // n is 0 if the file is empty, while the counter replaces its content
 	return n
 }
 
@@ -348,7 +348,7 @@ func (b *box) wantNotListed() {
 	}
 }
 
-// reopen returns b as a sandbox of a second runtime on the same data. It skips the test if the harness has none.
+// reopen returns b as a sandbox of a second runtime on the same data. It skips the test if Harness.Reopen is nil.
 func (b *box) reopen() *box {
 	b.t.Helper()
 	if b.Reopen == nil {
@@ -359,7 +359,8 @@ func (b *box) reopen() *box {
 	return &box{suite: &s, t: b.t, id: b.id, spec: b.spec}
 }
 
-// implemented returns the runtime as a T, an optional interface. It skips the test if the runtime is none.
+// implemented returns the runtime as a T, an optional interface. It skips the test if the runtime does not implement T; what
+// completes the reason.
 func implemented[T any](t *testing.T, s *suite, what string) T {
 	t.Helper()
 	i, ok := s.Runtime.(T)

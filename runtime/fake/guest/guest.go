@@ -1,5 +1,5 @@
-// Package guest is the program /.caisson/inside (guestd) for the fake runtime. It uses package guestd where that does not need
-// a kernel, and implements the rest with the means of the fake runtime.
+// Package guest is the program /.caisson/inside (guestd) for the fake runtime. It uses those parts of package guestd that do not
+// need a kernel, and implements the others with the fake runtime.
 package guest
 
 import (
@@ -28,7 +28,8 @@ const (
 	exitNotExecutable = 126
 )
 
-// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services, terminal and test.
+// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run, services, terminal and
+// test.
 func Programs() map[string]func(args []string) fake.Program {
 	t := &terminals{served: map[string]*terminal.Server{}, opened: map[string]chan struct{}{}}
 	return map[string]func([]string) fake.Program{Path: func(args []string) fake.Program {

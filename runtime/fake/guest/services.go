@@ -19,10 +19,11 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// listeners has the listener of each supervisor that has been started and has not begun to run: a chan *fake.Listener by *fake.Proc.
+// listeners has the listener of each supervisor that has been started and has not begun to run: a chan *fake.Listener by
+// *fake.Proc.
 var listeners sync.Map
 
-// handover returns the channel for the listener of a supervisor.
+// handover returns the channel by which startSupervisor passes the listener to the supervisor process p.
 func handover(p *fake.Proc) chan *fake.Listener {
 	ch, _ := listeners.LoadOrStore(p, make(chan *fake.Listener, 1))
 	return ch.(chan *fake.Listener)
@@ -47,10 +48,11 @@ func startSupervisor(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// A supervisor runs services. Their processes are goroutines of it, so that a restored one starts them again.
+// A supervisor runs services. The processes of services are goroutines of the supervisor, so a restored supervisor starts them
+// again.
 type supervisor struct {
 	services *service.Supervisor // set in Run
-	saved    *saved              // what was restored
+	saved    *saved              // set by RestoreMemory; nil if the supervisor was not restored
 }
 
 // saved is the memory of a supervisor.
@@ -67,7 +69,7 @@ func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
 		if l, err = fake.Listen(p, "unix", service.Socket, 16); err != nil {
 			return fail(p, exitUsage, err)
 		}
-		_ = s.services.Apply(s.saved.Revision, nil, s.saved.Services) // it was applied before
+		_ = s.services.Apply(s.saved.Revision, nil, s.saved.Services) // these services were accepted before the checkpoint
 	} else {
 		ch := handover(p)
 		defer listeners.Delete(p)

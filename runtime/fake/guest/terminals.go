@@ -23,7 +23,7 @@ type terminals struct {
 	opened map[string]chan struct{}    // closed when the terminal is served; guarded by mu
 }
 
-// program returns the role terminal with these arguments.
+// program returns the program of the role terminal for the arguments args.
 func (t *terminals) program(args []string) fake.Program {
 	switch arg(args, 2) {
 	case "new":
@@ -44,7 +44,7 @@ func (t *terminals) open(key string) chan struct{} {
 	return t.opened[key]
 }
 
-// create starts the process that serves a terminal, and prints the pid of its program.
+// create starts the process that serves a terminal, and prints the pid of the program in the terminal.
 func (t *terminals) create(ctx context.Context, p *fake.Proc) int {
 	c, err := guestd.ParseTerminal(p.Args()[3:])
 	if err != nil {
@@ -74,7 +74,7 @@ func (t *terminals) create(ctx context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// serve serves a terminal until it is over.
+// serve starts a program in a terminal, and serves the terminal until the server ends.
 func (t *terminals) serve(ctx context.Context, p *fake.Proc) int {
 	c, err := guestd.ParseTerminal(p.Args()[3:])
 	if err != nil {
