@@ -280,7 +280,7 @@ func (s *layerStore) sweep() error {
 
 // sweepDescriptions removes layers without a description, and descriptions without a layer.
 func (s *layerStore) sweepDescriptions() error {
-	// publish writes the description before the layer; the lock keeps this from seeing one without the other.
+	// publish writes the description before the layer; the lock prevents that only one of them is seen here.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))

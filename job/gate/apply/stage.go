@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The directories for originals. An undo reads that of the apply.
+// Names in saved. An undo restores the originals in objectsDir, and saves the entries that it replaces in undoneDir.
 const (
-	objectsDir = "objects" // of an apply
-	undoneDir  = "undone"  // of an undo
+	objectsDir = "objects" // directory for the originals of an apply
+	undoneDir  = "undone"  // directory for the originals of an undo
 	partObject = "part"    // temporary name of an object while it is written
 )
 
@@ -200,7 +200,8 @@ func movedAway(s gate.Step) bool {
 	return !s.Before.None() && (s.After.None() || (s.Before.Type == gate.NodeDir) != (s.After.Type == gate.NodeDir))
 }
 
-// movedIn reports whether a new entry is moved to the path. If the old entry is not taken, the two are exchanged.
+// movedIn reports whether a new entry is moved to the path. If an old entry exists and movedAway is false, the two entries are
+// exchanged.
 func movedIn(s gate.Step) bool {
 	return !s.After.None() && !modeOnly(s) && (s.After.Type != gate.NodeDir || s.Before.Type != gate.NodeDir)
 }

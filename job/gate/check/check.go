@@ -145,7 +145,7 @@ func (c *checker) checkPaths(i int) {
 		checkName(name, with(checkNames))
 	}
 	if ch.OldType != fsat.TypeNone && ch.Kind != caisson.ChangeRenamed {
-		return // this name already exists as well
+		return // the path is not new
 	}
 	if !c.rules.History {
 		names = names[len(names)-1:] // new parent directories are entries of the list; a history lists only files

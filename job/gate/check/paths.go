@@ -23,7 +23,7 @@ type protection struct {
 
 const maxNameParts = 3
 
-// howToAllow says how to allow the path of a change that is denied because of it.
+// howToAllow is a part of messages that tells how to allow a change that is denied because of its path.
 const howToAllow = "if that is wanted, name the path in workspaces.rules.allow of the configuration or, for a repository, in caisson repo add --allow"
 
 // protections lists the files that tools or people execute, or agents follow, automatically or by routine. The first protection

@@ -54,10 +54,9 @@ type SecretRule struct {
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
 	// match can be anywhere.
 	reach int
-	// Assigned means that a match has one of the keywords before an assignment. It then begins at most before bytes before the
-	// end of the keyword.
+	// Assigned means that a match has one of the keywords before an assignment.
 	Assigned bool
-	before   int
+	before   int // if Assigned is set: the maximum distance, in bytes, from the beginning of a match to the end of the keyword
 }
 
 // Most rules find a name that contains a keyword, an assignment, and a value. Their expressions begin with these parts.

@@ -302,7 +302,7 @@ func (c *comparer) propagateBlocked() {
 // layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
 func (c *comparer) removedAfterApply() error {
 	if c.frozen.Cut() {
-		return nil // it may be among the entries that were left out
+		return nil // a path without an entry may be among the entries that were left out
 	}
 	seen := map[string]bool{}
 	for _, d := range c.found {

@@ -37,8 +37,8 @@ type mark struct {
 // marks are the marks of an upper layer, as [Mark] has written them.
 type marks struct {
 	byPath map[string]mark // only the paths that have a mark
-	// cutAt is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
-	// that no marks are missing, and "." that all may be.
+	// cutAt is the first path, in the order of a walk, for which a mark may be missing because there are too many entries.
+	// Marks of all later paths may be missing as well. "" means that no marks are missing, and "." that all may be missing.
 	cutAt string
 }
 
