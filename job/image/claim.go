@@ -19,7 +19,8 @@ func (s *layerStore) hold() (release func()) {
 	}
 }
 
-// handOut records that the layer is returned to a caller, so that it is kept while a hold exists. The caller must hold s.mu.
+// handOut records that the layer is returned to a caller, so that the layer is kept until all holds are released. The caller
+// must hold s.mu.
 func (s *layerStore) handOut(digest string) {
 	if s.holds > 0 {
 		s.handedOut[digest] = true

@@ -246,7 +246,7 @@ func registryError(err error, ref string) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s broke off; try again", ref)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		return err // the job that reads the pipe has failed and returns the cause
+		return err // the job at the other end of the pipe has failed, and its error is the cause
 	}
 	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
 }

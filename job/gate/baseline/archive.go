@@ -53,9 +53,9 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// MaskArchive copies a tar archive that a client has made from in to out, without the hidden files; out gets at most most
-// bytes. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is
-// not a valid archive.
+// MaskArchive copies an untrusted tar archive from in to out, without the hidden files. It reads in to its end, or until the copy
+// fails, and returns errors of in unchanged. Returns Invalid if the input is not a valid archive, and Exhausted if more than most
+// bytes would be written.
 func MaskArchive(
 	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
 ) (Masked, error) {
@@ -68,7 +68,7 @@ func MaskArchive(
 	return result, err
 }
 
-// errorRecorder is a reader that records the error of the underlying reader. err may be read after Run has returned.
+// errorRecorder is a reader that records the error of the underlying reader. err may be read once the job has ended.
 type errorRecorder struct {
 	r   io.Reader
 	err error

@@ -25,7 +25,7 @@ const genericRule = "generic-api-key"
 // privateKeyRule is the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretAllowList is an allow list: matches that are not secrets. Its exported fields are those of the rule set of gitleaks.
+// secretAllowList determines which matches are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
 	Description string
 	Condition   string
@@ -157,7 +157,7 @@ func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 		if len(exprs) == 0 || exprs[0] == "" {
 			return nil
 		}
-		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // prepare has checked the syntax
+		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // cannot panic: prepare has checked the syntax
 	})
 }
 

@@ -42,9 +42,10 @@ type marks struct {
 	cutAt string
 }
 
-// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have
-// attributes that must not be there. The kernel shows these attributes only to root of the initial user namespace, so this cannot
-// be a job; it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
+// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have overlay
+// attributes that are refused, see markRefuse. The kernel shows these attributes only to root of the initial user namespace, so
+// Mark cannot be a job. It lists names and their attributes, and reads nothing else. Returns Denied if the layer's root is opaque
+// or has refused attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
 	if err := requireTrustedXattrs(); err != nil {
