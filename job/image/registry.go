@@ -129,7 +129,7 @@ type fetchArgs struct {
 	Size   int64
 }
 
-// fetch writes a blob to out. Its length must be args.Size; fetchLayer compares its digest.
+// fetch writes a blob to out. The length of the blob must be args.Size; fetchLayer compares the digest.
 func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	ref, opts, err := args.Source.open(ctx)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// Names in saved. An undo restores the originals in objectsDir, and saves the entries that it replaces in undoneDir.
+// The directories in saved for originals. An undo restores those in objectsDir, and saves the replaced entries in undoneDir.
 const (
-	objectsDir = "objects" // directory for the originals of an apply
-	undoneDir  = "undone"  // directory for the originals of an undo
+	objectsDir = "objects" // originals of an apply
+	undoneDir  = "undone"  // originals of an undo
 	partObject = "part"    // temporary name of an object while it is written
 )
 

@@ -45,8 +45,8 @@ func at(root int, name string) (place, error) {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// vanishedParent reports whether err means that a parent directory of a path does not exist any more: another process has removed or
-// replaced it.
+// vanishedParent reports whether err means that a parent directory of a path does not exist any more because another process has
+// removed or replaced it.
 func vanishedParent(err error) bool {
 	return fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV)
 }

@@ -62,7 +62,7 @@ func MaskArchive(
 	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, run, args, worker.Given{Files: []*os.File{out}, Input: source})
-	if source.err != nil { // the job only saw a truncated archive
+	if source.err != nil { // the job has received a truncated archive
 		err = source.err
 	}
 	return result, err

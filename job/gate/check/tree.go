@@ -215,7 +215,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 // because it reads all names in the directories of the changes.
 func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]nameGroups, failed map[string]error) {
 	groups, failed = map[string]nameGroups{}, map[string]error{}
-	var mu sync.Mutex // guards both
+	var mu sync.Mutex // guards groups and failed
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range min(runtime.GOMAXPROCS(0), len(dirs)) {

@@ -273,7 +273,7 @@ func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 
 // propagateBlocked blocks changes that depend on a blocked change above or below them.
 func (c *comparer) propagateBlocked() {
-	// A directory can be removed only with everything in it.
+	// A directory can be removed only if all entries in it can be removed.
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
 		if d.base.Type == fsat.TypeDir && d.sandbox.Type != fsat.TypeDir && stays[d.path] && !d.blocked() {

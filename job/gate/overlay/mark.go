@@ -69,7 +69,8 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	return err
 }
 
-// requireTrustedXattrs returns an error if this process cannot see trusted attributes: the kernel then omits them without an error.
+// requireTrustedXattrs returns an error if this process cannot see trusted attributes. The kernel would then omit them without
+// an error.
 func requireTrustedXattrs() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
