@@ -18,7 +18,7 @@ import (
 
 // Bounds of a plan.
 const (
-	MaxSteps    = 200_000 // steps
+	MaxSteps    = 200_000 // steps in one plan
 	MaxPlanPath = 4095    // PATH_MAX without its NUL
 	MaxPlanLine = 1 << 16 // bytes of one step in JSON
 )
@@ -40,7 +40,7 @@ type Plan struct {
 	Steps []Step
 }
 
-// A Step is a change of one path: what must exist there before, and what exists there after.
+// A Step is a change of one path from the state Before, which is required, to the state After.
 type Step struct {
 	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
 	Before Node   `json:"before"`
@@ -51,7 +51,7 @@ type Step struct {
 type Node struct {
 	Type string `json:"type,omitempty"` // file, dir or symlink; none or empty means that no file exists
 	// Mode is the permission bits of files and directories. In Before it includes the setuid, setgid and sticky bits. In
-	// After those of a file are refused, and those of a directory are dropped unless Before has them.
+	// After these three bits are refused for a file, and dropped for a directory unless Before has them.
 	Mode uint32 `json:"mode,omitempty"`
 	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
 	// left out.
@@ -189,7 +189,7 @@ func checkPlanPath(name string) error {
 // Sorted returns the steps of p with directories before their content.
 func (p *Plan) Sorted() []Step {
 	steps := slices.Clone(p.Steps)
-	// Any prefix sorts before what it is a prefix of.
+	// The path of a directory is a prefix of the paths in the directory, so it sorts before them.
 	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
 	return steps
 }
@@ -219,7 +219,7 @@ func DecodePlan(r io.Reader) (*Plan, error) {
 // Moved is the cause of a Conflict: paths of the host that are not in the state that the plan expects.
 type Moved struct {
 	Paths []string // at most 100
-	More  bool     // whether there are others
+	More  bool     // there are more such paths
 }
 
 // Error lists some of the paths.

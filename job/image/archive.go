@@ -76,7 +76,7 @@ func (a *archiver) walk(p string) error {
 	return nil
 }
 
-// entry writes the entry at p, without what is below it.
+// entry writes the entry at p, but no entries below it.
 func (a *archiver) entry(p string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

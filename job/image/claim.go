@@ -19,7 +19,8 @@ func (s *layerStore) hold() (release func()) {
 	}
 }
 
-// handOut records that the layer is returned to a caller, so that it is kept while a hold exists. The caller must hold s.mu.
+// handOut records that the layer is returned to a caller, so that the layer is kept until all holds are released. The caller
+// must hold s.mu.
 func (s *layerStore) handOut(digest string) {
 	if s.holds > 0 {
 		s.handedOut[digest] = true
@@ -37,8 +38,8 @@ func (s *layerStore) handOutIfPresent(digest string) bool {
 	return ok && err == nil
 }
 
-// findOrBegin returns the layer if it is present and account owns it. If another caller is fetching the layer, claim returns a
-// channel that is closed when that is finished. Otherwise it returns a zero Layer and a nil channel: the caller must then
+// findOrBegin returns the layer if it is present and account owns it. If another caller is fetching the layer, it returns a
+// channel that is closed when that caller calls finish. Otherwise it returns a zero Layer and a nil channel: the caller must then
 // fetch the layer and call finish afterwards, also after an error.
 func (s *layerStore) findOrBegin(digest, account string) (Layer, <-chan struct{}, error) {
 	s.mu.Lock()
@@ -58,7 +59,7 @@ func (s *layerStore) findOrBegin(digest, account string) (Layer, <-chan struct{}
 	return Layer{}, nil, nil
 }
 
-// finish records that the work that claim started is finished, and wakes the callers that wait for it.
+// finish ends a fetch that began with findOrBegin, and wakes the callers that wait for it.
 func (s *layerStore) finish(digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

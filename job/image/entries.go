@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// directory creates the directory p, or changes an existing one. If it replaces a whiteout, it is opaque.
+// directory creates the directory p, or changes an existing one. A directory that replaces a whiteout becomes opaque.
 func (u *unpacker) directory(p string, hdr *tar.Header) error {
 	if p != "." {
 		st, exists, err := u.tree.lstat(p)
@@ -173,7 +173,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
 }
 
-// special creates a special file of that kind, such as a FIFO.
+// special creates a special file. kind is its file type, such as unix.S_IFIFO.
 func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
 	fd, base, err := u.replace(p)
 	if err != nil {

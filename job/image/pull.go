@@ -282,7 +282,7 @@ func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to
 	written := make(chan error, 1)
 	go func() {
 		written <- write(ctx)
-		to.Close() // after the result is in written, so that it is available once the reader gets EOF
+		to.Close() // after sending the result to written, so that the result is available once the reader gets EOF
 	}()
 	result, err := d.runUnpack(ctx, from, dir, args, report)
 	from.Close()

@@ -33,8 +33,8 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 }
 
 // denyMetadata returns a check that denies addresses to which a malicious registry could redirect a pull but where no registry
-// can be: cloud metadata services (whose response would be sent back to the registry as a token) and, unless loopback is
-// set, this host's loopback interface.
+// can be: cloud metadata services (the pull would send their response to the registry as a token) and, unless loopback is set,
+// this host's loopback interface.
 func (s source) denyMetadata(loopback bool) func(netip.AddrPort) error {
 	return func(ap netip.AddrPort) error {
 		err := s.Own.Check(ap.Addr(), loopback, true)

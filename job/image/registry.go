@@ -129,7 +129,7 @@ type fetchArgs struct {
 	Size   int64
 }
 
-// fetch writes a blob to out. Its length must be args.Size; fetchLayer compares its digest.
+// fetch writes a blob to out. The length of the blob must be args.Size; fetchLayer compares the digest.
 func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	ref, opts, err := args.Source.open(ctx)
 	if err != nil {
@@ -246,7 +246,7 @@ func registryError(err error, ref string) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s broke off; try again", ref)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		return err // the job that reads the pipe has failed and returns the cause
+		return err // the job at the other end of the pipe has failed, and its error is the cause
 	}
 	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
 }

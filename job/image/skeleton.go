@@ -109,7 +109,7 @@ func (s *skeleton) fill() error {
 	return nil
 }
 
-// systemDir makes a symlink if the host has a symlink into /usr, and a mount point if the host has a directory.
+// systemDir makes name a symlink if it is a symlink into /usr on the host, and a mount point if it is a directory on the host.
 func (s *skeleton) systemDir(name string) error {
 	fi, err := s.host.Lstat(name)
 	switch {

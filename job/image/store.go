@@ -234,8 +234,8 @@ func (s *layerStore) remove(digest string) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot remove layer %s", digest)
 }
 
-// discard removes l unless it is in use, and reports whether it did. The layer is renamed into tmp under the lock; its files
-// are deleted after the lock is released.
+// discard removes l unless l is in use, and reports whether l was removed. The layer is renamed into tmp under the lock; the
+// files are deleted after the lock is released.
 func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	trash, done, err := s.tempEntry()
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	return true, os.RemoveAll(trash)
 }
 
-// moveToTrash moves l into the directory trash unless l is in use, and reports whether it did. It acquires s.mu.
+// moveToTrash moves l into the directory trash unless l is in use, and reports whether l was moved. It acquires s.mu.
 func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +280,7 @@ func (s *layerStore) sweep() error {
 
 // sweepDescriptions removes layers without a description, and descriptions without a layer.
 func (s *layerStore) sweepDescriptions() error {
-	// publish writes the description before the layer; the lock keeps this from seeing one without the other.
+	// publish writes the description before the layer; with the lock, both or neither are seen here.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))

@@ -103,7 +103,7 @@ func (t *tree) makeMissing(dir string) error {
 		made = path.Join(made, part)
 		f, err := t.open(made, unix.O_PATH)
 		if err == nil {
-			f.Close() // of any type: the caller's open fails if it is not a directory
+			f.Close() // made exists; if it is not a directory, the caller's open fails
 			continue
 		}
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -127,7 +127,7 @@ func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	}
 }
 
-// entry creates one entry, or applies the marker that it is.
+// entry creates the file of one entry, or applies the entry if it is a whiteout or an opaque marker.
 func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	p, err := cleanPath(hdr.Name)
 	if err != nil {
@@ -214,7 +214,7 @@ func (u *unpacker) whiteout(p string) error {
 	return chown(fd, base, 0, 0)
 }
 
-// opaque makes dir opaque: it hides what the layers below have in it.
+// opaque makes dir opaque, so that it hides the entries that the layers below have in it.
 func (u *unpacker) opaque(dir string) error {
 	if dir == "." {
 		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that it hides.

@@ -147,7 +147,7 @@ func originalsOf(name string) string {
 }
 
 func (a *applier) close() {
-	a.disk.wait() // callers that need the error have called wait before
+	a.disk.wait() // the error is ignored: operations that depend on it have called wait already
 	if a.stage != nil {
 		a.stage.Close()
 		a.stage = nil
@@ -217,7 +217,7 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	return Outcome{State: done, LeftInPlace: a.leftInPlace}, nil
 }
 
-// forward performs the phases from the written plan to the commit.
+// forward creates the staging directory with the new entries, changes the paths of the plan, and records phaseCommit.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
 		return withPath(err, a.name)

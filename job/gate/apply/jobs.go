@@ -108,7 +108,7 @@ func write(
 // is the state that means success.
 func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
-		return out, err // the job returned this error after it had rolled back
+		return out, err // the job has succeeded, or has rolled back before it returned the error
 	}
 	out, rerr := RunRecover(context.WithoutCancel(ctx), run, host, saved)
 	switch {

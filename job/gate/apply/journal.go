@@ -66,7 +66,7 @@ func (h history) finished() bool {
 	return h.phase == phaseNone || h.phase == phaseDone || h.phase == phaseBack
 }
 
-// A journal is an append-only file. An incomplete line is ignored when it is read.
+// A journal is an append-only file. Incomplete lines are ignored when the journal is read.
 type journal struct{ f *os.File }
 
 // openJournal opens the journal called name for appending. If fresh is set, it replaces the journal by an empty one.
@@ -109,8 +109,8 @@ func (j journal) begin(stage string, steps []gate.Step) error {
 	return j.enter(phasePlan, nil)
 }
 
-// errUncertain means that it is unknown whether a phase is in the journal, until the journal is read from the disk the next
-// time.
+// errUncertain means that a phase could not be written to the journal and the incomplete write could not be removed. Whether
+// the phase is recorded is unknown until the journal is read again.
 var errUncertain = errors.New("the journal is in doubt")
 
 // enter records that phase p begins. If it returns an error other than errUncertain, p is not recorded.

@@ -54,7 +54,7 @@ type layerer struct {
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	for dir := fsat.Parent(s.Path); dir != ""; dir = fsat.Parent(dir) {
 		if l.notDirs[dir] {
-			return nil // it was removed with the directory
+			return nil // the layer replaces or hides dir, and with it the entry that this step removes
 		}
 	}
 	if err := l.ensureDir(fsat.Parent(s.Path)); err != nil {

@@ -100,7 +100,7 @@ func (a *applier) openStage() error {
 	return err
 }
 
-// finish performs the phases from the commit to the end.
+// finish removes the staging directory and records phaseDone, after all paths have changed.
 func (a *applier) finish() error {
 	if err := a.clear(); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (a *applier) finish() error {
 
 // rollBack rolls back all changes.
 func (a *applier) rollBack() error {
-	if a.stage == nil { // it may have been created but not opened
+	if a.stage == nil { // the staging directory may have been created but not opened
 		if err := a.openStage(); err != nil {
 			return withPath(err, a.name)
 		}
@@ -156,7 +156,7 @@ func (a *applier) clear() error {
 	}
 	err = unix.Unlinkat(int(a.host.Fd()), a.name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		a.recordLeftInPlace(a.name) // another process has created a file in it
+		a.recordLeftInPlace(a.name) // another process has created a file in the staging directory
 		err = nil
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -184,7 +184,7 @@ func (a *applier) discard(p place) error {
 	a.recordLeftInPlace(a.steps[i].Path)
 	to, err := a.at(a.steps[i])
 	if err != nil {
-		return nil // it stays in the staging directory
+		return nil // the entry stays in the staging directory
 	}
 	defer to.close()
 	if err := p.moveTo(to); err != nil {

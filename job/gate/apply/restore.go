@@ -88,7 +88,7 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	s := a.steps[i]
 	want, ours := s.Before.Mode, []uint32{s.Before.Mode | ownerAll}
 	if s.Before.Type != gate.NodeDir {
-		want = s.After.Mode // it stays, because it contains files of another process
+		want = s.After.Mode // the new directory stays, because it contains files of another process
 	}
 	if s.Before.Type != gate.NodeDir || a.stageRecreated {
 		ours = append(ours, ownerAll)

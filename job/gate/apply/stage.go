@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The directories for originals. An undo reads that of the apply.
+// The directories in saved for originals. An undo restores those in objectsDir, and saves the replaced entries in undoneDir.
 const (
-	objectsDir = "objects" // of an apply
-	undoneDir  = "undone"  // of an undo
+	objectsDir = "objects" // originals of an apply
+	undoneDir  = "undone"  // originals of an undo
 	partObject = "part"    // temporary name of an object while it is written
 )
 
@@ -200,7 +200,8 @@ func movedAway(s gate.Step) bool {
 	return !s.Before.None() && (s.After.None() || (s.Before.Type == gate.NodeDir) != (s.After.Type == gate.NodeDir))
 }
 
-// movedIn reports whether a new entry is moved to the path. If the old entry is not taken, the two are exchanged.
+// movedIn reports whether a new entry is moved to the path. If an old entry exists and movedAway is false, the two entries are
+// exchanged.
 func movedIn(s gate.Step) bool {
 	return !s.After.None() && !modeOnly(s) && (s.After.Type != gate.NodeDir || s.Before.Type != gate.NodeDir)
 }

@@ -24,7 +24,7 @@ func (a switcher) all() error {
 		name string
 		up   bool                               // from the leaves to the root
 		of   func(s gate.Step) bool             // selects the steps
-		do   func(i int, p place) (bool, error) // false: the path is not as expected
+		do   func(i int, p place) (bool, error) // returns false if the path is not in the expected state
 	}{
 		{"opened", false, needsOpening, a.makeWritable},
 		{"taken", true, movedAway, a.moveAway},
@@ -134,8 +134,8 @@ func (a switcher) placeNew(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file at
-// the last moment.
+// exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file
+// just before the exchange.
 func (a switcher) exchange(i int, p place) (bool, error) {
 	s, q := a.steps[i], a.newEntry(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)

@@ -20,7 +20,7 @@ type syncer struct {
 	err error
 }
 
-// sync starts to sync f to disk and to close it; wait waits for both. It blocks while maxSyncs files are being synced.
+// sync syncs f to disk and closes it in the background; see wait. It blocks while maxSyncs files are being synced.
 func (s *syncer) sync(f *os.File) {
 	if s.slots == nil {
 		s.slots = make(chan struct{}, maxSyncs)

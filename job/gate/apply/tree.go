@@ -45,8 +45,8 @@ func at(root int, name string) (place, error) {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// vanishedParent reports whether err means that a parent directory of a path does not exist any more: another process has removed or
-// replaced it.
+// vanishedParent reports whether err means that a parent directory of a path does not exist any more because another process has
+// removed or replaced it.
 func vanishedParent(err error) bool {
 	return fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV)
 }
@@ -165,12 +165,13 @@ func hashTo(ctx context.Context, w io.Writer, r io.Reader) (string, error) {
 // renameat2 is the system call. Tests replace it by a function that does not support flags.
 var renameat2 = unix.Renameat2
 
-// moveTo renames the entry at p to q, which must not exist. It never replaces an entry.
+// moveTo renames the entry at p to q. It fails with EEXIST if q exists.
 func (p place) moveTo(q place) error {
 	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) {
 		// Some file systems, such as network file systems, do not support RENAME_NOREPLACE. No other process uses the staging
-		// directory; for a move from it, an entry that is created at q between the two calls is replaced.
+		// directory, so a move into it is safe. A move out of it replaces an entry that another process creates at q between
+		// the two calls.
 		if _, err := q.stat(); err == nil {
 			return os.NewSyscallError("rename", unix.EEXIST)
 		} else if !errors.Is(err, unix.ENOENT) {

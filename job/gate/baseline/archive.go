@@ -53,22 +53,22 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// MaskArchive copies a tar archive that a client has made from in to out, without the hidden files; out gets at most most
-// bytes. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is
-// not a valid archive.
+// MaskArchive copies an untrusted tar archive from in to out, without the hidden files. It reads in to its end, or until the copy
+// fails, and returns errors of in unchanged. Returns Invalid if the input is not a valid archive, and Exhausted if more than most
+// bytes would be written.
 func MaskArchive(
 	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
 ) (Masked, error) {
 	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, run, args, worker.Given{Files: []*os.File{out}, Input: source})
-	if source.err != nil { // the job only saw a truncated archive
+	if source.err != nil { // the job has received a truncated archive
 		err = source.err
 	}
 	return result, err
 }
 
-// errorRecorder is a reader that records the error of the underlying reader. err may be read after Run has returned.
+// errorRecorder is a reader that records the error of the underlying reader. err may be read once the job has ended.
 type errorRecorder struct {
 	r   io.Reader
 	err error

@@ -88,7 +88,7 @@ func SaveBase(ctx context.Context, root, manifest, dst *os.File, limits Limits) 
 }
 
 // keep implements [SaveBase] and [SaveBaseOfCopy]. look returns the state that a file must have to be stored, and whether the state
-// replaces the one that the manifest has recorded. of precedes the path of a file in errors.
+// replaces the one that the manifest has recorded. of is a prefix of the paths in errors.
 func keep(
 	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
 	look func(was *Record) (is State, rebased bool, err error),

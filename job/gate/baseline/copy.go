@@ -203,7 +203,8 @@ func (c *copier) file(r *Record, name string) error {
 	return c.touch(r, name, is.Mtime)
 }
 
-// content copies src, whose state was before, to dst and returns the state of src that the copy has.
+// content copies the content of src to dst. before is the metadata of src before the copy. content returns the metadata of src
+// that belongs to the copied content; if src kept changing during the copy, the modification time differs from that of src.
 func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
 	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil {
 		c.sum.Shared++
@@ -291,7 +292,7 @@ func (c *copier) finish() error {
 		}
 		is, err := c.original(r)
 		if err != nil {
-			continue // it was removed
+			continue // the original was removed
 		}
 		if err := c.touch(r, name, is.Mtime); err != nil {
 			return err

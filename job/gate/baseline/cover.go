@@ -84,7 +84,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// Finish sets the permissions of directories, from the leaves up, because they may forbid access to a directory.
+// Finish sets the permissions in Modes, from the leaves up, because the permissions of a directory may forbid access below it.
 func (c *Coverer) Finish() error {
 	for i := len(c.Order) - 1; i >= 0; i-- {
 		path := c.Order[i]

@@ -55,7 +55,7 @@ func (s *State) Node() gate.Node {
 // Hash returns [overlay.HashOf] of s.
 func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content, s.Link) }
 
-// Equal reports whether two states are known to be equal in everything that an apply changes.
+// Equal reports whether two states are equal in all properties that an apply changes. It returns false if that is unknown.
 func (s *State) Equal(o *State) bool {
 	if s.Type != o.Type || s.Unreadable != "" || o.Unreadable != "" {
 		return false

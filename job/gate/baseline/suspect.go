@@ -163,7 +163,7 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Hidden || r.Type != fsat.TypeFile || suspectName(m.Mask, r.Path) != "" { // the last ones are reported already
+		if r.Hidden || r.Type != fsat.TypeFile || suspectName(m.Mask, r.Path) != "" { // Scan has reported suspect names already
 			continue
 		}
 		if of := hidden[r.Inode]; of != "" {

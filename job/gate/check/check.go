@@ -88,8 +88,8 @@ type checker struct {
 	findings [][]caisson.Finding                      // indexed like changes
 }
 
-// add adds a finding to the change i. If the change has maxFindings findings, the last one is replaced if the new one is
-// stricter.
+// add adds a finding to the change i. If the change has maxFindings findings already, a stricter new finding replaces the last
+// one, and any other is dropped.
 func (c *checker) add(i int, check, verdict string, line int, format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if len(msg) > maxMessage {
@@ -145,7 +145,7 @@ func (c *checker) checkPaths(i int) {
 		checkName(name, with(checkNames))
 	}
 	if ch.OldType != fsat.TypeNone && ch.Kind != caisson.ChangeRenamed {
-		return // this name already exists as well
+		return // the path is not new
 	}
 	if !c.rules.History {
 		names = names[len(names)-1:] // new parent directories are entries of the list; a history lists only files

@@ -82,7 +82,7 @@ func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 	old := c.oldContent(ch)
 	for _, s := range found {
 		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
-			continue // the old file contains it as well
+			continue // the old file contains the same secret
 		}
 		c.add(i, checkSecret, c.rules.secretVerdict(ch.Path), s.Line, secretMessage, s.Rule, s.description)
 	}

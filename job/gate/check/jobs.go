@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// checked is the result of the job for one change.
+// checked contains the verdict and the findings of the job for one change.
 type checked struct {
 	Verdict  string
 	Findings []caisson.Finding

@@ -23,11 +23,11 @@ type protection struct {
 
 const maxNameParts = 3
 
-// howToAllow says how to allow the path of a change that is denied because of it.
+// howToAllow is a part of messages that tells how to allow a change that is denied because of its path.
 const howToAllow = "if that is wanted, name the path in workspaces.rules.allow of the configuration or, for a repository, in caisson repo add --allow"
 
-// protections lists the files that tools or people execute, or agents follow, automatically or by routine. The first protection
-// that matches applies. The files of which only some parts are executed are in contentRules.
+// protections lists the files that tools execute automatically, that people execute routinely, or whose instructions agents
+// follow. The first protection that matches applies. Files of which only some parts are executed are in contentRules.
 var protections = []protection{
 	{caisson.VerdictDeny, "keys and trust of the host's user are never changed", true, []string{
 		".ssh", ".gnupg", ".aws", ".kube", ".docker/config.json", ".netrc", ".git-credentials", ".config/gcloud", ".config/gh",

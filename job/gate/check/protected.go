@@ -144,8 +144,8 @@ func (c *checker) checkContentRules(i int, text string) {
 	}
 }
 
-// differs returns ok if everything that new executes is executed in the same way by one of the old texts. It fails closed: if
-// the texts cannot be compared, ok is false. part is as in contentRule.same.
+// differs compares new with the old texts by contentRule.same. ok is true if new and one of the old texts differ only in parts
+// that are not executed, and false if the texts cannot be compared. part is as in contentRule.same.
 func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -39,8 +39,8 @@ type Rules struct {
 	// remain in the history even if a later commit removes them. Files may become executable, because pushing a commit does not
 	// run them.
 	History bool `yaml:"-" json:"history,omitempty"`
-	// AskSecrets are patterns of paths in which possible secrets require a review even if History is set. They are for
-	// files in which secrets have been reported that are none; for a repository they are its AllowSecrets.
+	// AskSecrets are patterns of paths in which possible secrets require a review, and are not denied, even if History is set.
+	// They are for files with false reports of secrets. For a repository, they are its AllowSecrets.
 	AskSecrets []string `yaml:"-" json:"askSecrets,omitempty"`
 }
 

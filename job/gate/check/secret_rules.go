@@ -25,7 +25,7 @@ const genericRule = "generic-api-key"
 // privateKeyRule is the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretAllowList is an allow list: matches that are not secrets. Its exported fields are those of the rule set of gitleaks.
+// secretAllowList determines which matches are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
 	Description string
 	Condition   string
@@ -54,10 +54,9 @@ type SecretRule struct {
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
 	// match can be anywhere.
 	reach int
-	// Assigned means that a match has one of the keywords before an assignment. It then begins at most before bytes before the
-	// end of the keyword.
+	// Assigned means that a match has one of the keywords before an assignment.
 	Assigned bool
-	before   int
+	before   int // if Assigned is set: the maximum distance, in bytes, from the beginning of a match to the end of the keyword
 }
 
 // Most rules find a name that contains a keyword, an assignment, and a value. Their expressions begin with these parts.
@@ -158,7 +157,7 @@ func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 		if len(exprs) == 0 || exprs[0] == "" {
 			return nil
 		}
-		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // prepare has checked the syntax
+		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // cannot panic: prepare has checked the syntax
 	})
 }
 

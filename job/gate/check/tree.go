@@ -17,7 +17,7 @@ import (
 // maxHops is the maximum number of symlinks in the resolution of a path, as in Linux.
 const maxHops = 40
 
-// tree is the directory as it would be with all changes applied: the changes over the base.
+// tree is the base as it would be with all changes applied.
 type tree struct {
 	base         Tree
 	changed      map[string]*caisson.Change // by path
@@ -215,7 +215,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 // because it reads all names in the directories of the changes.
 func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]nameGroups, failed map[string]error) {
 	groups, failed = map[string]nameGroups{}, map[string]error{}
-	var mu sync.Mutex // guards both
+	var mu sync.Mutex // guards groups and failed
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range min(runtime.GOMAXPROCS(0), len(dirs)) {
@@ -238,8 +238,8 @@ func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[str
 	return groups, failed
 }
 
-// repository reports whether git would interpret dir as a repository without a work tree. Git would then obey its
-// configuration.
+// repository reports whether git would interpret dir as a repository without a work tree. Git would then obey the configuration
+// in dir, which can contain commands.
 func (t *tree) repository(dir string) (bool, error) {
 	names, err := t.children(dir)
 	if err != nil {

@@ -123,8 +123,8 @@ type comparer struct {
 	cut            bool            // there are more changes, which were not compared
 	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
 	blocked map[string]*conflict
-	// emptied is the last directory from which everything is removed that the host has in it, except for the entries of the
-	// frozen copy.
+	// emptied is the last directory in which the sandbox has removed all entries of the host, except for those that are in
+	// the frozen copy.
 	emptied string
 }
 
@@ -173,7 +173,7 @@ func (c *comparer) entry(e *overlay.Entry) error {
 			return nil
 		}
 		if e.Type == fsat.TypeDir && c.frozen.Cut() {
-			// It may be among the entries that were left out of the frozen copy.
+			// The path may be among the entries that were left out of the frozen copy.
 			d := c.add(path, &base.State, &baseline.Absent, nil)
 			d.finding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
 			return nil

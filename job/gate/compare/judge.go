@@ -273,7 +273,7 @@ func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 
 // propagateBlocked blocks changes that depend on a blocked change above or below them.
 func (c *comparer) propagateBlocked() {
-	// A directory can be removed only with everything in it.
+	// A directory can be removed only if all entries in it can be removed.
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
 		if d.base.Type == fsat.TypeDir && d.sandbox.Type != fsat.TypeDir && stays[d.path] && !d.blocked() {
@@ -302,7 +302,7 @@ func (c *comparer) propagateBlocked() {
 // layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
 func (c *comparer) removedAfterApply() error {
 	if c.frozen.Cut() {
-		return nil // it may be among the entries that were left out
+		return nil // a path without an entry may be among the entries that were left out
 	}
 	seen := map[string]bool{}
 	for _, d := range c.found {

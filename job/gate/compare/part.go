@@ -71,7 +71,7 @@ func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// storePart stores a content among the merged files.
+// storePart stores text in merged, and adds the file of step to the index of merged files.
 func storePart(frozen, merged *os.File, step gate.Step, text []byte) error {
 	dir := int(merged.Fd())
 	fd, err := fsat.Open(dir, step.After.Hash, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

@@ -47,7 +47,7 @@ func (c *comparer) candidates() (removed, added []*difference) {
 	return removed, added
 }
 
-// rename joins two changes into one. It clears the kind of the removal.
+// rename joins the removal from and the addition to: to becomes a rename, and the kind of from is cleared.
 func rename(from, to *difference) {
 	to.oldPath, to.base, to.host = from.path, from.base, from.host
 	ch := &to.Change
@@ -82,7 +82,7 @@ func (c *comparer) pairEqual(removed, added []*difference) (r, a []*difference) 
 	return slices.DeleteFunc(removed, gone), slices.DeleteFunc(added, gone)
 }
 
-// line is the number of bytes of a text that are in lines with one hash.
+// line is the number of bytes in all lines of a text that have the same hash.
 type line struct {
 	hash  uint64
 	bytes int

@@ -102,7 +102,7 @@ func Seal(record []byte) []byte {
 }
 
 // Unseal returns what follows magic in a record that [Seal] has sealed. It returns false if the record does not begin with magic,
-// or is not as it was sealed.
+// or if its SHA-256 does not match.
 func Unseal(data []byte, magic string) (body []byte, ok bool) {
 	end := len(data) - sha256.Size
 	if end < len(magic) || string(data[:len(magic)]) != magic {

@@ -81,8 +81,8 @@ func IsText(b []byte) bool {
 	return len(b) <= MaxTextBytes && bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) && bytes.Count(b, []byte("\n")) < MaxTextLines
 }
 
-// OpenObject opens the content called hash, a sha256 in hex, in the directory in of dir. The caller must compare
-// the content with the hash.
+// OpenObject opens the file hash, a sha256 in hex, in the subdirectory in of dir. The caller must compare the content with the
+// hash.
 func OpenObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
 	if sum, err := hex.DecodeString(hash); err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != hash {
 		return nil, caisson.Errorf(caisson.Invalid, "%.100q is not the name of a content", hash)

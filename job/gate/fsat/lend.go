@@ -14,8 +14,9 @@ import (
 // ReadLimits are the limits of jobs that read trees.
 var ReadLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Memory: 4 << 30}
 
-// Lend runs a job while dirs, and the files in them, belong to the owner of the job's root directory, with whose rights the job
-// runs. Other processes of that owner cannot open dirs, because the directories above them are closed to it.
+// Lend runs a job that writes to dirs with the rights of the owner of the job's root directory. While the job runs, dirs and the
+// index and pack in them belong to that owner; afterwards they belong to the caller again. Other processes of that owner cannot
+// open dirs, because the owner has no access to the directories above them.
 func Lend[Args, Reply any](
 	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.Given, dirs ...*os.File,
 ) (reply Reply, err error) {

@@ -96,8 +96,8 @@ func ValidPath(path string) bool {
 	return true
 }
 
-// resolution are the flags of openat2 for all files: they must be beneath the directory, not behind symlinks, and on the same
-// mount.
+// resolution are the flags with which openat2 fails unless the file is beneath the directory, on the same mount, and reached
+// without symlinks.
 const resolution = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // Open opens path in the directory dir; "" is dir itself.

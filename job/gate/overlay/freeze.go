@@ -37,9 +37,10 @@ func (l FreezeLimits) WithDefaults() FreezeLimits {
 // Freeze copies the upper directory of an overlay, whose attributes [Mark] has written to marked just before, to dst, an empty
 // directory. It returns the result of [OpenFrozen] for dst, which the caller must close.
 //
-// The directory may change during the copy. Each file is copied as it was at one time, or denied; different files may be of
-// different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual attributes are
-// listed as denied and never opened. Entries beyond the limit are left out, and the result is cut.
+// The directory may change during the copy. The copy of each file is consistent, or the file is denied; different files may be
+// copied at different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual
+// attributes are listed as denied; special files are never opened. Entries beyond the limit are left out, and Cut of the result
+// is true.
 func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File, limits FreezeLimits) (*Frozen, error) {
 	defer fsat.KeepAlive(upper, dst)
 	m, err := readMarks(marked)

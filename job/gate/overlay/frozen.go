@@ -39,7 +39,7 @@ type Entry struct {
 	Size int64  // of files, in bytes
 	// Content is the sha256 of a file's content, in hex; empty if it was not kept.
 	Content string
-	// Hash is the [HashOf] the entry; empty if the entry was not kept.
+	// Hash is [HashOf] of the entry; empty if the entry was not kept.
 	Hash    string
 	Link    string // target of a symlink
 	Removed bool   // the path, and everything below it, was removed

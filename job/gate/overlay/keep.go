@@ -106,7 +106,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if err != nil || !after.Same(&before) {
 		return after, fsat.ErrChanged
 	}
-	if before.Size <= fsat.SmallFile { // only after the check, because every content in the pack must be in the index
+	if before.Size <= fsat.SmallFile { // after the check for changes, because every content in the pack must be in the index
 		if *content, err = k.Store(data); err != nil {
 			return before, err
 		}
@@ -117,7 +117,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	return before, nil
 }
 
-// readSmall returns the content of a file of this size. It is valid until the next call.
+// readSmall returns the content of a file of this size. The result is valid until k.buf is used again.
 func (k *Keeper) readSmall(file *os.File, size int64) ([]byte, error) {
 	n, err := io.ReadFull(file, k.buf[:size+1])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {

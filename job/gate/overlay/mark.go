@@ -37,14 +37,15 @@ type mark struct {
 // marks are the marks of an upper layer, as [Mark] has written them.
 type marks struct {
 	byPath map[string]mark // only the paths that have a mark
-	// cutAt is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
-	// that no marks are missing, and "." that all may be.
+	// cutAt is the first path, in the order of a walk, for which a mark may be missing because there are too many entries.
+	// Marks of all later paths may be missing as well. "" means that no marks are missing, and "." that all may be missing.
 	cutAt string
 }
 
-// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have
-// attributes that must not be there. The kernel shows these attributes only to root of the initial user namespace, so this cannot
-// be a job; it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
+// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have overlay
+// attributes that are refused, see markRefuse. The kernel shows these attributes only to root of the initial user namespace, so
+// Mark cannot be a job. It lists names and their attributes, and reads nothing else. Returns Denied if the layer's root is opaque
+// or has refused attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
 	if err := requireTrustedXattrs(); err != nil {
@@ -68,7 +69,8 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	return err
 }
 
-// requireTrustedXattrs returns an error if this process cannot see trusted attributes: the kernel then omits them without an error.
+// requireTrustedXattrs returns an error if this process cannot see trusted attributes. The kernel would then omit them without
+// an error.
 func requireTrustedXattrs() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -18,7 +18,7 @@ import (
 // longer after many files were removed. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
-// packed reports whether the content of e is in the pack of a frozen copy that has one.
+// packed reports whether the content of e is in the pack, provided that the frozen copy has a pack.
 func packed(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
 
 // packing writes a pack.
@@ -76,7 +76,8 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	return p, nil
 }
 
-// open returns a content, or nil if it is not in the pack. The caller must compare it with its hash. It is valid until close.
+// open returns a reader of a content, or nil if the content is not in the pack. The caller must compare the content with its
+// hash. The reader is valid until close.
 func (p *pack) open(content string) io.ReadCloser {
 	s, ok := p.spans[content]
 	if !ok {
@@ -92,8 +93,8 @@ func (p *pack) close() error {
 	return p.file.Close()
 }
 
-// Contents are the contents of a frozen copy, by their sha256. They are not compared with the hash when they are read; the jobs
-// that write them elsewhere do that.
+// Contents are the contents of a frozen copy, by their sha256. Reading does not verify the hash; the jobs that write the
+// contents elsewhere do.
 type Contents struct {
 	frozen *os.File
 	pack   *pack

@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// Workspace is a workspace: a host directory under a mask and an upper layer, mounted as a sandbox has it.
+// Workspace is a workspace: a host directory under a mask and an upper layer, mounted as for a sandbox.
 type Workspace struct {
 	T        testing.TB
 	Top      string // directory that contains the others

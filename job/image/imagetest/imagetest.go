@@ -23,7 +23,7 @@ import (
 type Driver struct {
 	// Registry has the images that can be pulled, by canonical reference. It may be changed while the driver is not in use.
 	Registry map[string]caisson.ImageConfig
-	// Find is called instead of looking at Registry; nil for none.
+	// Find, if not nil, is called instead of looking in Registry.
 	Find func(ctx context.Context, req caisson.PullRequest) (caisson.ImageConfig, error)
 
 	dir string
@@ -49,7 +49,7 @@ func digestOf(s ...string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// layer creates the layer with that content if it does not exist.
+// layer creates the layer with these files if it does not exist.
 func (d *Driver) layer(files map[string]string) (digest, dir string, err error) {
 	digest = digestOf(fmt.Sprint(files))
 	dir = filepath.Join(d.dir, digest)
@@ -128,7 +128,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	return d.image(ref, ref, conf, nil)
 }
 
-// registered finds images in the registry and in requests that carry an archive.
+// registered looks up the image in Registry. Returns NotFound if it is not there and the request has no Source.
 func (d *Driver) registered(_ context.Context, req caisson.PullRequest) (caisson.ImageConfig, error) {
 	ref, err := d.Canonical(req.Reference)
 	if err != nil {
