@@ -128,7 +128,7 @@ func (m *Meter) current() (*segment, error) {
 	return m.segment, nil
 }
 
-// wakeRun wakes Run to check the segment.
+// wakeRun makes the loop of Run check the segment now.
 func (m *Meter) wakeRun() {
 	select {
 	case m.wake <- struct{}{}:

@@ -211,7 +211,7 @@ type filesRmCmd struct {
 
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
-// ProvidePlaces parses the arguments.
+// ProvidePlaces parses the arguments. Kong calls it, as all methods named Provide…, for a parameter of Run with its result's type.
 func (c *filesRmCmd) ProvidePlaces() (places []sandboxPath, err error) {
 	for _, s := range c.Path {
 		p, err := requireSandboxPath(s)

@@ -116,7 +116,8 @@ func (m *resumer) giveBack(ctx context.Context, x *attempt, id caisson.ID) {
 	}
 }
 
-// wake gets a session's sandbox running, from any state. started means that the agent's service does not run in it yet.
+// wake wakes, resumes or starts a session's sandbox, as its state requires. started reports whether it was started: the service of
+// the agent does not run in it then, and the caller starts it.
 func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.clock.phase("resume")
 	err = m.retrier.whileBusy(ctx, x, func() (err error) {

@@ -119,7 +119,7 @@ func sleep(ctx context.Context, p *Proc) int {
 	return p.wait(ctx, d)
 }
 
-// wait returns the exit code 0 after d, or exitFailure if ctx ends first.
+// wait waits for d, and returns the exit code of the program: 0, or exitFailure if ctx ends first.
 func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 	select {
 	case <-ctx.Done():

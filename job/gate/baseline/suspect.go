@@ -90,7 +90,7 @@ func (l SearchLimits) withDefaults() SearchLimits {
 // SearchResult is the result of a search.
 type SearchResult struct {
 	Suspects
-	// Searched and Unsearched count the files that are visible to a sandbox and are not reported because of their names or
+	// Searched and Unsearched count the files that are visible to a sandbox, without those that are reported for their names or
 	// inodes. Unsearched counts those that were not searched because they are too large or too many, changed during the search,
 	// could not be read, or are in .git or node_modules.
 	Searched   int64 `json:"searched"`

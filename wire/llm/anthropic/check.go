@@ -42,7 +42,8 @@ func (c *checker) total() int64 {
 	return c.tokens
 }
 
-// fromHourly converts tokens written to the cache for an hour to tokens written for five minutes, rounded up.
+// fromHourly converts a number of tokens that are cached for an hour to the number of tokens cached for five minutes that has the
+// same price, rounded up. The prices are 2 and 1.25 times that of input, so that the factor is 1.6.
 func fromHourly(n int64) int64 { return n + (n*3+4)/5 }
 
 // refuseGrant returns the refusal of a feature that a grant would allow.
