@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// admission gives runs their places in the queue.
+// admission stores runs and queues their attempts.
 type admission struct {
 	runs       caisson.RunStore
 	sessions   *sessions

@@ -68,7 +68,8 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	return nil
 }
 
-// templateStatus fills in the state of the template and the warm snapshot of an agent, which full is with its recipe.
+// templateStatus fills in the state of the template and of the warm snapshot in a. full is the same agent with the parts that its
+// recipe generates.
 func (s *Agents) templateStatus(ctx context.Context, account string, a, full *caisson.Agent) error {
 	want := templateOf(full)
 	t, err := s.templates.GetTemplate(ctx, cmp.Or(full.Template, want.Name))
@@ -80,7 +81,7 @@ func (s *Agents) templateStatus(ctx context.Context, account string, a, full *ca
 		return err
 	}
 	a.Status = caisson.AgentStatus{Built: len(t.Setup) == 0 || t.Built != nil}
-	if full.Template == "" && !sameTemplate(t, &want) {
+	if full.Template == "" && !matchesTemplate(t, &want) {
 		a.Status.Built = len(full.Setup) == 0
 		return nil
 	}

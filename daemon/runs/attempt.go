@@ -14,19 +14,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An attempt is one try of a run, with all that is known of it. Nothing else changes the run until the attempt's result
-// is stored.
+// An attempt is one try to execute a run, with its state in memory. No other code changes the run until the attempt's result is
+// stored.
 type attempt struct {
 	runs     caisson.RunStore
 	events   caisson.Publisher
 	r        *caisson.Run
 	agent    *caisson.Agent
-	plan     *caisson.RunPlan // what the run may do of its plan
+	plan     *caisson.RunPlan // the run's plan, without models that are no longer allowed; see planner.check
 	log      *slog.Logger
 	rec      *recorder
 	clock    clock
 	box      box
-	said     said
+	said     agentOutput
 	result   caisson.RunResult
 	starting bool // the daemon is starting, and ends a run of an earlier daemon
 }
@@ -44,11 +44,11 @@ type box struct {
 	prompted      bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
 }
 
-// said is what an agent has said.
-type said struct {
+// agentOutput contains data about what the agent has written in an attempt.
+type agentOutput struct {
 	answer        strings.Builder // the text that the agent has written so far
 	eventBytes    int64           // bytes of the agent's events
-	maybeProvider bool            // the cause may be a failed model provider: the agent or the deadline ended the run
+	maybeProvider bool            // the agent or the deadline ended the run, so the cause may be a failure of a model provider
 }
 
 // status records a status event.

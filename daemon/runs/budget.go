@@ -9,7 +9,7 @@ import (
 // budgets contains the budgets of runs.
 type budgets struct {
 	ledger caisson.LedgerStore
-	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read them again; nil if it need not
+	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read budgets again; nil if unnecessary
 }
 
 // setBudget creates the budget of an attempt. It must exist before the first call.

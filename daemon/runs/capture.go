@@ -110,7 +110,7 @@ func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sa
 		Grace: caisson.Duration(c.grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	warm := *a
-	warm.Models = nil // it may call the warm-up model
+	warm.Models = nil // no restriction, so that the warm-up model is allowed
 	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
 		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.HostCaller("", "warm up an agent"))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/daemon/agent"
 )
 
-// CheckAgent implements [caisson.Agents]. It builds nothing: what is in the root file system is checked if that is built.
+// CheckAgent implements [caisson.Agents]. It builds nothing: the contents of the root file system are checked only if the
+// template is built.
 func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.AgentCheck, err error) {
 	a, err := s.builder.complete(ctx, id)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	return append(list, inside...), err
 }
 
-// checkTemplate checks what is in a template that needs no build, in a sandbox that is removed afterwards.
+// checkTemplate checks the contents of a template that needs no build, in a sandbox that is removed afterwards.
 func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []caisson.AgentCheck, err error) {
 	template, err := s.builder.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
@@ -100,7 +101,7 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 	return list, nil
 }
 
-// countNamed returns how much an agent's file, with what its driver adds, names.
+// countNamed returns a check whose detail contains the numbers of models, skills, tools and other parts of an agent.
 func countNamed(a *caisson.Agent) caisson.AgentCheck {
 	count := func(n int, one, many string) string {
 		if n == 1 {

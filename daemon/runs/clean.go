@@ -8,11 +8,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// cleaner removes what attempts that have ended no longer need.
+// cleaner removes the resources of attempts that have ended.
 type cleaner struct {
 	lifecycle  caisson.Sandboxes
 	assign     assign
-	bills      *bills
+	usage      *usageReader
 	deliverer  *deliverer
 	budgets    *budgets
 	dirs       *directories
@@ -20,8 +20,8 @@ type cleaner struct {
 	background *background.Group
 }
 
-// cleanUp removes what is no longer needed of the run, in the background. Only another attempt of the same run waits for
-// it.
+// cleanUp removes the resources that the run no longer needs, in the background. Only a retry or the removal of the same run
+// waits for it.
 func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 	id := x.r.ID
 	done := c.live.cleaning(id)
@@ -38,7 +38,7 @@ func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 			}
 		}
 		if x.box.sandbox != nil {
-			c.bills.update(ctx, x, removalTimeout)
+			c.usage.update(ctx, x, removalTimeout)
 			c.deliverer.release(ctx, x)
 		}
 		if err := c.retryRemoval(func() error { return c.budgets.dropBudget(ctx, x.r) }); err != nil {

@@ -113,14 +113,14 @@ const (
 	maxShownOutput = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
 )
 
-// recordProcesses records which processes of a sandbox that is kept are not the agent's.
+// recordProcesses records the processes that are in a kept sandbox before the prompt, and so are not the agent's.
 func (g *guestExec) recordProcesses(ctx context.Context, x *attempt) error {
 	if x.box.removable {
 		return nil
 	}
 	list, err := g.processes.ListProcesses(ctx, string(x.box.sandbox.ID))
 	if err != nil {
-		return err // not an empty set: all its processes would count as the agent's
+		return err // pids stays nil: with an empty set, all processes would count as the agent's
 	}
 	x.box.pids = make(map[int]bool, len(list))
 	for _, p := range list {
@@ -149,7 +149,8 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 // killNew kills the processes that are not in before, except those of services and the background processes that the agent
 // declares. If processes survive, the sandbox is stopped, which keeps its files.
 func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
-	// A hostile sandbox may not report its services. It is asked for all of killTimeout at most, and not again after an error.
+	// A hostile sandbox may not report its services. The requests for them take at most killTimeout in total, and there are no
+	// more after an error.
 	asking, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	var unknown error
@@ -191,10 +192,11 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 	return err == nil, err
 }
 
-// serviceProcesses returns which processes of list belong to the sandbox's services: the main process of each service, its
-// supervisor, and what it has started. What the agent's own service has started belongs to the agent and is not included. It must
-// be called after the processes were listed, so that each service among them is known. The sandbox reports its services, and a
-// hostile one can report other processes, which then keep running at the sandbox's expense, like background processes.
+// serviceProcesses returns which processes of list belong to the sandbox's services: the main process of each service, the
+// supervisor, and the processes that the service has started. Processes that the agent's own service has started belong to the
+// agent and are not included. list must be older than the call, so that each service in it is known. The sandbox reports its
+// services, and a hostile one can report other processes, which then keep running at the sandbox's expense, like background
+// processes.
 func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []caisson.ProcessInfo) (map[int]bool, error) {
 	services, err := g.services.ListServices(ctx, string(id))
 	if err != nil {

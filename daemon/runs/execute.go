@@ -49,7 +49,7 @@ func (e *executor) run(ctx context.Context, x *attempt) {
 	}
 }
 
-// end ends an attempt with an error, or with nil if it has succeeded. See [finisher.finish].
+// end ends an attempt. failed is its error, or nil if it has succeeded. See [finisher.finish].
 func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError) error {
 	return e.finisher.finish(ctx, x, failed)
 }

@@ -21,7 +21,7 @@ type finisher struct {
 	assign     assign
 	guestExec  *guestExec
 	sessions   *sessions
-	bills      *bills
+	usage      *usageReader
 	cleaner    *cleaner
 	settle     time.Duration   // time that the end of a run waits for its last model calls
 	done       <-chan struct{} // closed when the daemon stops
@@ -33,9 +33,9 @@ var errorCodes = map[caisson.Kind]string{
 	caisson.Conflict: caisson.RunInvalid, caisson.Denied: caisson.RunInvalid,
 }
 
-// explain converts the error of an attempt to the error of its result. A cancellation takes precedence over a failure
-// that the agent or its sandbox reported, and that over the deadline; any other error is mapped by codes, or is
-// internal. explain returns nil for nil.
+// explain converts the error of an attempt to the error of its result. A cancellation takes precedence over a failure that the
+// agent or its sandbox reported, and such a failure over the deadline; any other error is mapped by errorCodes, or is internal.
+// explain returns nil for nil.
 func explain(ctx context.Context, x *attempt, err error) *caisson.RunError {
 	if err == nil {
 		return nil
@@ -102,7 +102,7 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "the agent's output could not be recorded"}
 		}
 	}
-	bill := f.bills.read(ctx, x)
+	bill := f.usage.read(ctx, x)
 	failed = attribute(x, failed, bill.trouble)
 	x.result.Provider = bill.trouble.last
 	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.said.answer.String(), failed, x.box.warm, x.sandboxID()
@@ -147,8 +147,8 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 	return nil
 }
 
-// retryStore retries f until it succeeds: a full disk or a busy store must not lose an answer. It gives up when the daemon
-// stops, and after one attempt while the daemon starts.
+// retryStore calls do until it succeeds or returns NotFound: a full disk or a busy store must not lose an answer. It gives up
+// when the daemon stops, and calls do only once while the daemon starts.
 func (f *finisher) retryStore(ctx context.Context, x *attempt, what string, do func() error) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := do()
@@ -192,7 +192,7 @@ func (f *finisher) awaitCalls(ctx context.Context, x *attempt) {
 		}
 		cancel()
 	}
-	f.bills.update(ctx, x, f.settle)
+	f.usage.update(ctx, x, f.settle)
 }
 
 // sessionBox returns the sandbox that the run's session uses from now on; nil if that does not change.
@@ -231,15 +231,15 @@ func (f *finisher) releaseSandbox(ctx context.Context, x *attempt, failed *caiss
 		return err
 	}
 	if _, err := f.lifecycle.Suspend(ctx, string(x.box.sandbox.ID)); err != nil {
-		// It keeps running, charged to no run, until the idle session is paused.
+		// The sandbox keeps running, charged to no run, until the idle session is paused.
 		x.log.WarnContext(ctx, "the sandbox of a session could not be frozen", "sandbox", x.box.sandbox.ID, "err", err)
 	}
 	return nil
 }
 
-// attribute returns the error of a failed run. An agent whose last model call failed at the provider does not have that
-// error, and often retries until the run's time is over; then the provider's problem is the error. An error about a
-// rate limit or an exhausted budget is kept.
+// attribute returns the error of a failed run. If the agent's last model call failed at the provider, that is the error: the
+// agent may report another one, and often retries until the run's time is over. An error about a rate limit or an exhausted
+// budget is kept.
 func attribute(x *attempt, failed *caisson.RunError, t providerProblem) *caisson.RunError {
 	if failed == nil || !x.said.maybeProvider || !t.final {
 		return failed

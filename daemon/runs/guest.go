@@ -59,8 +59,8 @@ func (g *guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
-// timeReserveDivisor is the part of its time limit that a run keeps for itself when a sub-run uses up all of its own time, as a
-// divisor.
+// timeReserveDivisor determines the time that a run keeps for itself when a sub-run uses up all of the sub-run's time: the run's
+// time limit divided by timeReserveDivisor.
 const timeReserveDivisor = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].

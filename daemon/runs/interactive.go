@@ -83,9 +83,9 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	return nil
 }
 
-// rejoin continues an attempt that survived the previous daemon, whatever has become of its agent's entry and its models: the agent
-// is at work, and the gateway checks its calls. The attempt has its sandbox even if it was cancelled in the meantime, so that its end
-// is that of the sandbox and of the program.
+// rejoin continues an attempt that survived the previous daemon, even if the agent's catalog entry or its models have changed:
+// the agent is already running, and the gateway checks its calls. The sandbox is looked up even if the attempt was cancelled in
+// the meantime, so that the program and the sandbox end with the attempt.
 func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 	x.clock.phase("queue")
 	clean := context.WithoutCancel(ctx)
@@ -105,7 +105,7 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 		x.box.repo = &caisson.RepoGrant{} // it was granted before the terminal was opened
 	}
 	if r.Request.Keep {
-		x.box.pids = map[int]bool{} // which processes are the agent's is no longer known: all end with it
+		x.box.pids = map[int]bool{} // it is no longer known which processes are the agent's, so all are killed at its end
 	}
 	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)
@@ -113,7 +113,7 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 	return i.execute(ctx, x, r.Deadline)
 }
 
-// sandbox returns a sandbox in which the agent still is.
+// sandbox returns the agent's sandbox, and an error if it was removed or has ended, so that the agent cannot be running in it.
 func (i *interactive) sandbox(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
 	sb, err := i.lifecycle.Get(ctx, string(id))
 	switch {
@@ -143,11 +143,11 @@ func (i *interactive) open(ctx context.Context, box caisson.ID, a *caisson.Agent
 	return t.ID, nil
 }
 
-// waitInterval is how often it is checked whether a sandbox that does not run does so again.
+// waitInterval is the time between two attempts to view the terminal, for example of a suspended sandbox.
 const waitInterval = time.Second
 
-// wait waits for the end of the terminal's program. The sandbox may be suspended or paused in the meantime. If ctx ends, the program
-// is killed, unless the daemon stops: then the next one waits for it.
+// wait waits for the end of the terminal's program. The sandbox may be suspended or paused in the meantime. If ctx ends, the
+// program is killed; but if ctx ends because the daemon stops, the program keeps running, and the next daemon waits for it.
 func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
 	for {
 		exit, err := i.view(ctx, box, terminal)
@@ -173,13 +173,15 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 	}
 }
 
-// lost reports whether the sandbox knows that it has no such terminal: that nobody answers may have other reasons.
+// lost reports whether the sandbox lists its terminals and this one is not among them. A failed attempt to view the terminal is
+// no proof, because it may have other causes.
 func (i *interactive) lost(ctx context.Context, box, terminal caisson.ID) bool {
 	list, err := i.terminals.ListTerminals(ctx, string(box))
 	return err == nil && !slices.ContainsFunc(list, func(t caisson.Terminal) bool { return t.ID == terminal })
 }
 
-// kill removes the terminal and waits for the end of its program, for a while: afterwards its changes are read.
+// kill removes the terminal and waits up to i.grace for the end of its program, because the program's changes are read
+// afterwards.
 func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, i.grace)
 	defer cancel()

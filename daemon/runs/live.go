@@ -69,7 +69,7 @@ func (l *live) begin(a *liveAttempt, rec *recorder) {
 	a.rec = rec
 }
 
-// record adds an event to those of a run's attempt, if it is running.
+// record adds an event to the events of a run's attempt, if the attempt has begun and not ended.
 func (l *live) record(run caisson.ID, e caisson.RunEvent) {
 	var rec *recorder
 	l.mu.Lock()

@@ -36,7 +36,7 @@ func (l *runLogs) open(ctx context.Context, r *caisson.Run, stream string) (io.R
 	return nil, caisson.Invalidf("stream", "%.40q is not one of stdout, stderr, gateway and egress", stream)
 }
 
-// written returns a reader of the output of write.
+// written returns a reader of the data that write writes. It calls write in another goroutine.
 func written(write func(io.Writer) error) io.ReadCloser {
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(write(pw)) }()

@@ -71,7 +71,8 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 // planVersion is the version of the plans that this build makes and executes.
 const planVersion = 1
 
-// planOf returns the plan for settings of an agent, whose own interface is used if interactive is set.
+// planOf returns the plan of a run of the agent a with the settings s. If interactive is set, the command is that of the agent's
+// own interface.
 func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.RunPlan, error) {
 	key, err := planKey(a)
 	p := &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Gateway: s.Gateway, Policy: s.Policy, Env: s.Env, Command: s.Command}
@@ -86,9 +87,10 @@ func planKey(a *caisson.Agent) (string, error) {
 	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Gateway, a.Tools, a.Personas)
 }
 
-// check returns the plan that an attempt of a run executes, with what the run may do now: its limits, and models that have
-// been removed, are checked here; its policy when the sandbox gets it, and its budgets when a call is made. A run without
-// a plan that this build and the agent's present entry can execute is planned again, within its limits.
+// check returns the plan to store with a run, and the plan that its attempt executes now, which omits models that have been
+// removed. It also checks the run's limits; the policy is checked when the sandbox gets it, and the budgets when a call is made.
+// If the run has no plan, or one of another planVersion, or if the agent's entry has changed since, check makes a new plan,
+// within the run's limits.
 func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (stored, now *caisson.RunPlan, err error) {
 	models, err := p.models.ListModels(ctx)
 	if err != nil {

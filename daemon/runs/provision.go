@@ -38,7 +38,7 @@ const (
 	labelKey     = labelPrefix + "warm"    // key of a warm snapshot; also set on the sandbox that it is captured in
 )
 
-// provision gets the attempt's sandbox running, with its workspace. It does not give it a prompt.
+// provision gets the attempt's sandbox running, with its workspace. It gives no prompt to the agent.
 func (p *provisioner) provision(ctx context.Context, x *attempt, template *prepared, deadline time.Time) error {
 	x.clock.start()
 	if err := p.open(timing.WithTimer(ctx, x.clock.addPart), x, template); err != nil {
@@ -123,9 +123,9 @@ func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *prepar
 	}
 }
 
-// forkLimits returns the limits of the run that a fork can have in place of the snapshot's. fits is false if the run
-// has limits that a fork cannot have: a fork with memory keeps the limits of disk and processes, and needs at least as
-// much memory as the snapshot.
+// forkLimits returns those limits of the run that replace the snapshot's in a fork; 0 keeps the snapshot's. fits is false if the
+// run has limits that a fork cannot have: a fork with memory keeps the limits of disk and processes, and needs at least as much
+// memory as the snapshot.
 func (p *provisioner) forkLimits(x *attempt) (r caisson.Resources, fits bool) {
 	own, usual := resources(x.r.Limits), resources(withDefaults(x.agent.Limits))
 	if own.CPUs != usual.CPUs {
@@ -144,7 +144,7 @@ func withDefaults(l caisson.AgentLimits) caisson.AgentLimits {
 	return l
 }
 
-// memoryLost is the reason why a fork has only the snapshot's files.
+// memoryLost is the error of a fork that has only the snapshot's files, and contains the reason.
 type memoryLost string
 
 func (e memoryLost) Error() string { return string(e) }

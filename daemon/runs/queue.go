@@ -13,8 +13,8 @@ const maxDepth = 4
 // A queue decides which run starts next. Accounts are served in turn, however many runs each has waiting, and the runs
 // of an account start in order.
 //
-// Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait for its
-// place.
+// Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait for the place that it
+// occupies.
 type queue struct {
 	concurrent, perAccount int // maximum of running attempts in one lane: of all accounts, and of one
 
@@ -106,8 +106,8 @@ func (q *queue) admit(l *lane) {
 	}
 }
 
-// ahead returns how many runs of the same account wait before t, and whether as many runs are running as the host may
-// run.
+// ahead returns how many runs of the same account wait before t, and whether t waits because the maximum number of attempts is
+// running in its lane.
 func (q *queue) ahead(t *ticket) (n int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// recovery puts in order what an earlier daemon left.
+// recovery reconciles the runs, sessions, sandboxes and budgets of an earlier daemon.
 type recovery struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
@@ -28,10 +28,9 @@ type recovery struct {
 	log       *slog.Logger
 }
 
-// reconcile implements [Core.Reconcile]. Runs that were queued, and interactive runs, whose agents continue in their
-// sandboxes, are queued again. Other runs that were in progress have failed, because the output of their agents was not
-// read in the meantime; their sandboxes are stopped or removed,
-// after which their last calls are in the ledger.
+// reconcile implements [Core.Reconcile]. Runs that were queued, and interactive runs, whose agents continue in their sandboxes,
+// are queued again. Other runs that were in progress have failed, because the output of their agents was not read in the
+// meantime; their sandboxes are stopped or removed, after which their last calls are in the ledger.
 func (v *recovery) reconcile(ctx context.Context) error {
 	if err := v.dirs.makeAll(); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (v *recovery) reconcile(ctx context.Context) error {
 			v.log.ErrorContext(ctx, "what an earlier daemon left of runs could not all be put in order", "err", err)
 		}
 	}
-	for _, list := range [][]*caisson.Run{surviving, queued} { // those that had a place keep it
+	for _, list := range [][]*caisson.Run{surviving, queued} { // surviving runs first, because they were admitted before
 		for _, r := range slices.Backward(list) { // oldest first
 			if err := v.admission.queueAttempt(r); err != nil {
 				return err
@@ -87,7 +86,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(r.Account, "end a run of an earlier daemon"))
 	x := v.executor.newAttempt(ctx, r)
 	x.starting = true
-	delete(x.result.Versions, "caisson") // it may have been another one that started the run
+	delete(x.result.Versions, "caisson") // another version may have started the run
 	x.clock.start()
 	if err := v.stopSandbox(ctx, x); err != nil {
 		return err
@@ -119,7 +118,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 func (v *recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	r := x.r
 	if r.Sandbox == "" {
-		return v.removeSandboxesOf(ctx, r)
+		return v.removeSandboxes(ctx, r)
 	}
 	sb, err := v.lifecycle.Get(ctx, string(r.Sandbox))
 	keep := r.Session != "" || r.Request.Keep || r.Request.Repo != nil && v.hasBegun(ctx, r)
@@ -154,8 +153,8 @@ func (v *recovery) remove(ctx context.Context, box caisson.ID) error {
 	return caisson.IgnoreNotFound(v.lifecycle.Remove(ctx, string(box)))
 }
 
-// removeSandboxesOf removes the sandboxes that were being created for a run.
-func (v *recovery) removeSandboxesOf(ctx context.Context, r *caisson.Run) error {
+// removeSandboxes removes the sandboxes that were being created for a run.
+func (v *recovery) removeSandboxes(ctx context.Context, r *caisson.Run) error {
 	return v.eachSandbox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
 		if keep, err := v.belongs(ctx, sb, r.ID); err != nil || keep {
 			return err

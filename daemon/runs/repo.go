@@ -13,7 +13,7 @@ import (
 // deliverTimeout is the timeout for fetching the agent's commits from its sandbox.
 const deliverTimeout = 12 * time.Minute
 
-// deliverer starts the delivery of what agents have committed, and waits for it.
+// deliverer starts the delivery of the commits of agents, and waits for it.
 type deliverer struct {
 	relay caisson.Relay // nil if there are no repositories
 	most  time.Duration // time that a result waits for its commits' delivery

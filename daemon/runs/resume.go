@@ -37,7 +37,7 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 	err = m.wakeAndAssign(ctx, x, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
-		// Its memory may be lost, but its files are not.
+		// The sandbox's memory may be lost, but not its files.
 		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
 		m.giveBack(clean, x, s.Sandbox)
 		err = m.wakeAndAssign(ctx, x, s.Sandbox)
@@ -74,7 +74,7 @@ func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID)
 	if err != nil || sb.State == caisson.Failed || sb.State == caisson.Removing {
 		return caisson.IgnoreNotFound(err)
 	}
-	return m.sameWorkspace(ctx, x, sb)
+	return m.requireWorkspace(ctx, x, sb)
 }
 
 // wakeAndAssign wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
@@ -104,8 +104,8 @@ func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
 	return err
 }
 
-// giveBack leaves a session's sandbox that the run could not use to the next run: without an assignment, and stopped if
-// its service may not be running, so that the next run starts it.
+// giveBack makes a session's sandbox that the run could not use available to the next run: it clears the assignment, and stops a
+// running sandbox, whose service may have ended, so that the next run starts the service.
 func (m *resumer) giveBack(ctx context.Context, x *attempt, id caisson.ID) {
 	_, err := m.assign(ctx, id, nil)
 	if sb, gerr := m.lifecycle.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
@@ -159,11 +159,10 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 	return sb, started, err
 }
 
-// sameWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox
-// has.
-func (m *resumer) sameWorkspace(ctx context.Context, x *attempt, box *caisson.Sandbox) error {
+// requireWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox has.
+func (m *resumer) requireWorkspace(ctx context.Context, x *attempt, box *caisson.Sandbox) error {
 	if box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
-		return sameVolume(box, x.r)
+		return requireVolume(box, x.r)
 	}
 	asked, err := m.dirs.workspace(x)
 	if err != nil || asked == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// retrier retries what an attempt does with its sandbox, while the host is full or another operation is in the way.
+// retrier retries operations of an attempt on its sandbox, while the host is full or another operation is in progress.
 type retrier struct {
 	sessions  *sessions
 	live      *live
@@ -17,8 +17,8 @@ type retrier struct {
 	volumes   caisson.Table[caisson.Volume]
 }
 
-// whileFull retries f while the host is full, as opposed to a limit that a field of the request exceeds, and other
-// attempts run whose end frees resources.
+// whileFull retries f while it returns Exhausted without a field, which means that the host is full. It first pauses idle
+// sessions, and then waits as long as other attempts run or are cleaned up, because that frees resources.
 func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
@@ -48,7 +48,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 // restarts.
 const busyTimeout = 10 * time.Second
 
-// whileBusy retries f while it fails for a temporary reason.
+// whileBusy is like whileFull, and also retries f while it returns Conflict or Unavailable, for up to busyTimeout.
 func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) error {
 	end := time.Now().Add(busyTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {

@@ -33,13 +33,13 @@ type Policies interface {
 	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
 }
 
-// Services manages the services of sandboxes. ServeAgent adds or changes that of a sandbox's agent.
+// Services manages the services of sandboxes. ServeAgent adds or changes the service of a sandbox's agent.
 type Services interface {
 	caisson.Services
 	ServeAgent(ctx context.Context, ref string, s caisson.Service) error
 }
 
-// Snapshots manages snapshots. SetPool sets how many forks of one are made in advance.
+// Snapshots manages snapshots. SetPool sets how many forks of a snapshot are made in advance.
 type Snapshots interface {
 	caisson.Snapshots
 	SetPool(ctx context.Context, ref string, size int) error
@@ -58,8 +58,8 @@ type Sandboxes struct {
 	Assign    assign
 }
 
-// assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the run, or
-// refused. Returns Conflict while the sandbox serves another run.
+// assign makes a sandbox serve a run: model calls that begin afterwards are charged to the run. If a is nil, the sandbox serves
+// no run, and such calls are refused. Returns Conflict while the sandbox serves another run.
 type assign func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
 
 // A Recipe implements what an agent's program needs beyond its entry in the catalog. Its methods are pure and safe for
@@ -144,7 +144,7 @@ func (l *Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// AgentConfig says which agents there are, and what their runs may use. Recipes and Budget are optional.
+// AgentConfig configures the agents and the default budget of their runs. Recipes and Budget are optional.
 type AgentConfig struct {
 	Catalog *agent.Catalog
 	Models  caisson.Models
@@ -152,7 +152,7 @@ type AgentConfig struct {
 	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
 }
 
-// WorkConfig says what runs work on.
+// WorkConfig configures the directories and repositories that runs work on.
 type WorkConfig struct {
 	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
 	Workspaces Workspaces
@@ -161,7 +161,7 @@ type WorkConfig struct {
 	Relay caisson.Relay
 }
 
-// LedgerConfig says what the model calls of runs cost. UnderWay and Forget are optional.
+// LedgerConfig contains functions for the model calls of runs and their costs. UnderWay and Forget are optional.
 type LedgerConfig struct {
 	Calls listCalls
 	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum
@@ -247,7 +247,7 @@ func New(cfg Config) *Core {
 		retrier: retrier, services: services, warm: warm, snapshots: snapshots, lifecycle: boxes.Lifecycle, service: boxes.Snapshots,
 		files: boxes.Files, dirs: dirs, relay: cfg.Work.Relay,
 	}
-	bills := &bills{calls: cfg.Ledger.Calls, underWay: cfg.Ledger.UnderWay, done: background.Context().Done()}
+	usage := &usageReader{calls: cfg.Ledger.Calls, underWay: cfg.Ledger.UnderWay, done: background.Context().Done()}
 	deliverer := &deliverer{relay: cfg.Work.Relay, most: time.Duration(limits.Deliver)}
 	turns := &turns{recipes: recipes, services: services, sessions: sessions, guestExec: guestExec, dirs: dirs, grace: limits.Grace}
 	executor := &executor{
@@ -255,9 +255,9 @@ func New(cfg Config) *Core {
 		turns: turns,
 		finisher: &finisher{
 			subRuns: subRuns, deliverer: deliverer, workspaces: cfg.Work.Workspaces, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
-			guestExec: guestExec, sessions: sessions, bills: bills, settle: limits.Settle, done: background.Context().Done(),
+			guestExec: guestExec, sessions: sessions, usage: usage, settle: limits.Settle, done: background.Context().Done(),
 			cleaner: &cleaner{
-				lifecycle: boxes.Lifecycle, assign: boxes.Assign, bills: bills, deliverer: deliverer, budgets: budgets, dirs: dirs, live: live,
+				lifecycle: boxes.Lifecycle, assign: boxes.Assign, usage: usage, deliverer: deliverer, budgets: budgets, dirs: dirs, live: live,
 				background: background,
 			},
 		},

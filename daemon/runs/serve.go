@@ -24,8 +24,9 @@ type services struct {
 	guestExec *guestExec
 }
 
-// serve starts an agent's service in a sandbox that has just been created or started again. It keeps running between runs, and is
-// part of snapshots. Nothing starts it again if it ends: a run finds out (see drive), and the session's next one begins without memory.
+// serve starts an agent's service in a sandbox that has just been created or started again. The service keeps running between
+// runs, and is part of snapshots. It is not restarted if it ends: a run then fails (see drive), and the next run of the session
+// begins without memory.
 func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
@@ -50,7 +51,7 @@ func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 	return s.service.ServeAgent(ctx, string(box), caisson.Service{Command: a.Service, Cwd: dir, Restart: caisson.RestartNever})
 }
 
-// withdraw takes the agent's service from a sandbox that does not run, so that it does not start with it.
+// withdraw removes the agent's service from a sandbox that does not run, so that the service does not start with the sandbox.
 func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
 	return caisson.IgnoreNotFound(s.service.RemoveService(ctx, string(box), caisson.AgentService))
 }
@@ -58,8 +59,9 @@ func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
 // serviceInterval is the time between two checks whether a service that a run waits for has failed.
 const serviceInterval = 500 * time.Millisecond
 
-// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the task ends with
-// that error. If the agent fails without a prompt, the service's last output is in the log.
+// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the task
+// ends with that error. If the agent fails before it gets the prompt, say also gets the service's last output, as a line of the
+// log.
 func (s *services) drive(ctx context.Context, box caisson.ID, a *caisson.Agent, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	if len(a.Service) == 0 {
 		return s.guestExec.runDriver(ctx, box, t, say)

@@ -38,7 +38,7 @@ func (c *sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Sessio
 		case removing:
 			return caisson.Errorf(caisson.Conflict, "this session is being removed; try again when it is gone")
 		}
-		return busy{s.Run, caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)}
+		return busyError{s.Run, caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)}
 	}
 	for {
 		release, err := c.locks.Acquire(ctx, r.Account+name)
@@ -47,7 +47,7 @@ func (c *sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Sessio
 		}
 		s, err := c.table.Update(ctx, in, name, take)
 		release()
-		if b, ok := errors.AsType[busy](err); ok {
+		if b, ok := errors.AsType[busyError](err); ok {
 			if h, herr := c.runs.Get(ctx, in, b.run); herr != nil || !h.State.Ended() {
 				return nil, false, b.error
 			}
@@ -75,8 +75,8 @@ func (c *sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Sessio
 	}
 }
 
-// busy is the error that another run has claimed the session.
-type busy struct {
+// busyError is the error that another run has claimed the session.
+type busyError struct {
 	run caisson.ID // the run that has claimed it
 	error
 }
@@ -108,7 +108,7 @@ func (c *sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.San
 	return caisson.IgnoreNotFound(err) // the session may have been removed in the meantime
 }
 
-// Limits of the messages before a prompt, in bytes and in number.
+// Limits of the earlier messages of a session that an agent gets before a prompt: their total size in bytes, and their number.
 const (
 	maxHistory      = 256 << 10
 	maxHistoryCount = 200

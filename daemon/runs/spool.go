@@ -35,14 +35,14 @@ type directories struct {
 // runDir returns the path of a run's directory, relative to the data directory.
 func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
 
-// The files with the contents of a run's workspace: an archive of one tree named workspace, or an archive of names
-// relative to the workspace, which is unpacked only in the sandbox.
+// The files with the contents of a run's workspace: workspaceTar is an archive of one tree named workspace; uploadTar is an
+// archive of names relative to the workspace, which is unpacked only in the sandbox.
 const (
 	workspaceTar = "workspace.tar"
 	uploadTar    = "upload.tar"
 )
 
-// makeAll makes the directory in which those of all runs are.
+// makeAll creates the parent of the directories of all runs.
 func (d *directories) makeAll() error { return d.root.MkdirAll("runs", 0o700) }
 
 func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
@@ -72,7 +72,7 @@ func (d *directories) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 	return d.root.WriteFile(path.Join(runDir(r.ID), directoryFile), data, 0o600)
 }
 
-// storeContents stores the contents of the run's workspace, because attempts may begin when the request has ended.
+// storeContents stores the contents of the run's workspace, because attempts may begin after the request has ended.
 func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err error) {
 	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
@@ -129,8 +129,7 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 	return nil
 }
 
-// spoolArchive stores the archive of a request in f, without hidden files, regardless of those that the client has left
-// out.
+// spoolArchive stores the archive of a request in f, without hidden files. It does not rely on the client to have left them out.
 func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
 	done, err := d.countUpload(r.Account)
 	if err != nil {

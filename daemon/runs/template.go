@@ -63,8 +63,8 @@ func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, p
 	}
 	want := templateOf(a)
 	t, err := b.templates.GetTemplate(ctx, want.Name)
-	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
-		// The build policy of the host's own agents is subject to the rights of the host's administrator.
+	if caisson.KindOf(err) == caisson.NotFound || err == nil && !matchesTemplate(t, &want) {
+		// The build policy of the host's own agents is checked against the rights of the host, not of the caller.
 		t, err = b.templates.PutTemplate(asAuthor(ctx, a), want)
 	}
 	if err != nil {
@@ -94,8 +94,9 @@ func templateOf(a *caisson.Agent) caisson.Template {
 	return t
 }
 
-// sameTemplate reports whether have meets want.
-func sameTemplate(have, want *caisson.Template) bool {
+// matchesTemplate reports whether have is equal to want in all fields that templateOf takes from an agent, except name and
+// description.
+func matchesTemplate(have, want *caisson.Template) bool {
 	a, errA := keyOf(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
 	b, errB := keyOf(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
 	return errA == nil && errB == nil && a == b

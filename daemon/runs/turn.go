@@ -33,7 +33,7 @@ type turns struct {
 	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 
-// task returns the task of the attempt. The agent's time is that of the run minus a tenth of its limit.
+// task returns the task of the attempt. The agent's time is the time until the deadline minus a tenth of the run's time limit.
 func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
@@ -119,12 +119,13 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	return nil
 }
 
-// mayBeSilent reports whether an agent may end without an answer: it is a program that is granted no models, and has succeeded.
+// mayBeSilent reports whether an agent may succeed without an answer, because it is a program that is granted no models.
 func mayBeSilent(a *caisson.Agent) bool {
 	return a.Driver == caisson.DriverExec && slices.Equal(a.Models, []string{agent.NoModels})
 }
 
-// errorCode returns the specific code of an agent's failure: most agents only report that a model call failed.
+// errorCode returns the code of an agent's failure. It searches the message for the cause, because most agents report only that a
+// model call failed.
 func errorCode(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code

@@ -8,16 +8,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// bills reads what attempts have used from the ledger.
-type bills struct {
+// usageReader reads the usage of attempts from the ledger.
+type usageReader struct {
 	calls    listCalls
-	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // nil: there are never any
+	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // nil: no calls are ever in progress
 	done     <-chan struct{}                                                                           // closed when the daemon stops
 }
 
 // update updates the usage from the ledger until all calls of the run are in it, or until wait has passed. Calls that
 // the agent did not wait for end with its sandbox, or shortly afterwards.
-func (b *bills) update(ctx context.Context, x *attempt, wait time.Duration) {
+func (b *usageReader) update(ctx context.Context, x *attempt, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
 		bill := b.read(ctx, x)
@@ -68,7 +68,7 @@ func (t *providerProblem) addCall(call *caisson.Call) {
 }
 
 // read reads the usage of the run from the ledger.
-func (b *bills) read(ctx context.Context, x *attempt) (u ledgerUsage) {
+func (b *usageReader) read(ctx context.Context, x *attempt) (u ledgerUsage) {
 	var under int64
 	var most caisson.USD
 	var err error

@@ -24,8 +24,8 @@ func checkVolume(req *caisson.RunRequest) error {
 	return caisson.CheckVolumeName("source", req.Source)
 }
 
-// sameVolume returns an error if a run in a session's sandbox requests another workspace than the sandbox's volume.
-func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
+// requireVolume returns an error if a run in a session's sandbox requests another workspace than the sandbox's volume.
+func requireVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	has, req := box.Spec.Volume, &r.Request
 	switch {
 	case has == nil:

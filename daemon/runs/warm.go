@@ -207,13 +207,13 @@ type snapshots struct {
 	programs caisson.Programs
 }
 
-// key returns a hash of all that a warm snapshot of the agent depends on, except what is checked when it is restored.
+// key returns a hash of all that a warm snapshot of the agent depends on, except dependencies that are checked at a restore.
 func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
 	models, err := s.services.usable(ctx, a)
 	if err != nil {
 		return "", err
 	}
-	// Runs use models that were added later, too, but a persona has the one that it was started with.
+	// Runs may use models that were added after the snapshot, but a persona keeps the model that it was started with.
 	models = slices.DeleteFunc(models, func(m caisson.Model) bool {
 		return !slices.ContainsFunc(a.Personas, func(p caisson.Persona) bool { return p.Model == m.Alias })
 	})
@@ -251,7 +251,8 @@ func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) 
 	return list[i], nil
 }
 
-// setPool sets the pool of a new warm snapshot: as the agent says, or as that of the latest one which it replaces.
+// setPool sets the size of the pool of a new warm snapshot: the agent's or, if that is 0, the first one that is not 0 in
+// replaced, the list of the snapshots that it replaces.
 func (s *snapshots) setPool(ctx context.Context, a *caisson.Agent, snap *caisson.Snapshot, replaced []*caisson.Snapshot) error {
 	size := a.Warm.Pool
 	for i := 0; size == 0 && i < len(replaced); i++ {

@@ -26,6 +26,6 @@ type Masker interface {
 	MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) (hidden []string, count int, err error)
 }
 
-// directoryFile records the directory that a run was given, if it is not copied, because attempts may begin when the
-// request has ended.
+// directoryFile is the name of the file that records which directory a run works on, if the directory is not copied: attempts may
+// begin after the request has ended.
 const directoryFile = "directory.json"

@@ -39,7 +39,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	}
 	select {
 	case <-s.done:
-	case <-r.watch.ended: // s.done is no longer closed, but killByDir has waited for the processes
+	case <-r.watch.ended: // the watcher no longer closes s.done, but killByDir has waited for the processes
 	case <-ctx.Done():
 		return fmt.Errorf("sandbox %s does not stop: %w", id, context.Cause(ctx))
 	}

@@ -32,14 +32,14 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 		err = readDialStatus(ctx, s, ours, address)
 	}
 	if err != nil {
-		ours.Close() // the main process stops connecting
+		ours.Close() // makes the main process stop connecting
 		return nil, err
 	}
 	return ours, nil
 }
 
-// startDial makes the main process connect. The call returns before that has happened, so that the lock of s.frozen is held only
-// shortly. It is held so that a checkpoint finds the connection.
+// startDial makes the main process begin to connect, and returns before it has connected, so that it holds the lock of s.frozen
+// only briefly. It holds the lock so that a checkpoint finds the connection and ends it.
 func startDial(ctx context.Context, s *sandbox, network, address string, theirs *os.File) error {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {

@@ -44,8 +44,9 @@ type Config struct {
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
 	Programs Programs
-	// Find returns the programs of a build, by its id: those of Build once Exe is there, which need not be before the first launch, and
-	// those of others to restore checkpoints with. nil: Exe is there, and there are no others.
+	// Find returns the programs of the build with an id. For Build, it first makes sure that Exe exists, which need not be the
+	// case before the first launch; the programs of other builds restore their checkpoints. If nil, Exe must exist, and there are
+	// no others.
 	Find func(build string) (Programs, error)
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string

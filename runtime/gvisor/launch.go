@@ -12,9 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// programs returns the binary for gVisor's processes, and the layer with guest programs, of the set called build; "" means the current one.
+// programs returns the binary for gVisor's processes and the layer with guest programs of the build with the given id; "" means
+// the current build.
 func (l *launcher) programs(cfg *Config, build string) (exe, layer string, err error) {
-	if cfg.Find != nil { // Those of this build are needed in any case, for user namespaces.
+	if cfg.Find != nil { // The programs of the current build are always needed, for user namespaces.
 		if _, err := cfg.Find(cfg.Build); err != nil {
 			return "", "", err
 		}
@@ -75,7 +76,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 		}
 	}()
 	var ready sync.WaitGroup
-	// If other launches are in progress, moving their processes starts the grace period as well.
+	// If other launches are in progress, the moves of their processes start the RCU grace period as well.
 	if r.launching.Add(1) == 1 {
 		ready.Go(prepareCgroupMove)
 	}

@@ -47,7 +47,7 @@ type Table struct {
 	dropped uint64                // number of dropped paths; guarded by mu
 }
 
-// A change is a change with its position in the order of changes.
+// A change contains the process that made a change, and the change's position in the order of all changes.
 type change struct {
 	seq uint64 // Table.changes at the change; 0 means no change
 	Process

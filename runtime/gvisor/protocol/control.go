@@ -1,6 +1,6 @@
 package protocol
 
-// The methods of gVisor's control protocol that the daemon calls.
+// The methods of gVisor's control protocol that the daemon calls, with their arguments and the files that are sent along.
 const (
 	MethodCheckpoint         = "containerManager.Checkpoint"         // of SaveOpts, with three files named below
 	MethodCreateTraceSession = "containerManager.CreateTraceSession" // of TraceSessionArgs, with the sink's descriptor
@@ -15,7 +15,8 @@ const (
 	MethodWaitRestore        = "containerManager.WaitRestore"
 )
 
-// The types below have those fields of gVisor's that the daemon uses, with the same names in JSON. The zero values of all others are right.
+// The types below contain only those fields of gVisor's types that the daemon uses, with the same names in JSON. All other fields
+// have their zero values.
 
 // ExecArgs describes a process to start.
 type ExecArgs struct {
@@ -39,10 +40,10 @@ type SaveOpts struct {
 	Metadata                       map[string]string `json:"metadata"`
 	AppMFExcludeCommittedZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"` // pages of zeroes are not written
 	HavePagesFile                  bool              `json:"have_pages_file"`
-	Resume                         bool              // go on afterwards
+	Resume                         bool              // the sandbox continues afterwards
 }
 
-// The key and value in SaveOpts.Metadata with which memory is written as it is.
+// The key and value in SaveOpts.Metadata with which memory is written without compression.
 const (
 	CompressionKey  = "compression"
 	CompressionNone = "none"
@@ -58,7 +59,8 @@ const (
 // TarOpts describes an archive of the changes to the root file system.
 type TarOpts struct{ ContainerID string }
 
-// RootfsTarAnnotation is the annotation of a spec with the path of such an archive, which a new sandbox begins with.
+// RootfsTarAnnotation is the annotation of a spec with the path of an archive as in [TarOpts]. A new sandbox starts with its
+// contents.
 const RootfsTarAnnotation = "dev.gvisor.tar.rootfs.upper"
 
 // ReadOpts describes the beginning of a file in the sandbox.
@@ -74,7 +76,7 @@ type Process struct {
 	PID     int32   `json:"pid"`
 	PPID    int32   `json:"ppid"`
 	Threads []int32 `json:"threads"`
-	Time    string  `json:"time"` // of processors
+	Time    string  `json:"time"` // CPU time
 	Cmd     string  `json:"cmd"`
 }
 
@@ -92,7 +94,7 @@ type SignalArgs struct {
 	Mode  SignalMode
 }
 
-// A SignalMode is what gets a signal.
+// A SignalMode selects the processes that get a signal.
 type SignalMode int
 
 // The modes that the daemon uses.
@@ -101,10 +103,10 @@ const (
 	SignalForegroundGroup SignalMode = 2 // the foreground process group of the process's terminal
 )
 
-// TraceSessionArgs describes a trace session. The daemon uses them to call sinks.
+// TraceSessionArgs describes a trace session. The daemon uses trace sessions to call sinks.
 type TraceSessionArgs struct {
 	Config TraceSession
-	Force  bool // replace the session that there is
+	Force  bool // replace an existing session
 }
 
 // TraceSession is the configuration of a trace session.

@@ -1,6 +1,6 @@
-// Package protocol has what the daemon and gVisor's processes (package sentry) say to each other: requests to launchers, calls of gVisor's
-// control protocol and of the sinks that sentry adds to it, and annotations of specs. It imports nothing of gVisor, so that the daemon does not
-// contain it; tests compare the types of gVisor's own calls with gVisor.
+// Package protocol defines the messages between the daemon and gVisor's processes (package sentry): requests to launchers, calls
+// of gVisor's control protocol and of the sinks that sentry adds to it, and annotations of specs. It does not import gVisor, so
+// that the daemon's binary does not contain gVisor; tests compare the types for gVisor's own calls with those of gVisor.
 package protocol
 
 import (

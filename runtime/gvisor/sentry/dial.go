@@ -24,15 +24,16 @@ const endTimeout = 10 * time.Second
 
 var errRefused = errors.New("connection refused")
 
-// connections has the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before one.
+// connections contains the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before it makes
+// one.
 type connections struct {
-	kernel kernelOf
+	kernel processKernel
 
 	mu   sync.Mutex
 	open map[*connection]bool // guarded by mu
 }
 
-// processConnections has the connections of this process.
+// processConnections contains the connections of this process.
 var processConnections connections
 
 // install registers the sink. It must run before gVisor starts a kernel.
@@ -108,7 +109,7 @@ func (c *connections) remove(conn *connection) {
 	close(conn.gone)
 }
 
-// endAll resets all connections, and waits until nothing of them is registered with the kernel's objects.
+// endAll resets all connections, and waits up to endTimeout until they are no longer registered with the kernel's objects.
 func (c *connections) endAll() error {
 	c.mu.Lock()
 	var all []*connection
@@ -143,7 +144,7 @@ type stream interface {
 	// notify registers a channel that receives a value when a method that has returned errWait should be called again.
 	notify() (changed <-chan struct{}, unregister func())
 	close()
-	reset() // as close, but what was not received is lost, and the other end gets an error where there are errors for that
+	reset() // like close, but data that was not received is lost, and the other end gets an error if its protocol has one
 }
 
 // errWait means that a call would block.
@@ -229,8 +230,8 @@ func (c *connection) connect(dial func(context.Context) (stream, error)) (stream
 	return guest, err
 }
 
-// waitHangup waits until the other end of host has been closed, not only for writing. It returns an error if host is closed here, or
-// at its deadline.
+// waitHangup waits until the other end of host has been closed completely, not only for writing. It returns an error if this
+// process closes host, or at the read deadline of host.
 func (c *connection) waitHangup() error {
 	raw, err := c.host.SyscallConn()
 	if err != nil {
@@ -248,7 +249,7 @@ func (c *connection) copy(guest stream) {
 	wg.Go(func() {
 		err := c.toGuest(guest)
 		results <- err
-		// The other end can be open for reading, or closed: then nobody is interested in the server's answer.
+		// The other end may be closed only for writing, or completely; in the second case, the server's answer is not needed.
 		if err == nil && c.waitHangup() == nil {
 			c.end()
 		}
@@ -259,7 +260,7 @@ func (c *connection) copy(guest stream) {
 	}
 }
 
-// fromGuest copies from the server until its end of file, and passes that on.
+// fromGuest copies from the server until its end of file, and passes the end of file on to host.
 func (c *connection) fromGuest(guest stream) error {
 	changed, unregister := guest.notify()
 	defer unregister()
@@ -288,8 +289,8 @@ func (c *connection) fromGuest(guest stream) error {
 	}
 }
 
-// toGuest copies to the server until the end of file of host, and passes that on. It needs a buffer only while there is something to
-// copy and the server accepts it.
+// toGuest copies to the server until the end of file of host, and passes the end of file on to the server. It uses a buffer only
+// while there is data to copy and the server accepts it.
 func (c *connection) toGuest(guest stream) error {
 	changed, unregister := guest.notify()
 	defer unregister()
@@ -360,20 +361,21 @@ func (c *connection) wait(changed <-chan struct{}) error {
 	}
 }
 
-// copyBuffers has the buffers that are not in use.
+// copyBuffers contains the buffers that are not in use.
 var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
 
 type copyBuffer [128 << 10]byte
 
-// A kernelOf is the kernel of this process.
-type kernelOf struct {
+// A processKernel holds the kernel of this process, once the kernel has been set.
+type processKernel struct {
 	once   sync.Once
 	kernel *kernel.Kernel // set before known is closed
 	known  chan struct{}
 }
 
-// install makes the first process of a sandbox, or any other, set the kernel with a system call. After a restore, [stillClock] sets it.
-func (k *kernelOf) install() {
+// install wraps system calls, the first of which sets the kernel. The first process of a sandbox makes such a call when it
+// starts. After a restore, [stillClock] sets the kernel.
+func (k *processKernel) install() {
 	k.known = make(chan struct{})
 	for _, sysno := range []uintptr{sysRtSigaction, sysFork, sysClone} {
 		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
@@ -385,15 +387,15 @@ func (k *kernelOf) install() {
 	}
 }
 
-func (k *kernelOf) set(of *kernel.Kernel) {
+func (k *processKernel) set(of *kernel.Kernel) {
 	k.once.Do(func() {
 		k.kernel = of
 		close(k.known)
 	})
 }
 
-// wait waits until the kernel is known.
-func (k *kernelOf) wait(ctx context.Context) (*kernel.Kernel, error) {
+// wait waits until the kernel has been set.
+func (k *processKernel) wait(ctx context.Context) (*kernel.Kernel, error) {
 	select {
 	case <-k.known:
 		return k.kernel, nil

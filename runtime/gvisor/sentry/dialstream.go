@@ -41,7 +41,7 @@ type tcpStream struct {
 	queue    *waiter.Queue
 }
 
-// dialTCP connects to a port on the first address on which somebody listens: 127.0.0.1, ::1, and those of the sandbox's wire.
+// dialTCP connects to a port on the first address on which a server listens: 127.0.0.1, ::1, and those of the sandbox's wire.
 func dialTCP(ctx context.Context, k *kernel.Kernel, port string) (stream, error) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 {
@@ -173,7 +173,7 @@ type unixStream struct {
 	ctx      sentrycontext.Context
 	endpoint transport.Endpoint
 
-	// What has been received and not yet written. They belong to the goroutine that calls writeTo.
+	// Data that was received and has not been written yet. Only the goroutine that calls writeTo uses these fields.
 	buf     *copyBuffer // nil while pending is empty
 	pending []byte
 }
@@ -263,7 +263,7 @@ func (s *unixStream) writeTo(w io.Writer) error {
 	return err
 }
 
-// free returns the buffer.
+// free returns the buffer to copyBuffers.
 func (s *unixStream) free() {
 	if s.buf != nil {
 		copyBuffers.Put(s.buf)
@@ -312,7 +312,7 @@ func (w hostWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// ignoreEINTR calls f again while it is interrupted. The number of bytes is not negative.
+// ignoreEINTR calls f again while it is interrupted. The returned number of bytes is not negative.
 func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (int, error) {
 	for {
 		n, err := f(fd, p)

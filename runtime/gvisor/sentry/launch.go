@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// A launchRequest is a request in the launcher that it was sent to.
+// A launchRequest is a request with the state of the launcher that executes it.
 type launchRequest struct {
 	protocol.LaunchRequest
 	root string // gVisor's --root, set by buildRootfs

@@ -146,7 +146,7 @@ type workspacePath struct {
 	path  string           // relative to the workspace
 }
 
-// locate returns the place of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
+// locate returns the path of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
 func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p workspacePath, ok bool) {
 	fs := at.Mount().Filesystem()
 	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.fs.Load() == fs })
@@ -160,7 +160,7 @@ func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p workspacePath
 	return workspacePath{&r.workspaces[i].table, path[1:]}, true // without the leading slash
 }
 
-// below returns the place of name in the directory p.
+// below returns the path of name in the directory p.
 func (p workspacePath) below(name string) workspacePath {
 	if p.path != "" {
 		name = p.path + "/" + name

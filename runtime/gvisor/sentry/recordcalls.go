@@ -114,7 +114,7 @@ func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uin
 	r.withFile(t, args[0].Int(), func(p workspacePath) { p.table.Wrote(p.path, callingProcess(t)) })
 }
 
-// withFile calls f with the place of an open file if it is in a workspace.
+// withFile calls f with the path of an open file in its workspace, if it is in one.
 func (r *recorder) withFile(t *kernel.Task, fd int32, f func(workspacePath)) {
 	file := t.GetFile(fd)
 	if file == nil {
@@ -126,8 +126,8 @@ func (r *recorder) withFile(t *kernel.Task, fd int32, f func(workspacePath)) {
 	}
 }
 
-// named returns the recordFunc of a call that creates or removes a name, which calls what. dir and path are the indexes of the
-// arguments with the directory and the path.
+// named returns the recordFunc of a call that creates or removes a name. It calls what to record the call. dir and path are the
+// indexes of the arguments with the directory and the path.
 func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
@@ -207,8 +207,9 @@ func dirOf(args arch.SyscallArguments, arg int) int32 {
 	return args[arg].Int()
 }
 
-// existing returns the place of the existing file at a path that is read from the guest's memory at addr. dir is the descriptor
-// of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is the file itself.
+// existing returns the path in its workspace of the existing file at a path that is read from the guest's memory at addr. dir is
+// the descriptor of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is the
+// file itself.
 func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -224,7 +225,7 @@ func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follo
 	return p, ok
 }
 
-// nameAt returns the place for a path that is read from the guest's memory, whether or not a file exists there.
+// nameAt returns the path in its workspace for a path that is read from the guest's memory, whether or not a file exists there.
 func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -233,7 +234,8 @@ func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p work
 	return r.nameFrom(t, dir, name)
 }
 
-// nameFrom returns the place for a path relative to the directory with the descriptor dir, whether or not a file exists there.
+// nameFrom returns the path in its workspace for a path relative to the directory with the descriptor dir, whether or not a file
+// exists there.
 func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p workspacePath, ok bool) {
 	path = strings.TrimRight(path, "/")
 	i := strings.LastIndexByte(path, '/') + 1

@@ -19,7 +19,7 @@ const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
-	rename bool // support names, of earlier restores or of this one: install a pidRenamer
+	rename bool // install a pidRenamer, for new names or for names of earlier restores
 	reseed bool // give the processes new names at this restore
 	still  bool // exclude the time since the checkpoint from the monotonic clock
 }

@@ -12,15 +12,15 @@ import (
 func refuseSeeks(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		ret, ctrl, err := original(t, sysno, args)
-		if linuxerr.Equals(linuxerr.EINVAL, err) && args[3].Int64() >= 0 && onTerminal(t, args[0].Int()) {
+		if linuxerr.Equals(linuxerr.EINVAL, err) && args[3].Int64() >= 0 && isTerminal(t, args[0].Int()) {
 			err = linuxerr.ESPIPE
 		}
 		return ret, ctrl, err
 	}
 }
 
-// onTerminal reports whether a descriptor is a terminal's.
-func onTerminal(t *kernel.Task, fd int32) bool {
+// isTerminal reports whether a descriptor is that of a terminal.
+func isTerminal(t *kernel.Task, fd int32) bool {
 	file := t.GetFile(fd)
 	if file == nil {
 		return false
