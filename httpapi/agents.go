@@ -23,7 +23,7 @@ func (p AgentParam) ref() string { return p.ID }
 
 func (h agentRoutes) register(rt *router) {
 	const tag = "agents"
-	registerListRoute(rt, getOp("/agents", "list-agents", tag, "List the agents that there are, by id"), withoutInput(h.core.ListAgents))
+	registerListRoute(rt, getOp("/agents", "list-agents", tag, "List agents, by id"), withoutInput(h.core.ListAgents))
 	registerRoute(rt, getOp("/agents/{id}", "get-agent", tag, "Get an agent"), byRef[AgentParam](h.core.GetAgent))
 	registerRoute(rt, putOp("/agents/{id}", "put-agent", tag, "Create or replace an agent"), h.put)
 	registerActionRoute(rt, deleteOp("/agents/{id}", "remove-agent", tag, "Delete an agent"), removeByRef[AgentParam](h.core.RemoveAgent))

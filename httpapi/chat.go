@@ -48,7 +48,7 @@ another), 429, 503 if there is no capacity. A later failure is an event.`
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
 	registerRoute(rt, getOp("/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
-	o := withEventStream(postOp("/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+	o := withEventStream(postOp("/ai/chat", "chat", tag, "Send a message to an agent, and stream its answer"),
 		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {}}}

@@ -24,7 +24,7 @@ func (h daemonRoutes) register(rt *router) {
 		localOnly(withoutInput(h.core.Reload)))
 	registerDownloadRoute(rt, getOp("/daemon/backup", "backup-daemon", tag, "Read a backup of the data directory, which holds secrets (unix socket only)"),
 		protocol.BinaryType, "An archive for caisson restore", localOnly(withoutInput(h.core.Backup)))
-	registerRoute(rt, getOp("/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"),
+	registerRoute(rt, getOp("/df", "get-disk-usage", tag, "Get the disk usage of the data directory (unix socket only)"),
 		localOnly(withoutInput(h.core.DiskUsage)))
 	registerListRoute(rt, postOp("/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"),
 		localOnly(withoutInput(h.core.CollectGarbage)))

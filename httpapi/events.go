@@ -11,7 +11,7 @@ import (
 type eventRoutes struct{ core caisson.Events }
 
 func (h eventRoutes) register(rt *router) {
-	registerStreamRoute(rt, withEventStream(getOp("/events", "watch-events", "events", "What happened, then what happens"),
+	registerStreamRoute(rt, withEventStream(getOp("/events", "watch-events", "events", "Stream the stored events, then new ones"),
 		"Events named event, with an Event each and its seq as id"), h.watch)
 }
 

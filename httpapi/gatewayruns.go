@@ -15,7 +15,7 @@ func (h gatewayRoutes) register(rt *router) {
 	registerListRoute(rt, getOp("/gateway/runs", "list-gateway-runs", tag, "List the runs on other machines that may use this model gateway, sorted by id"),
 		withoutInput(h.core.ListGatewayRuns))
 	registerRoute(rt, putOp("/gateway/runs/{run}", "put-gateway-run", tag,
-		"Make a run on another machine known, or replace what is known of it; another attempt ends the one before"), h.put)
+		"Register a run on another machine, or update it; a new attempt ends the previous one"), h.put)
 	registerActionRoute(rt, deleteOp("/gateway/runs/{run}", "remove-gateway-run", tag, "End a run on another machine, and remove its budget"),
 		removeByRef[RunParam](h.core.RemoveGatewayRun))
 }

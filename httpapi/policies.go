@@ -15,9 +15,9 @@ func (h policyRoutes) register(rt *router) {
 	registerRoute(rt, getOp("/sandboxes/{ref}/policy", "get-policy", tag, "Get the policy of a sandbox"),
 		withAnswer(byRef[RefParam](h.core.GetPolicy), policyAnswer))
 	registerRoute(rt, putOp("/sandboxes/{ref}/policy", "set-policy", tag,
-		"Replace what a sandbox may reach; in force, for connections that exist too, when it is answered"), withAnswer(h.set, policyAnswer))
+		"Replace the policy of a sandbox; when the request returns, it applies to existing connections too"), withAnswer(h.set, policyAnswer))
 	registerRoute(rt, getOp("/sandboxes/{ref}/policy/explain", "explain-policy", tag,
-		"Say what a sandbox's policy does with a destination, and what was refused lately"), h.explain)
+		"Evaluate a sandbox's policy for a destination, and list recent refusals"), h.explain)
 	registerListRoute(rt, postOp("/policy/test", "test-policy", tag, "Evaluate a policy for destinations, without a sandbox"), h.test)
 	registerListRoute(rt, getOp("/policy/presets", "list-policy-presets", tag, "List the presets that rules may use, with their destinations"),
 		withoutInput(h.core.Presets))

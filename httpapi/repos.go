@@ -39,7 +39,7 @@ func (h repoRoutes) register(rt *router) {
 	registerRoute(rt, add, h.add)
 	registerListRoute(rt, getOp("/repos", "list-repos", tag, "List repositories, by name"), withoutInput(h.core.ListRepos))
 	registerRoute(rt, getOp("/repos/{name}", "get-repo", tag, "Get a repository"), byRef[RepoParam](h.core.GetRepo))
-	registerActionRoute(rt, deleteOp("/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"),
+	registerActionRoute(rt, deleteOp("/repos/{name}", "remove-repo", tag, "Remove a repository and its mirror; its remote is not changed"),
 		removeByRef[RepoParam](h.core.RemoveRepo))
 	registerRoute(rt, postOp("/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), byRef[RepoParam](h.core.FetchRepo))
 	registerListRoute(rt, getOp("/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"),
@@ -47,7 +47,7 @@ func (h repoRoutes) register(rt *router) {
 	registerRoute(rt, postOp("/sandboxes/{ref}/repos", "grant-repo", tag,
 		"Grant a running sandbox without a run access to a repository, and clone it there"), h.grant)
 	deliver := withCreated(postOp("/sandboxes/{ref}/deliveries", "deliver-repo", tag,
-		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
+		"Deliver the commits of such a sandbox, pushed or in its clone, to the repository's remote"))
 	deliver.Description = "Of the body only name, dir, pull, ready and title are used. The delivery is sent in the background: see get-delivery."
 	registerRoute(rt, deliver, h.deliver)
 }

@@ -28,7 +28,7 @@ func (p RunRef) id() (caisson.ID, error) { return parseIDParam(caisson.RunPrefix
 
 func (h runRoutes) register(rt *router) {
 	const tag = "runs"
-	start := withCreated(postOp("/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
+	start := withCreated(postOp("/runs", "start-run", tag, "Start a run of an agent; it is queued, and continues without the client"))
 	start.MaxBodyBytes = protocol.MaxRunRequest
 	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and its id in " +
 		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
@@ -36,11 +36,11 @@ func (h runRoutes) register(rt *router) {
 	h.registerUpload(rt)
 	registerRoute(rt, getOp("/runs", "list-runs", tag, "List runs, newest first"), h.list)
 	registerRoute(rt, getOp("/runs/{id}", "get-run", tag, "Get a run"), byID[RunRef](h.core.GetRun))
-	registerActionRoute(rt, deleteOp("/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"),
+	registerActionRoute(rt, deleteOp("/runs/{id}", "remove-run", tag, "Delete a run that has ended; its calls of models stay in the ledger"),
 		removeByID[RunRef](h.core.RemoveRun))
 	registerRoute(rt, postOp("/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), byID[RunRef](h.core.CancelRun))
 	registerRoute(rt, postOp("/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), byID[RunRef](h.core.RetryRun))
-	registerStreamRoute(rt, withEventStream(getOp("/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
+	registerStreamRoute(rt, withEventStream(getOp("/runs/{id}/events", "watch-run", tag, "Stream the stored events of a run, then new ones until it ends"),
 		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that is interrupted "+
 			"before can be continued with Last-Event-ID"), h.watch)
 	registerDownloadRoute(rt, getOp("/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),

@@ -18,7 +18,7 @@ func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
 	registerRoute(rt, withCreated(postOp("/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), localOnly(h.create))
 	registerListRoute(rt, getOp("/tokens", "list-tokens", tag, "List tokens, newest first"), withoutInput(h.core.ListTokens))
-	registerActionRoute(rt, deleteOp("/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
+	registerActionRoute(rt, deleteOp("/tokens/{id}", "remove-token", tag, "Revoke a token"), h.remove)
 }
 
 func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]) (protocol.NewToken, error) {

@@ -25,9 +25,9 @@ func (h volumeRoutes) register(rt *router) {
 	registerRoute(rt, withCreated(postOp("/volumes", "create-volume", tag, "Create an empty volume")), h.create)
 	registerRoute(rt, getOp("/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"),
 		listPages[PageParams](caisson.VolumePrefix, h.core.ListVolumes, asIs, func(v *caisson.Volume) caisson.ID { return v.ID }))
-	registerRoute(rt, getOp("/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"),
+	registerRoute(rt, getOp("/volumes/{ref}", "get-volume", tag, "Get a volume, with its size, which is measured at most once a minute"),
 		byRef[VolumeRef](h.core.GetVolume))
-	registerActionRoute(rt, deleteOp("/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"),
+	registerActionRoute(rt, deleteOp("/volumes/{ref}", "remove-volume", tag, "Delete a volume that is attached to no sandbox, with its files"),
 		removeByRef[VolumeRef](h.core.RemoveVolume))
 }
 

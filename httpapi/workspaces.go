@@ -42,7 +42,7 @@ func (h workspaceRoutes) register(rt *router) {
 	registerRoute(rt, getOp("/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), byRef[WorkspaceRef](h.core.GetWorkspace))
 	registerActionRoute(rt, deleteOp("/workspaces/{ref}", "remove-workspace", tag,
 		"Delete a workspace whose sandbox is gone, with all changes in it"), removeByRef[WorkspaceRef](h.core.RemoveWorkspace))
-	registerRoute(rt, postOp("/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
+	registerRoute(rt, postOp("/workspaces/{ref}/diff", "diff-workspace", tag, "List the changes in a workspace, and which of them may be applied"), h.diff)
 	sync := withCreated(postOp("/workspaces/{ref}/sync", "sync-workspace", tag,
 		"Apply changes of a workspace to the host's directory: all of those in the request, or none (unix socket only)"))
 	sync.MaxBodyBytes = syncLimit
