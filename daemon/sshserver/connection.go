@@ -379,7 +379,8 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 	return files, nil
 }
 
-// enlarge sets the size of a pipe to pipeSize. Errors are ignored, for example that of a user who has too many large pipes.
+// enlarge tries to set the size of a pipe to pipeSize. On an error, such as EPERM beyond the limit fs.pipe-user-pages-soft, the pipe
+// keeps its size.
 func enlarge(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err == nil {

@@ -60,7 +60,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 		return nil, err
 	}
 	if err != nil { // The changes are applied; only the cleanup failed.
-		s.c.cfg.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
+		s.c.cfg.Log.WarnContext(ctx, "the temporary files of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
 	}
 	ctx = context.WithoutCancel(ctx) // from here on the result must be recorded
 	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {

@@ -55,7 +55,7 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 	switch {
 	case out.State == apply.Undone:
 		if err != nil {
-			g.c.cfg.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
+			g.c.cfg.Log.WarnContext(ctx, "the temporary files of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
 		}
 		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:

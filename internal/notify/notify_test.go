@@ -14,7 +14,7 @@ import (
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	var n notify.Notifier[string]
-	n.Notify("a") // nobody watches
+	n.Notify("a") // there is no watcher
 	next, stop := n.Watch("a")
 	_, stopSecond := n.Watch("a")
 	other, stopOther := n.Watch("b")
