@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,20 +55,27 @@ func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson
 	}
 }
 
-// evictionHelps reports whether need bytes of memory would be available if all forks in pools were removed.
+// evictionHelps reports whether there are sandboxes in pools whose removal can make room for one that needs need bytes of memory.
+// How much memory the removal of a template's sandboxes makes available is not known, so that they are always removed.
 func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
-	pooled, err := a.evictor.memory(ctx)
-	if err != nil {
+	list, err := a.evictor.list(ctx)
+	if err != nil || len(list) == 0 {
 		return false
 	}
-	available, err := a.available()
-	return err == nil && available+pooled >= a.limits.MemoryReserve+need
+	if slices.ContainsFunc(list, func(sb *caisson.Sandbox) bool { return sb.Parent == "" }) {
+		return true
+	}
+	pooled := a.evictor.memoryOf(list)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.checkMemory(need, a.limits.MemoryReserve, pooled) == nil
 }
 
 // checkPool returns an Exhausted error if all forks in pools, with a new one that needs need bytes, would use more memory than
 // Limits.PoolMemory.
 func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
-	used, err := a.evictor.memory(ctx)
+	list, err := a.evictor.list(ctx)
+	used := a.evictor.memoryOf(list)
 	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
 		return caisson.Errorf(caisson.Exhausted, "forks that are made in advance have %s of memory, this one needs %s, and %s is the maximum; raise limits.poolMemory", used, need, most)
 	}
@@ -155,23 +163,34 @@ func (a *admission) run(ctx context.Context) {
 	}
 }
 
+// checkMemory returns an Exhausted error if the host has too little memory left, with freed bytes more than it has now, for a sandbox
+// that uses need bytes from the start and leaves reserve. The caller must hold a.mu.
+func (a *admission) checkMemory(need, reserve, freed caisson.Size) error {
+	if reserve == 0 {
+		return nil
+	}
+	available, err := a.available()
+	if err != nil {
+		return err
+	}
+	available += freed
+	for _, n := range a.reservedMemory {
+		need += n
+	}
+	switch {
+	case available < reserve:
+		return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
+	case available-reserve < need:
+		return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this sandbox and those being restored need %s; stop or pause a sandbox", available, reserve, need)
+	}
+	return nil
+}
+
 // checkCapacity returns an Exhausted error if the host has too little memory or too few PIDs left for a sandbox that uses need bytes of
 // memory from the start and leaves reserve. The caller must hold a.mu.
 func (a *admission) checkCapacity(need, reserve caisson.Size) error {
-	if reserve > 0 {
-		available, err := a.available()
-		if err != nil {
-			return err
-		}
-		for _, n := range a.reservedMemory {
-			need += n
-		}
-		switch {
-		case available < reserve:
-			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
-		case available-reserve < need:
-			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this sandbox and those being restored need %s; stop or pause a sandbox", available, reserve, need)
-		}
+	if err := a.checkMemory(need, reserve, 0); err != nil {
+		return err
 	}
 	if a.limits.PIDsReserve > 0 {
 		used, most, err := hostTasks()

@@ -23,9 +23,9 @@ func (s *evictor) list(ctx context.Context) ([]*caisson.Sandbox, error) {
 	return slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.State != caisson.Running }), err
 }
 
-// memory returns how much memory the forks in pools have, in bytes: that of the checkpoints from which they were restored.
-func (s *evictor) memory(ctx context.Context) (sum caisson.Size, err error) {
-	list, err := s.list(ctx)
+// memoryOf returns how much memory the forks among pooled sandboxes have, in bytes: that of the checkpoints from which they were
+// restored.
+func (s *evictor) memoryOf(list []*caisson.Sandbox) (sum caisson.Size) {
 	size := map[caisson.ID]caisson.Size{} // by snapshot
 	for _, sb := range list {
 		if sb.Parent == "" {
@@ -36,7 +36,7 @@ func (s *evictor) memory(ctx context.Context) (sum caisson.Size, err error) {
 		}
 		sum += size[sb.Parent]
 	}
-	return sum, err
+	return sum
 }
 
 // evict removes a sandbox of a pool, and reports whether there was one. Forks are removed first, because they have most memory.

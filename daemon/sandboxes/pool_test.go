@@ -1,12 +1,15 @@
 package sandboxes_test
 
 import (
+	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 )
 
 // pooled returns the ids of the running pooled sandboxes.
@@ -155,6 +158,27 @@ func TestPoolClaimsAtOnce(t *testing.T) {
 			t.Errorf("%s is claimed and pooled", id)
 		}
 	}
+}
+
+// TestTemplatePoolIsEvicted: the sandboxes in the pool of a template make room for a sandbox that a user requests.
+func TestTemplatePoolIsEvicted(t *testing.T) {
+	t.Parallel()
+	w := plan{limits: sandboxes.Limits{MemoryReserve: reserve}}.world(t)
+	must(t, w.Close())
+	var full atomic.Bool // whether a sandbox takes all memory
+	w.config.Host.Available = func() (caisson.Size, error) {
+		list, err := w.runtime.Runtime.List(context.Background())
+		if full.Load() && len(list) > 0 {
+			return reserve - 1, err
+		}
+		return 1 << 40, err
+	}
+	w.boot()
+	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Pool: 1}))(t)
+	w.filled(1)
+	full.Store(true)
+	w.create(caisson.CreateRequest{})
+	w.filled(0)
 }
 
 // TestPoolIsAccounts: a pool serves only its account.
