@@ -52,6 +52,7 @@ func TestCloneIntoWhatIsThere(t *testing.T) {
 func TestCloneFails(t *testing.T) {
 	for name, prepare := range map[string]string{
 		"a file is in the way": "mkdir -p DIR; echo x >DIR/.git",
+		"it looks like a push": `mkdir -p DIR; printf 'gitdir: /nowhere/x\nremote: no\n' >DIR/.git`,
 		"packs cannot be made": "mkdir -p DIR/.git/objects; echo x >DIR/.git/objects/pack",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,13 +51,30 @@ type sandboxGit struct {
 
 // collect commits the changes in the clone at dir, and pushes HEAD to the grant's branch.
 func (x *sandboxGit) collect(ctx context.Context, g *grant, dir, subject string) error {
-	return x.run(ctx, g, collectTime, collectScript, nil, dir, relayURL+g.Repo, g.Branch, subject)
+	return x.push(ctx, g, collectScript, dir, relayURL+g.Repo, g.Branch, subject)
 }
+
+// push runs a script that pushes. If it fails, the error has the answers of the remote.
+func (x *sandboxGit) push(ctx context.Context, g *grant, script string, args ...string) error {
+	err := x.run(ctx, g, collectTime, script, nil, args...)
+	if failed, ok := errors.AsType[*gitError](err); ok {
+		if answers := remoteLines(failed.said); answers != "" {
+			return caisson.Errorf(caisson.Denied, "the push was refused; git in the sandbox reports: %s; the commits are still in the sandbox: "+
+				"remove them with git reset --soft to the last accepted commit, fix them, and deliver again", plainLine(answers, maxOutput))
+		}
+	}
+	return err
+}
+
+// A gitError is the cause of an error about a script that has failed.
+type gitError struct{ said string } // the end of the script's output, which is untrusted
+
+func (e *gitError) Error() string { return plainLine(e.said, maxOutput) }
 
 // collectMore is like collect, if HEAD is a descendant of pushed, the commit that was pushed before. If HEAD is not and there is
 // something to push, it returns Denied.
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
-	err := x.run(ctx, g, collectTime, collectMoreScript, nil, dir, relayURL+g.Repo, g.Branch, subject, pushed)
+	err := x.push(ctx, g, collectMoreScript, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
 	}
@@ -85,12 +102,8 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	if err != nil || status.Success() {
 		return errors.Join(err, <-written)
 	}
-	said := <-errs + "\n" + <-out
-	if answers := remoteLines(said); answers != "" {
-		return caisson.Errorf(caisson.Denied, "the push was refused; git in the sandbox reports: %s; the commits are still in the sandbox: "+
-			"remove them with git reset --soft to the last accepted commit, fix them, and deliver again", plainLine(answers, maxOutput))
-	}
-	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, plainLine(said, maxOutput))
+	cause := &gitError{<-errs + "\n" + <-out}
+	return caisson.Wrap(cause, caisson.Denied, "git in the sandbox %s; it said last: %s", status, cause)
 }
 
 // remoteLines returns the lines of git's output that are marked as from the remote, joined; "" if there are none. A program in
