@@ -27,7 +27,7 @@ import (
 type dataDir struct {
 	path     string // absolute
 	instance caisson.ID
-	restored bool // whether this is the first start with a directory that is a copy or was restored from a backup
+	restored bool // whether the directory is a copy or was restored from a backup, and completeRestore has not been called since
 	root     *os.Root
 	store    caisson.Store
 	unlock   func() error
@@ -166,8 +166,8 @@ func holder(f *os.File) int {
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data
 // directory gets an id of its own, so that it does not take over the sandboxes that run under the original. The file "place"
 // records the path and the inode of the directory at its last start: a directory is a copy if both have changed since. A
-// directory that was restored from a backup has a store and no id. restored reports whether the directory is a copy or was
-// restored.
+// directory that was restored from a backup has a store and no id. restored reports whether the file restoredFile exists, which
+// instanceID creates in such a directory.
 func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -186,8 +186,11 @@ func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 		data = ""
 	}
 	if data == "" {
-		_, missing := os.Lstat(filepath.Join(dir, backup.StoreName))
-		restored = missing == nil
+		if _, missing := os.Lstat(filepath.Join(dir, backup.StoreName)); missing == nil {
+			if err := replaceFile(filepath.Join(dir, restoredFile), ""); err != nil {
+				return "", false, err
+			}
+		}
 		id = caisson.NewID(caisson.InstancePrefix)
 		err = replaceFile(filepath.Join(dir, "instance"), string(id))
 	} else {
@@ -196,8 +199,15 @@ func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	if now := inode + " " + dir; err == nil && place != now {
 		err = replaceFile(filepath.Join(dir, "place"), now)
 	}
-	return id, restored, err
+	_, missing := os.Lstat(filepath.Join(dir, restoredFile))
+	return id, missing == nil, err
 }
+
+// restoredFile exists in a data directory that is a copy or was restored, until the store has no entries without files.
+const restoredFile = "entries-unchecked"
+
+// completeRestore records that the store has no entries without files.
+func (d *dataDir) completeRestore() error { return d.root.Remove(restoredFile) }
 
 // readOptional returns the content of a file, "" if the file does not exist.
 func readOptional(path string) (string, error) {

@@ -248,7 +248,10 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	g.Go(func() error {
 		if e.data.restored {
 			if err := e.sandboxes.ForgetMissing(ctx); err != nil {
-				return fmt.Errorf("remove what was not restored: %w", err)
+				return fmt.Errorf("remove entries without files from the store: %w", err)
+			}
+			if err := e.data.completeRestore(); err != nil {
+				return err
 			}
 		}
 		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.on.Runtime))
