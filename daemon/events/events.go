@@ -80,11 +80,11 @@ func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 			return nil, caisson.Errorf(caisson.NotFound, "there are no events about %.80q", subject)
 		}
 	}
-	return notify.Follow(ctx, h.done.Done(), &h.stored, struct{}{}, func() ([]caisson.Event, error) {
+	return notify.Follow(ctx, h.done.Done(), &h.stored, struct{}{}, func() ([]caisson.Event, bool, error) {
 		list, err := h.store.After(ctx, caisson.In(caller.Account), subject, after, page)
 		if n := len(list); n > 0 {
 			after = list[n-1].Seq
 		}
-		return list, err
+		return list, len(list) == page, err
 	}), nil
 }

@@ -23,25 +23,24 @@ const pageSize = 256
 // watch sends the run's events after the sequence number after to the returned channel, until the done event of the
 // run's last attempt.
 func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, after int64) <-chan caisson.RunEvent {
-	return notify.Follow(ctx, s.done, &s.notifier, run, func() ([]caisson.RunEvent, error) {
+	return notify.Follow(ctx, s.done, &s.notifier, run, func() ([]caisson.RunEvent, bool, error) {
 		list, err := s.store.Events(ctx, in, run, after, pageSize)
-		if err != nil {
-			return nil, err
-		}
 		if n := len(list); n > 0 {
 			after = list[n-1].Seq
-			return list, nil
+		}
+		if err != nil || len(list) == pageSize {
+			return list, true, err
 		}
 		// There are no events after the end of a run's last attempt.
 		r, err := s.store.Get(ctx, in, run)
 		if err != nil || !r.State.Ended() {
-			return nil, err
+			return list, false, err
 		}
 		end, told, err := s.lastEvent(ctx, r)
 		if err == nil && told && end <= after {
 			err = io.EOF
 		}
-		return nil, err
+		return list, false, err
 	})
 }
 

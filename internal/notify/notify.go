@@ -63,10 +63,12 @@ func (n *Notifier[K]) Len() int {
 	return len(n.watched)
 }
 
-// Follow sends the values that read returns to the returned channel. It calls read again at once if read has returned values, and
-// otherwise after the next change of key. The channel is closed when read returns an error, when ctx ends, and when done is
-// closed.
-func Follow[K comparable, T any](ctx context.Context, done <-chan struct{}, n *Notifier[K], key K, read func() ([]T, error)) <-chan T {
+// Follow sends the values that read returns to the returned channel. It calls read again at once if there are more, and otherwise
+// after the next change of key. The channel is closed when read has returned an error and its values were sent, when ctx ends, and
+// when done is closed.
+func Follow[K comparable, T any](
+	ctx context.Context, done <-chan struct{}, n *Notifier[K], key K, read func() (list []T, more bool, err error),
+) <-chan T {
 	out := make(chan T)
 	go func() {
 		defer close(out)
@@ -74,10 +76,7 @@ func Follow[K comparable, T any](ctx context.Context, done <-chan struct{}, n *N
 		defer stop()
 		for {
 			changed := next() // before read is called, so that no change is missed
-			list, err := read()
-			if err != nil {
-				return
-			}
+			list, more, err := read()
 			for _, v := range list {
 				select {
 				case out <- v:
@@ -87,7 +86,10 @@ func Follow[K comparable, T any](ctx context.Context, done <-chan struct{}, n *N
 					return
 				}
 			}
-			if len(list) > 0 {
+			if err != nil {
+				return
+			}
+			if more {
 				continue
 			}
 			select {

@@ -48,15 +48,15 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	var n notify.Notifier[string]
 	lists := make(chan []int, 3)
-	read := func() ([]int, error) {
+	read := func() ([]int, bool, error) {
 		select {
 		case list, ok := <-lists:
 			if !ok {
-				return nil, errors.New("no more")
+				return []int{5}, false, errors.New("no more")
 			}
-			return list, nil
+			return list, len(list) == 2, nil
 		default:
-			return nil, nil
+			return nil, false, nil
 		}
 	}
 	lists <- []int{1, 2}
@@ -74,12 +74,15 @@ func TestFollow(t *testing.T) {
 	}
 	close(lists)
 	n.Notify("a")
+	if got := <-out; got != 5 {
+		t.Errorf("got %d with an error, want 5", got)
+	}
 	if _, ok := <-out; ok {
 		t.Error("the channel is open after an error")
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	nothing := func() ([]int, error) { return nil, nil }
+	nothing := func() ([]int, bool, error) { return nil, false, nil }
 	if _, ok := <-notify.Follow(ended, nil, &n, "a", nothing); ok {
 		t.Error("the channel is open after its context has ended")
 	}
