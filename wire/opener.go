@@ -72,8 +72,7 @@ func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMe
 }
 
 // stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox,
-// whichever run it serves. The returned stream counts until its job has exited; cancel
-// stops the job early.
+// whichever run it serves. The returned stream counts until its job has exited; cancel stops the job early.
 func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel func(), err error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]

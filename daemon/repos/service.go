@@ -156,7 +156,7 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 
 // FetchRepo implements [caisson.Repos].
 func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error) {
-	_, caller, err := caisson.ScopeOf(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}

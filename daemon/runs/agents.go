@@ -128,7 +128,7 @@ func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent,
 
 // RemoveAgent implements [caisson.Agents]. It also removes the agent's warm snapshots and its template; its runs stay.
 func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
-	_, caller, err := caisson.ScopeOf(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return err
 	}

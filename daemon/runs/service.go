@@ -32,7 +32,7 @@ func (s *service) StartRun(ctx context.Context, req caisson.RunRequest) (*caisso
 	if req.Directory != nil {
 		defer req.Directory.Close()
 	}
-	_, caller, err := caisson.ScopeOf(ctx)
+	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}

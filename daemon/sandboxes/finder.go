@@ -79,6 +79,20 @@ func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
 func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
 func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
+// put inserts obj under a name. If the account already has an object with that name, put applies change to that object instead.
+func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
+	for {
+		stored, err := table.Update(ctx, caisson.In(account), name, change)
+		if caisson.KindOf(err) != caisson.NotFound {
+			return stored, err
+		}
+		// A concurrent request may have inserted the same object; then that one is changed.
+		if err = table.Insert(ctx, obj); caisson.KindOf(err) != caisson.Conflict {
+			return obj, err
+		}
+	}
+}
+
 // errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")
 

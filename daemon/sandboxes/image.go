@@ -96,20 +96,6 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	return stored, nil
 }
 
-// put inserts obj under a name. If the account already has an object with that name, put applies change to that object instead.
-func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
-	for {
-		stored, err := table.Update(ctx, caisson.In(account), name, change)
-		if caisson.KindOf(err) != caisson.NotFound {
-			return stored, err
-		}
-		// A concurrent request may have inserted the same object; then that one is changed.
-		if err = table.Insert(ctx, obj); caisson.KindOf(err) != caisson.Conflict {
-			return obj, err
-		}
-	}
-}
-
 // ListImages implements [caisson.Images].
 func (s *ImageService) ListImages(ctx context.Context) ([]*caisson.Image, error) {
 	in, _, err := caisson.ScopeOf(ctx)
