@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
 // checkTimeout is the maximum duration of one check.
@@ -75,8 +76,8 @@ func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 // checkExec runs the check's program.
 func checkExec(ctx context.Context, host Host, s caisson.Service) error {
 	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // a separate id: processes with the service's id end with each other
-	var said head
-	p, err := host.Start(s, &said)
+	said := &excerpt.Head{Limit: maxMessage}
+	p, err := host.Start(s, said)
 	if err != nil {
 		return fmt.Errorf("the check cannot be started: %w", err)
 	}
@@ -88,15 +89,7 @@ func checkExec(ctx context.Context, host Host, s caisson.Service) error {
 		return errors.New("the check takes too long")
 	}
 	if exit := p.Exit(); !exit.Success() {
-		return errors.New(strings.TrimSuffix(fmt.Sprintf("the check %s: %s", exit, strings.TrimSpace(string(said))), ": "))
+		return errors.New(strings.TrimSuffix(fmt.Sprintf("the check %s: %s", exit, strings.TrimSpace(said.String())), ": "))
 	}
 	return nil
-}
-
-// head keeps the beginning of the data written to it. Only one goroutine may write, and it must have ended before head is read.
-type head []byte
-
-func (h *head) Write(b []byte) (int, error) {
-	*h = append(*h, b[:min(len(b), maxMessage-len(*h))]...)
-	return len(b), nil
 }
