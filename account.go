@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"regexp"
 	"time"
 )
 
@@ -10,6 +11,12 @@ const LocalAccount = "local"
 
 // UIDRange is the size of an account's range of host uids and gids: guest ids 0 to 65535.
 const UIDRange = 65536
+
+// accountName is the form of the names of accounts, which are parts of keys and of paths on the host.
+var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// ValidAccountName reports whether s is the name of an account that may exist.
+func ValidAccountName(s string) bool { return accountName.MatchString(s) }
 
 // An Account owns objects and is charged for model calls.
 type Account struct {

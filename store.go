@@ -75,6 +75,17 @@ func All[T, F any](
 	}
 }
 
+// ListAll returns all objects of a table in a scope. key returns the key of an object for [Filter.After].
+func ListAll[T any](ctx context.Context, t Table[T], in Scope, key func(*T) ID) (list []*T, err error) {
+	for obj, err := range All(ctx, t.List, in, Filter{Limit: 1000}, func(f *Filter, last *T) { f.After = key(last) }) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, obj)
+	}
+	return list, nil
+}
+
 // AccountStore holds accounts.
 type AccountStore interface {
 	// Ensure returns the account of that name, and creates it with an exclusive range of uids if it does not exist.
@@ -123,15 +134,4 @@ type AnswerStore interface {
 	Finish(ctx context.Context, account, key string, answer []byte) error
 	// Trim deletes keys that were recorded before the given time.
 	Trim(ctx context.Context, before time.Time) error
-}
-
-// ListAll returns all objects of a table in a scope. key returns the key of an object for [Filter.After].
-func ListAll[T any](ctx context.Context, t Table[T], in Scope, key func(*T) ID) (list []*T, err error) {
-	for obj, err := range All(ctx, t.List, in, Filter{Limit: 1000}, func(f *Filter, last *T) { f.After = key(last) }) {
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, obj)
-	}
-	return list, nil
 }

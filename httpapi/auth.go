@@ -5,16 +5,12 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 	"github.com/caisson-dev/caisson/internal/reach"
 )
-
-// accountName matches valid account names; see [caisson.AccountStore].
-var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must exist,
 // so that a mistyped name does not create one. Only a request to create a token creates the account.
@@ -33,7 +29,7 @@ func (a *API) localCaller(r *http.Request) (caisson.Caller, error) {
 		return caller, nil
 	}
 	caller.Account = strings.Join(v, ",")
-	if !accountName.MatchString(caller.Account) {
+	if !caisson.ValidAccountName(caller.Account) {
 		return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", caller.Account)
 	}
 	if caller.Account == caisson.LocalAccount || r.Method == http.MethodPost && r.URL.Path == protocol.Prefix+"/tokens" {

@@ -19,7 +19,6 @@ var (
 	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-	accountName    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 )
 
 const (
@@ -106,7 +105,7 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	switch {
 	case p.Account != "" && p.Credential == "":
 		bad(at+".account", "says whose the credential is, and there is none")
-	case p.Account != "" && !accountName.MatchString(p.Account):
+	case p.Account != "" && !caisson.ValidAccountName(p.Account):
 		bad(at+".account", "%.80q is not the name of an account", p.Account)
 	}
 }

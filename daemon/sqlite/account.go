@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"regexp"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -17,9 +16,6 @@ const (
 	firstUID = 0x50000000
 	lastUID  = 0x6effffff
 )
-
-// accountName is the form of names of accounts, which are parts of keys and of paths on the host.
-var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // accounts implements [caisson.AccountStore].
 type accounts struct {
@@ -47,7 +43,7 @@ func newAccounts(p *preparer, now func() time.Time) *accounts {
 
 // Ensure implements [caisson.AccountStore].
 func (a *accounts) Ensure(ctx context.Context, name string) (*caisson.Account, error) {
-	if !accountName.MatchString(name) {
+	if !caisson.ValidAccountName(name) {
 		return nil, caisson.Invalidf("account", "%.40q is not an account name: lower-case letters, digits and dashes, 1 to 32, starting with a letter", name)
 	}
 	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))

@@ -48,7 +48,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	if req.Source != nil {
 		defer req.Source.Close()
 	}
-	if !accountForm.MatchString(account) {
+	if !caisson.ValidAccountName(account) {
 		return nil, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)
 	}
 	ref, err := Canonical(req.Reference)

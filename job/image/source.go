@@ -87,7 +87,7 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 // rootfs-upper"). The digest is that of the archive with a prefix, so that it never equals the digest of a layer from a
 // registry.
 func (d *Driver) Layer(ctx context.Context, account string, archive *os.File) (Layer, error) {
-	if !accountForm.MatchString(account) {
+	if !caisson.ValidAccountName(account) {
 		return Layer{}, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)
 	}
 	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, Frozen: true}

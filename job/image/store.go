@@ -53,11 +53,8 @@ func newLayerStore(dir string) (*layerStore, error) {
 	return s, nil
 }
 
-// Formats of digests of layers, and of names of accounts.
-var (
-	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	accountForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-)
+// digestForm is the form of digests of layers.
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // dirName returns the name of a layer's directory. It contains no ':' or ',', which are separators in overlayfs options.
 func dirName(digest string) string { return "sha256-" + strings.TrimPrefix(digest, "sha256:") }
