@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 
 // agentCmd contains the commands that manage agents.
@@ -244,7 +243,7 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 		shown = groupSkills(list, c.Agent)
 	}
 	err = printAgentChecks(a, shown)
-	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
+	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == caisson.CheckFailed }) {
 		return processExit(exitCheckFailed)
 	}
 	return err
@@ -258,27 +257,27 @@ const maxSkillRows = 5
 func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.AgentCheck) {
 	var met, unmet []string
 	var rows []caisson.AgentCheck
-	status := hostcheck.Warning
+	status := caisson.CheckWarning
 	for _, k := range list {
 		name, isSkill := strings.CutPrefix(k.Subject, "skill ")
 		switch {
 		case !isSkill:
 			grouped = append(grouped, k)
-		case k.Status == hostcheck.OK:
+		case k.Status == caisson.CheckOK:
 			met = append(met, name)
 		default:
 			rows = append(rows, k)
 			if !slices.Contains(unmet, name) {
 				unmet = append(unmet, name)
 			}
-			if k.Status == hostcheck.Failed {
-				status = hostcheck.Failed
+			if k.Status == caisson.CheckFailed {
+				status = caisson.CheckFailed
 			}
 		}
 	}
 	if len(met) > 0 {
 		grouped = append(grouped, caisson.AgentCheck{
-			Subject: "skills", Status: hostcheck.OK, Detail: fmt.Sprintf("%d lack nothing: %s", len(met), strings.Join(met, ", ")),
+			Subject: "skills", Status: caisson.CheckOK, Detail: fmt.Sprintf("%d lack nothing: %s", len(met), strings.Join(met, ", ")),
 		})
 	}
 	if len(unmet) > maxSkillRows {
@@ -301,7 +300,7 @@ func printAgentChecks(a *app, list []caisson.AgentCheck) error {
 const checksWidth = 80
 
 // checkColors are the colours of the statuses of checks, as parameters of [colorize].
-var checkColors = map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}
+var checkColors = map[string]string{caisson.CheckOK: "32", caisson.CheckWarning: "33", caisson.CheckFailed: "31"}
 
 // printChecks prints the results of checks, each followed by lines with its remedy. check converts an item of list to a check.
 func printChecks[T any](a *app, heading string, list []T, check func(T) caisson.Check) error {

@@ -9,7 +9,6 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
 	"github.com/caisson-dev/caisson/daemon/credential"
-	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 
 // agentImportCmd imports existing configurations of agents.
@@ -66,9 +65,9 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		exists := slices.ContainsFunc(there, func(k *caisson.Credential) bool { return k.Name == s.Name })
 		switch {
 		case credential.CheckName(s.Name) != nil || credential.CheckValue(s.Value) != nil:
-			r.Status, r.Detail = hostcheck.Warning, "cannot be a credential"
+			r.Status, r.Detail = caisson.CheckWarning, "cannot be a credential"
 		case exists && !c.Replace:
-			r.Status, r.Detail, r.Remedy = hostcheck.Warning, "there is a credential of that name", "--replace replaces its value"
+			r.Status, r.Detail, r.Remedy = caisson.CheckWarning, "there is a credential of that name", "--replace replaces its value"
 		case exists:
 			_, err = api.RotateCredential(ctx, s.Name, s.Value)
 		default:
@@ -92,7 +91,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 func modelChecks(list []caisson.Model) (checks []caisson.AgentCheck) {
 	for _, m := range list {
 		checks = append(checks, caisson.AgentCheck{
-			Subject: "model " + m.Alias, Status: hostcheck.Warning, Detail: "was used by the imported agent",
+			Subject: "model " + m.Alias, Status: caisson.CheckWarning, Detail: "was used by the imported agent",
 			Remedy: "add it with a provider under models in the configuration, unless it is there",
 		})
 	}
@@ -110,11 +109,11 @@ func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
 		}
 		detail += ", with the personas main, " + strings.Join(ids, ", ")
 	}
-	return caisson.AgentCheck{Subject: "agent " + g.ID, Status: hostcheck.OK, Detail: detail, Remedy: remedy}
+	return caisson.AgentCheck{Subject: "agent " + g.ID, Status: caisson.CheckOK, Detail: detail, Remedy: remedy}
 }
 
 // secretCheck returns the line of the report about a secret. what says how the secret was handled, such as "is in the credential
 // store".
 func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
-	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: hostcheck.OK, Detail: "from " + s.From + " " + what}
+	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: caisson.CheckOK, Detail: "from " + s.From + " " + what}
 }

@@ -19,17 +19,17 @@ func (c *doctorCmd) Help() string {
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
-	configured := caisson.Check{Name: "configuration", Status: hostcheck.OK, Detail: "there is no file; defaults are used"}
+	configured := caisson.Check{Name: "configuration", Status: caisson.CheckOK, Detail: "there is no file; defaults are used"}
 	cfg, err := configOrDefaults(a)
 	switch {
 	case err != nil:
-		configured.Status, configured.Detail, configured.Remedy = hostcheck.Failed, safetext.Escape(splitErrors(err)[0].Error()), "edit the file; caisson config show --file prints what it says"
+		configured.Status, configured.Detail, configured.Remedy = caisson.CheckFailed, safetext.Escape(splitErrors(err)[0].Error()), "edit the file; caisson config show --file prints what it says"
 		cfg = defaultConfig()
 		if of, err := loadConnection(a.globals, a.getenv); err == nil {
 			cfg = of
 		}
 	case cfg.missing:
-		configured.Status, configured.Detail, configured.Remedy = hostcheck.Failed, cfg.lookedFor+" does not exist", "caisson init "+cfg.lookedFor
+		configured.Status, configured.Detail, configured.Remedy = caisson.CheckFailed, cfg.lookedFor+" does not exist", "caisson init "+cfg.lookedFor
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
 	}
@@ -37,7 +37,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: engine.Probe{}}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
 	err = printChecks(a, "CHECK", checks, func(c caisson.Check) caisson.Check { return c })
-	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
+	if err == nil && hostcheck.Worst(checks) == caisson.CheckFailed {
 		return processExit(1) // no error is printed: the table shows what failed
 	}
 	return err
@@ -48,16 +48,16 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []caisson.Check {
 	api, err := a.connectRunning(ctx)
 	if err != nil {
-		return append(checks, caisson.Check{Name: "daemon", Status: hostcheck.OK, Detail: "none answers; commands start one when they need it"})
+		return append(checks, caisson.Check{Name: "daemon", Status: caisson.CheckOK, Detail: "none answers; commands start one when they need it"})
 	}
 	info, err := api.Info(ctx)
 	if err != nil {
 		return append(checks, caisson.Check{
-			Name: "daemon", Status: hostcheck.Failed, Detail: reportOf(err).Message, Remedy: "see the daemon's log",
+			Name: "daemon", Status: caisson.CheckFailed, Detail: reportOf(err).Message, Remedy: "see the daemon's log",
 		})
 	}
 	checks = append(checks, caisson.Check{
-		Name: "daemon", Status: hostcheck.OK, Detail: "version " + info.Version + " runs since " + formatTime(info.StartedAt),
+		Name: "daemon", Status: caisson.CheckOK, Detail: "version " + info.Version + " runs since " + formatTime(info.StartedAt),
 	})
 	theirs, err := api.Examine(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
@@ -32,24 +33,24 @@ func TestGit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		program, status, detail string
 	}{
-		"good":    {fakeGit(t, "echo git version 2.39.5", all...), OK, "2.39 in "},
-		"newer":   {fakeGit(t, "echo 'git version 3.0.0.rc1 (Distributor 7)'", all...), OK, "3.0 in "},
-		"old":     {fakeGit(t, "echo git version 2.38.9", all...), Warning, "2.38"},
-		"ancient": {fakeGit(t, "echo git version 1.99", all...), Warning, "1.99"},
-		"partly":  {fakeGit(t, "echo git version 2.40", all[:1]...), Warning, all[1]},
-		"fails":   {fakeGit(t, "echo broken >&2; exit 3", all...), Warning, "broken"},
-		"other":   {fakeGit(t, "echo something else", all...), Warning, "not a version"},
-		"silent":  {fakeGit(t, "true", all...), Warning, "not a version"},
-		"none":    {"/nonexistent/git", Warning, "/nonexistent"},
+		"good":    {fakeGit(t, "echo git version 2.39.5", all...), caisson.CheckOK, "2.39 in "},
+		"newer":   {fakeGit(t, "echo 'git version 3.0.0.rc1 (Distributor 7)'", all...), caisson.CheckOK, "3.0 in "},
+		"old":     {fakeGit(t, "echo git version 2.38.9", all...), caisson.CheckWarning, "2.38"},
+		"ancient": {fakeGit(t, "echo git version 1.99", all...), caisson.CheckWarning, "1.99"},
+		"partly":  {fakeGit(t, "echo git version 2.40", all[:1]...), caisson.CheckWarning, all[1]},
+		"fails":   {fakeGit(t, "echo broken >&2; exit 3", all...), caisson.CheckWarning, "broken"},
+		"other":   {fakeGit(t, "echo something else", all...), caisson.CheckWarning, "not a version"},
+		"silent":  {fakeGit(t, "true", all...), caisson.CheckWarning, "not a version"},
+		"none":    {"/nonexistent/git", caisson.CheckWarning, "/nonexistent"},
 	} {
 		c := gitAt(t.Context(), []string{"/nonexistent/git", tt.program})
-		if c.Name != "git" || c.Status != tt.status || !strings.Contains(c.Detail, tt.detail) || (c.Remedy == "") != (tt.status == OK) {
+		if c.Name != "git" || c.Status != tt.status || !strings.Contains(c.Detail, tt.detail) || (c.Remedy == "") != (tt.status == caisson.CheckOK) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if c := gitAt(ctx, []string{fakeGit(t, "echo git version 2.40", all...)}); c.Status != Warning {
+	if c := gitAt(ctx, []string{fakeGit(t, "echo git version 2.40", all...)}); c.Status != caisson.CheckWarning {
 		t.Errorf("with a context that has ended: %+v", c)
 	}
 }
@@ -58,7 +59,7 @@ func TestGitOfThisMachine(t *testing.T) {
 	if c := git(t.Context()); strings.Contains(c.Detail, "there is none") {
 		testneed.Skip(t, "git", c.Detail)
 	}
-	if c := git(t.Context()); c.Status != OK {
+	if c := git(t.Context()); c.Status != caisson.CheckOK {
 		t.Errorf("%+v", c)
 	}
 }

@@ -12,13 +12,6 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Statuses of a [caisson.Check].
-const (
-	OK      = "ok"
-	Warning = "warning" // Works with the limitation that Detail describes.
-	Failed  = "failed"  // Caisson does not work, or not safely.
-)
-
 // probeTimeout limits one probe of gVisor, which takes 0.1 seconds where it works.
 const probeTimeout = 15 * time.Second
 
@@ -49,7 +42,7 @@ func Lacks() error { return lack(cgroups(), tun()) }
 
 func lack(checks ...caisson.Check) error {
 	for _, c := range checks {
-		if c.Status == Failed {
+		if c.Status == caisson.CheckFailed {
 			return caisson.Errorf(caisson.Unavailable, "%s: %s; to fix it: %s (see caisson doctor)", c.Name, c.Detail, c.Remedy)
 		}
 	}
@@ -58,9 +51,9 @@ func lack(checks ...caisson.Check) error {
 
 // Worst returns the worst status among checks.
 func Worst(checks []caisson.Check) string {
-	worst := OK
+	worst := caisson.CheckOK
 	for _, c := range checks {
-		if c.Status == Failed || (c.Status == Warning && worst == OK) {
+		if c.Status == caisson.CheckFailed || (c.Status == caisson.CheckWarning && worst == caisson.CheckOK) {
 			worst = c.Status
 		}
 	}
@@ -68,15 +61,15 @@ func Worst(checks []caisson.Check) string {
 }
 
 func ok(name, format string, args ...any) caisson.Check {
-	return caisson.Check{Name: name, Status: OK, Detail: fmt.Sprintf(format, args...)}
+	return caisson.Check{Name: name, Status: caisson.CheckOK, Detail: fmt.Sprintf(format, args...)}
 }
 
 func warning(name, remedy, format string, args ...any) caisson.Check {
-	return caisson.Check{Name: name, Status: Warning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+	return caisson.Check{Name: name, Status: caisson.CheckWarning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 func failed(name, remedy, format string, args ...any) caisson.Check {
-	return caisson.Check{Name: name, Status: Failed, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+	return caisson.Check{Name: name, Status: caisson.CheckFailed, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 func root() caisson.Check {

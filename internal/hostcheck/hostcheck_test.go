@@ -23,10 +23,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s appears twice", c.Name)
 		}
 		seen[c.Name] = true
-		if !slices.Contains([]string{OK, Warning, Failed}, c.Status) || c.Detail == "" {
+		if !slices.Contains([]string{caisson.CheckOK, caisson.CheckWarning, caisson.CheckFailed}, c.Status) || c.Detail == "" {
 			t.Errorf("incomplete: %+v", c)
 		}
-		if (c.Status != OK) == (c.Remedy == "") {
+		if (c.Status != caisson.CheckOK) == (c.Remedy == "") {
 			t.Errorf("%s is %s with remedy %q", c.Name, c.Status, c.Remedy)
 		}
 	}
@@ -54,7 +54,7 @@ func TestMountsAreReallyTried(t *testing.T) {
 		t.Errorf("got %+v", checks)
 	}
 	for _, c := range checks {
-		if c.Status != OK {
+		if c.Status != caisson.CheckOK {
 			testneed.Skip(t, "mounts", c.Name+": "+c.Detail)
 		}
 	}
@@ -84,9 +84,9 @@ func TestPlatforms(t *testing.T) {
 		want []string
 	}{
 		{nil, nil},
-		{probe{}, []string{OK}},
-		{probe{"systrap": broken}, []string{Warning}},
-		{probe{"systrap": broken, "ptrace": broken}, []string{Failed}},
+		{probe{}, []string{caisson.CheckOK}},
+		{probe{"systrap": broken}, []string{caisson.CheckWarning}},
+		{probe{"systrap": broken, "ptrace": broken}, []string{caisson.CheckFailed}},
 	} {
 		var got []string
 		for _, check := range platforms(context.Background(), c.p) {
@@ -141,10 +141,10 @@ func TestParsers(t *testing.T) {
 	if !(kernelVersion{6, 0}).atLeast(5, 19) || (kernelVersion{5, 18}).atLeast(5, 19) {
 		t.Error("versions are compared wrongly")
 	}
-	if got := Worst([]caisson.Check{{Status: OK}, {Status: Warning}, {Status: Failed}, {Status: OK}}); got != Failed {
+	if got := Worst([]caisson.Check{{Status: caisson.CheckOK}, {Status: caisson.CheckWarning}, {Status: caisson.CheckFailed}, {Status: caisson.CheckOK}}); got != caisson.CheckFailed {
 		t.Errorf("worst is %s", got)
 	}
-	if got := Worst(nil); got != OK {
+	if got := Worst(nil); got != caisson.CheckOK {
 		t.Errorf("worst of nothing is %s", got)
 	}
 }
