@@ -142,8 +142,8 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 		return err
 	}
 	up, err := upgrade(w, protocol.HandlesUpgrade)
-	if err != nil {
-		return nil // the client has disconnected
+	if up == nil {
+		return err
 	}
 	defer up.Close()
 	conn, ok := up.Conn.(*net.UnixConn)

@@ -29,7 +29,7 @@ func checkUpgrade(r *http.Request, to string) error {
 const upgradeTimeout = 10 * time.Second
 
 // upgrade answers 101 and returns the connection, which the caller must close. The caller must have called
-// checkUpgrade. After an error the client has disconnected, and no response can be sent.
+// checkUpgrade. Without an error and a connection the client has disconnected, and no response can be sent.
 func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -37,8 +37,8 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	}
 	conn.SetDeadline(time.Now().Add(upgradeTimeout)) // replaces the deadline for the request's body
 	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")); err != nil {
-		conn.Close()
-		return nil, err
+		conn.Close() // the client has disconnected
+		return nil, nil
 	}
 	conn.SetDeadline(time.Time{})
 	return &upgraded{conn, rw.Reader}, nil
@@ -55,9 +55,9 @@ func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(
 		return err
 	}
 	client, err := upgrade(w, to)
-	if err != nil {
+	if client == nil {
 		server.Close()
-		return nil // the client has disconnected
+		return err
 	}
 	duplex.Copy(r.Context(), client, server)
 	return nil
