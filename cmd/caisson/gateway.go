@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -41,9 +40,9 @@ func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 		if err := makeAbsolute(&c.GatewayTLSCert, &c.GatewayTLSKey); err != nil {
 			return err
 		}
-		cfg.Gateway.Listen = cmp.Or(c.GatewayListen, cfg.Gateway.Listen)
-		cfg.Gateway.TLSCert = cmp.Or(c.GatewayTLSCert, cfg.Gateway.TLSCert)
-		cfg.Gateway.TLSKey = cmp.Or(c.GatewayTLSKey, cfg.Gateway.TLSKey)
+		cfg.replace(&cfg.Gateway.Listen, "gateway.listen", c.GatewayListen)
+		cfg.replace(&cfg.Gateway.TLSCert, "gateway.tlsCert", c.GatewayTLSCert)
+		cfg.replace(&cfg.Gateway.TLSKey, "gateway.tlsKey", c.GatewayTLSKey)
 		if cfg.Gateway.Listen == "" {
 			return caisson.Invalidf("gateway.listen", "is not set; set the address for other machines, for example with --gateway-listen 127.0.0.1:8443")
 		}

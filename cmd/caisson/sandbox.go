@@ -77,14 +77,8 @@ func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 	if f.Labels, err = parseLabels(c.Label); err != nil {
 		return f, err
 	}
-	known := caisson.States()
-	for _, s := range c.State {
-		if !slices.Contains(known, caisson.State(s)) {
-			return f, caisson.Invalidf("state", "%.40q is not a state; known are %v", s, known)
-		}
-		f.States = append(f.States, caisson.State(s))
-	}
-	return f, nil
+	f.States, err = parseStates(c.State, caisson.States(), "sandboxes")
+	return f, err
 }
 
 func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {

@@ -30,7 +30,6 @@ func (c *serviceLsCmd) Run(ctx context.Context, a *app, api api) error {
 
 // serviceColumns are the columns of a list of services.
 func serviceColumns() []column[caisson.ServiceStatus] {
-
 	return []column[caisson.ServiceStatus]{
 		{name: "SERVICE", value: func(s caisson.ServiceStatus) string { return s.ID }},
 		{name: "PORT", value: func(s caisson.ServiceStatus) string { return number(s.Port) }},

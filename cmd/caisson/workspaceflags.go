@@ -34,7 +34,6 @@ func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.Workspace
 	case direct != unsafe:
 		return nil, caisson.Invalidf("sync", "%s does not go with the workspace kind %s: what is written directly cannot be reviewed", req.Mode, req.Kind)
 	}
-
 	if !a.local() {
 		return nil, caisson.Invalidf("workspace", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}

@@ -27,10 +27,11 @@ import (
 type dataDir struct {
 	path     string // absolute
 	instance caisson.ID
-	restored bool // whether the directory is a copy or was restored from a backup, and completeRestore has not been called since
-	root     *os.Root
-	store    caisson.Store
-	unlock   func() error
+	// unchecked is whether the directory is a copy, or was restored from a backup, and markChecked has not been called since.
+	unchecked bool
+	root      *os.Root
+	store     caisson.Store
+	unlock    func() error
 }
 
 // DataDirError converts err, for which the data directory dir cannot be used, to an error with a message for users. If err is a
@@ -66,10 +67,10 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 	if err := removeStoreCopies(d.path); err != nil {
 		return nil, err
 	}
-	if d.instance, d.restored, err = instanceID(d.path); err != nil {
+	if d.instance, d.unchecked, err = instanceID(d.path); err != nil {
 		return nil, DataDirError(d.path, err)
 	}
-	if d.restored {
+	if d.unchecked {
 		cfg.Log.WarnContext(ctx, "the data directory is a copy or was restored from a backup; sandboxes that ran under the original are not running here", "dir", d.path)
 	}
 	if d.root, err = os.OpenRoot(d.path); err != nil {
@@ -166,9 +167,9 @@ func holder(f *os.File) int {
 // instanceID returns the id of the data directory, which is part of the names of all objects on the host. A copy of a data
 // directory gets an id of its own, so that it does not take over the sandboxes that run under the original. The file "place"
 // records the path and the inode of the directory at its last start: a directory is a copy if both have changed since. A
-// directory that was restored from a backup has a store and no id. restored reports whether the file restoredFile exists, which
+// directory that was restored from a backup has a store and no id. unchecked reports whether the file uncheckedFile exists, which
 // instanceID creates in such a directory.
-func instanceID(dir string) (id caisson.ID, restored bool, err error) {
+func instanceID(dir string) (id caisson.ID, unchecked bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return "", false, &fs.PathError{Op: "stat", Path: dir, Err: err}
@@ -186,8 +187,8 @@ func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 		data = ""
 	}
 	if data == "" {
-		if _, missing := os.Lstat(filepath.Join(dir, backup.StoreName)); missing == nil {
-			if err := replaceFile(filepath.Join(dir, restoredFile), ""); err != nil {
+		if exists(filepath.Join(dir, backup.StoreName)) {
+			if err := replaceFile(filepath.Join(dir, uncheckedFile), ""); err != nil {
 				return "", false, err
 			}
 		}
@@ -199,15 +200,19 @@ func instanceID(dir string) (id caisson.ID, restored bool, err error) {
 	if now := inode + " " + dir; err == nil && place != now {
 		err = replaceFile(filepath.Join(dir, "place"), now)
 	}
-	_, missing := os.Lstat(filepath.Join(dir, restoredFile))
-	return id, missing == nil, err
+	return id, exists(filepath.Join(dir, uncheckedFile)), err
 }
 
-// restoredFile exists in a data directory that is a copy or was restored, until the store has no entries without files.
-const restoredFile = "entries-unchecked"
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
 
-// completeRestore records that the store has no entries without files.
-func (d *dataDir) completeRestore() error { return d.root.Remove(restoredFile) }
+// uncheckedFile exists in a data directory that is a copy or was restored, until the store has no entries without files.
+const uncheckedFile = "entries-unchecked"
+
+// markChecked records that the store has no entries without files.
+func (d *dataDir) markChecked() error { return d.root.Remove(uncheckedFile) }
 
 // readOptional returns the content of a file, "" if the file does not exist.
 func readOptional(path string) (string, error) {

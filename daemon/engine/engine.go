@@ -246,11 +246,11 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	})
 	g.Go(func() error { return e.gateway.routes.Table.WatchCertificate(ctx) })
 	g.Go(func() error {
-		if e.data.restored {
+		if e.data.unchecked {
 			if err := e.sandboxes.ForgetMissing(ctx); err != nil {
 				return fmt.Errorf("remove entries without files from the store: %w", err)
 			}
-			if err := e.data.completeRestore(); err != nil {
+			if err := e.data.markChecked(); err != nil {
 				return err
 			}
 		}
