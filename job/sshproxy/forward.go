@@ -8,7 +8,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// forward serves a channel that the client forwards to a port or to a unix socket.
+// forward serves a channel that the client has opened to an address: it connects to the address from the sandbox and copies the
+// data in both directions.
 func (s *server) forward(c ssh.NewChannel) {
 	network, address, ok := forwardTarget(c)
 	if !ok {
@@ -30,7 +31,7 @@ func (s *server) forward(c ssh.NewChannel) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		// An error ends the direction; the other one ends with it, or by itself.
+		// On an error, the connection is closed, which also ends the copy in the other direction.
 		if _, err := io.CopyBuffer(onlyWriter{conn}, channel, make([]byte, blockSize)); err != nil {
 			conn.Close()
 			return
@@ -44,7 +45,7 @@ func (s *server) forward(c ssh.NewChannel) {
 	<-sent
 }
 
-// forwardTarget returns where a channel shall lead to.
+// forwardTarget returns the address to which the client has opened a channel. ok is false if it is malformed.
 func forwardTarget(c ssh.NewChannel) (network, address string, ok bool) {
 	if c.ChannelType() == "direct-streamlocal@openssh.com" {
 		var m struct {
@@ -78,7 +79,7 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// closeWrite passes the end of data on.
+// closeWrite tells the other end of c that no more data follows, if c supports that.
 func closeWrite(c io.Writer) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // fails when the other end has gone

@@ -19,14 +19,16 @@ import (
 // Args are the arguments of the job.
 type Args struct {
 	HostKey []byte // public host key, in SSH's wire format
-	// Authenticate demands a public key that the daemon accepts; otherwise the daemon has authenticated the client already.
+	// Authenticate requires the client to log in with a public key that the daemon accepts. If it is false, the daemon has
+	// authenticated the client already.
 	Authenticate bool
 }
 
 // Job serves one connection: its descriptors are the client's connection and the channel to the daemon.
 var Job = worker.Job[Args, worker.None]{
 	Name: "ssh.proxy", Files: 2,
-	// A connection may last for long. The memory is for MaxStreams channels, each with 2 MiB that the sandbox has not read.
+	// The times are long because a connection may last for months. The memory is for MaxStreams channels, each with 2 MiB that
+	// the sandbox has not read.
 	Limits: worker.Limits{Time: 365 * 24 * time.Hour, CPU: 30 * 24 * time.Hour, Memory: 192 << 20, FileSize: 1 << 20},
 	Do: func(ctx context.Context, c *worker.Call, args Args) (worker.None, error) {
 		client, err := net.FileConn(c.Files[0])

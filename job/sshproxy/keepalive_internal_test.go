@@ -88,7 +88,7 @@ func TestKeepalive(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &server{conn: conn}
-		go s.answer(requests)
+		go s.refuseRequests(requests)
 		go s.keepalive()
 		over := make(chan struct{})
 		go func() {

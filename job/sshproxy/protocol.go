@@ -26,18 +26,18 @@ const (
 // ErrMessage is the cause of errors about messages that the other end must not send.
 var ErrMessage = errors.New("invalid message")
 
-// A Request is a message of the job. Exactly one of the fields below ID is set.
+// A Request is a message from the job to the daemon. Exactly one of the fields below ID is set.
 type Request struct {
-	// ID identifies a stream (a process or a connection), or a question. The job chooses a new one for each Start, Dial, Login and
-	// Sign; the other requests refer to a process.
+	// ID is a new number, greater than all before, for Start, Dial, Login and Sign. In other requests it is the ID of the Start
+	// or Dial that opened the process or connection.
 	ID     uint32 `json:"id"`
 	Start  *Start `json:"start,omitempty"`
 	Dial   *Dial  `json:"dial,omitempty"`
-	Resize *Size  `json:"resize,omitempty"`
-	Signal int    `json:"signal,omitempty"` // to the process and its descendants
-	End    bool   `json:"end,omitempty"`    // kill the process if it still runs; the stream is over
+	Resize *Size  `json:"resize,omitempty"` // new size of the terminal of the process
+	Signal int    `json:"signal,omitempty"` // number of a signal for the process and its descendants
+	End    bool   `json:"end,omitempty"`    // end the connection, or kill the process and its descendants if it still runs
 	Login  *Login `json:"login,omitempty"`
-	Sign   []byte `json:"sign,omitempty"` // sign with the host key
+	Sign   []byte `json:"sign,omitempty"` // data to sign with the host key
 }
 
 // Kinds of processes.
@@ -49,11 +49,11 @@ const (
 
 // Start requests a process. The reply has its process id, and as descriptors its standard input, output and error.
 type Start struct {
-	Kind    string            `json:"kind"`
-	Command string            `json:"command,omitempty"`
+	Kind    string            `json:"kind"`              // KindShell, KindExec or KindSFTP
+	Command string            `json:"command,omitempty"` // only with KindExec
 	Env     map[string]string `json:"env,omitempty"`
-	TTY     bool              `json:"tty,omitempty"`
-	Size    Size              `json:"size,omitzero"`
+	TTY     bool              `json:"tty,omitempty"` // whether the process gets a terminal
+	Size    Size              `json:"size,omitzero"` // size of the terminal
 }
 
 // Dial requests a connection. The reply has a socket as its descriptor, or two: the standard input and output of a helper
@@ -69,21 +69,21 @@ type Size struct {
 	Cols uint16 `json:"cols,omitempty"`
 }
 
-// Login asks whether a user may log in with a public key, and if Signed, logs the user in: the client has proved that it has the
-// private key. Only for connections of the TCP listener.
+// Login requests that a user be logged in with a public key. If Signed is false, it only asks whether the key may be used; if it
+// is true, the client has proved that it has the private key. Only for connections of the TCP listener.
 type Login struct {
-	User   string `json:"user"`
-	Key    []byte `json:"key"` // in SSH's wire format
+	User   string `json:"user"` // SSH user name
+	Key    []byte `json:"key"`  // in SSH's wire format
 	Signed bool   `json:"signed,omitempty"`
 }
 
-// A Reply is a message of the daemon. The descriptors come with the reply to Start and Dial.
+// A Reply is a message from the daemon to the job. The replies to Start and Dial have descriptors.
 type Reply struct {
-	ID        uint32              `json:"id"`
-	PID       int                 `json:"pid,omitempty"`
-	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // of a process, after the reply to its Start
-	Error     *Failure            `json:"error,omitempty"`
-	Signature []byte              `json:"signature,omitempty"`
+	ID        uint32              `json:"id"`                  // ID of the request
+	PID       int                 `json:"pid,omitempty"`       // process id in the sandbox, in the reply to Start
+	Exit      *caisson.ExitStatus `json:"exit,omitempty"`      // exit status of a process, in a second reply to its Start
+	Error     *Failure            `json:"error,omitempty"`     // why the request has failed; nil if it has not
+	Signature []byte              `json:"signature,omitempty"` // the reply to Sign
 }
 
 // A Failure is the error of a request.
@@ -101,7 +101,7 @@ func FailureOf(err error) *Failure {
 // may receive while others send.
 type Conn struct{ c *net.UnixConn }
 
-// NewConn returns the end of the channel that f is, and closes f.
+// NewConn returns the end of a channel that has the socket f, and closes f.
 func NewConn(f *os.File) (*Conn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
@@ -160,7 +160,8 @@ func (c *Conn) Send(m any, files ...*os.File) error {
 	return err
 }
 
-// Receive receives a message into m, which it decodes strictly, and the descriptors that came with it, at most want.
+// Receive receives a message into m, and returns the descriptors that came with it. It returns an ErrMessage error if there are
+// more than want descriptors, or if the message does not decode strictly into m.
 func (c *Conn) Receive(m any, want int) (files []*os.File, err error) {
 	buf, oob := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(buf, oob)

@@ -16,20 +16,21 @@ import (
 // A remote is the job's end of the channel to the daemon. It is safe for concurrent use.
 type remote struct {
 	conn    *Conn
-	sending sync.Mutex // held while a new id is taken and sent: the daemon wants them in order
+	sending sync.Mutex // held while a new id is chosen and its request is sent, because the daemon requires ascending ids
 
 	mu      sync.Mutex
-	next    uint32                 // the id of the next request; guarded by mu
-	waiting map[uint32]chan answer // by id; guarded by mu
-	err     error                  // why the channel has ended; guarded by mu
+	last    uint32                 // id of the last request; guarded by mu
+	waiting map[uint32]chan answer // receivers of replies, by id of the request; guarded by mu
+	err     error                  // why the channel has ended; nil if it has not; guarded by mu
 }
 
-// answer is a reply with its descriptors.
+// An answer is a reply with the descriptors that came with it.
 type answer struct {
 	Reply
 	files []*os.File
 }
 
+// errChannel is the error of requests when the channel to the daemon has ended.
 var errChannel = errors.New("the daemon has gone")
 
 func newRemote(c *Conn) *remote {
@@ -38,7 +39,7 @@ func newRemote(c *Conn) *remote {
 	return r
 }
 
-// receive passes replies on until the channel ends.
+// receive receives replies and passes each to the call that waits for it, until the channel ends.
 func (r *remote) receive() {
 	for {
 		var a answer
@@ -55,15 +56,15 @@ func (r *remote) receive() {
 		}
 		r.mu.Lock()
 		select {
-		case r.waiting[a.ID] <- a: // there is room for both replies that a request has
-		default: // nobody waits
+		case r.waiting[a.ID] <- a: // each receiver has room for the two replies that a request can have
+		default: // no call waits for the reply
 			CloseAll(a.files)
 		}
 		r.mu.Unlock()
 	}
 }
 
-// open sends a request with a new id, and returns the first reply and the channel for the second.
+// open sends a request with a new id. It returns the first reply, as an error if it is one, and the channel for the second reply.
 func (r *remote) open(q Request) (answer, <-chan answer, error) {
 	w := make(chan answer, 2)
 	if err := r.send(&q, w); err != nil {
@@ -81,7 +82,7 @@ func (r *remote) open(q Request) (answer, <-chan answer, error) {
 	return a, w, nil
 }
 
-// send gives a request an id and sends it; w gets the replies.
+// send gives a request a new id and sends it. The replies are sent to w.
 func (r *remote) send(q *Request, w chan answer) error {
 	r.sending.Lock()
 	defer r.sending.Unlock()
@@ -90,8 +91,8 @@ func (r *remote) send(q *Request, w chan answer) error {
 		r.mu.Unlock()
 		return r.err
 	}
-	r.next++
-	q.ID = r.next
+	r.last++
+	q.ID = r.last
 	r.waiting[q.ID] = w
 	r.mu.Unlock()
 	err := r.conn.Send(q)
@@ -101,8 +102,8 @@ func (r *remote) send(q *Request, w chan answer) error {
 	return err
 }
 
-// ask sends a request that has one reply.
-func (r *remote) ask(q Request) (answer, error) {
+// call sends a request that has one reply, and returns the reply.
+func (r *remote) call(q Request) (answer, error) {
 	a, _, err := r.open(q)
 	if err == nil {
 		r.forget(a.ID)
@@ -110,7 +111,7 @@ func (r *remote) ask(q Request) (answer, error) {
 	return a, err
 }
 
-// forget ends the wait for replies.
+// forget ends the wait for replies to the request with the given id.
 func (r *remote) forget(id uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,15 +121,15 @@ func (r *remote) forget(id uint32) {
 	}
 }
 
-// A process is a process in the sandbox, as the job has it.
+// A process is a process in the sandbox that the daemon has started for the job.
 type process struct {
 	remote                *remote
 	id                    uint32
 	stdin, stdout, stderr *os.File
-	exits                 <-chan answer
+	exits                 <-chan answer // gets the reply with the exit status
 }
 
-// start starts a process.
+// start starts a process in the sandbox.
 func (r *remote) start(s *Start) (*process, error) {
 	a, exits, err := r.open(Request{Start: s})
 	if err != nil {
@@ -145,13 +146,14 @@ func (r *remote) start(s *Start) (*process, error) {
 	return p, nil
 }
 
-// send sends a request about the process. An error means that the channel has ended, which receive notices.
+// send sends a request about the process. An error is ignored: it means that the channel has ended, which receive detects.
 func (p *process) send(q Request) {
 	q.ID = p.id
 	_ = p.remote.conn.Send(q)
 }
 
-// wait waits until the process has exited, or is closed.
+// wait waits until the process has exited, and returns its exit status. If close is called or the channel ends first, the exit
+// status is Unknown.
 func (p *process) wait() caisson.ExitStatus {
 	a, ok := <-p.exits
 	if !ok || a.Exit == nil {
@@ -160,35 +162,35 @@ func (p *process) wait() caisson.ExitStatus {
 	return *a.Exit
 }
 
-// close ends the process and frees its descriptors.
+// close kills the process if it still runs, and closes its descriptors.
 func (p *process) close() {
 	p.send(Request{End: true})
 	p.remote.forget(p.id)
 	CloseAll([]*os.File{p.stdin, p.stdout, p.stderr})
 }
 
-// dial connects to an address in the sandbox.
+// dial connects to a server in the sandbox, or from the sandbox to another address.
 func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
-	a, err := r.ask(Request{Dial: &Dial{Network: network, Address: address}})
+	a, err := r.call(Request{Dial: &Dial{Network: network, Address: address}})
 	if err != nil {
 		return nil, err
 	}
 	end := func() { _ = r.conn.Send(Request{ID: a.ID, End: true}) } // fails when the channel has ended, and the stream with it
-	if len(a.files) == 1 {                                          // a socket
+	if len(a.files) == 1 {                                          // the socket of a connection
 		c, err := net.FileConn(a.files[0])
 		a.files[0].Close()
 		if err != nil {
 			end()
 			return nil, err
 		}
-		return &socket{c, end}, nil
+		return &socketConn{c, end}, nil
 	}
 	if len(a.files) != 2 {
 		CloseAll(a.files)
 		end()
 		return nil, caisson.Errorf(caisson.Exhausted, "this connection has too many streams")
 	}
-	p := &pipes{in: a.files[0], out: a.files[1], end: end}
+	p := &helperConn{in: a.files[0], out: a.files[1], end: end}
 	if err := p.confirm(); err != nil {
 		p.Close()
 		return nil, err
@@ -196,14 +198,14 @@ func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
 	return p, nil
 }
 
-// A socket is a connection that the daemon has made.
-type socket struct {
+// A socketConn is a connection to a server in the sandbox, over a socket that the daemon has connected.
+type socketConn struct {
 	net.Conn
-	end func()
+	end func() // tells the daemon that the connection has ended
 }
 
 // CloseWrite passes the end of data on.
-func (s *socket) CloseWrite() error {
+func (s *socketConn) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -211,22 +213,22 @@ func (s *socket) CloseWrite() error {
 }
 
 // Close ends the connection.
-func (s *socket) Close() error {
+func (s *socketConn) Close() error {
 	defer s.end()
 	return s.Conn.Close()
 }
 
-// pipes is a connection that a helper in the sandbox has made: the helper's standard input and output.
-type pipes struct {
+// A helperConn is a connection that a helper in the sandbox has made. in and out are the helper's standard input and output.
+type helperConn struct {
 	in, out *os.File
-	end     func()
+	end     func() // tells the daemon that the connection has ended
 }
 
-// maxRefusal bounds what a sandbox says about a failed connection.
+// maxRefusal is the maximum length, in bytes, of a helper's message about why it could not connect.
 const maxRefusal = 200
 
-// confirm waits until the connection is made; see the role "connect" of package guestd.
-func (p *pipes) confirm() error {
+// confirm waits until the helper has connected, and returns an error if it could not; see the role "connect" of package guestd.
+func (p *helperConn) confirm() error {
 	status := []byte{1}
 	if _, err := io.ReadFull(p.out, status); err != nil {
 		return caisson.Errorf(caisson.Unavailable, "the sandbox could not connect")
@@ -241,26 +243,26 @@ func (p *pipes) confirm() error {
 	return caisson.Errorf(caisson.Unavailable, "%s", safetext.Escape(string(reason)))
 }
 
-func (p *pipes) Read(b []byte) (int, error)  { return p.out.Read(b) }
-func (p *pipes) Write(b []byte) (int, error) { return p.in.Write(b) }
+func (p *helperConn) Read(b []byte) (int, error)  { return p.out.Read(b) }
+func (p *helperConn) Write(b []byte) (int, error) { return p.in.Write(b) }
 
 // CloseWrite passes the end of data on.
-func (p *pipes) CloseWrite() error { return p.in.Close() }
+func (p *helperConn) CloseWrite() error { return p.in.Close() }
 
 // Close ends the connection.
-func (p *pipes) Close() error {
+func (p *helperConn) Close() error {
 	CloseAll([]*os.File{p.in, p.out})
 	p.end()
 	return nil
 }
 
-// login asks whether user may log in with key.
+// login requests that user be logged in with key; see [Login].
 func (r *remote) login(user string, key ssh.PublicKey, signed bool) error {
-	_, err := r.ask(Request{Login: &Login{User: user, Key: key.Marshal(), Signed: signed}})
+	_, err := r.call(Request{Login: &Login{User: user, Key: key.Marshal(), Signed: signed}})
 	return err
 }
 
-// hostSigner signs with the host key, which the daemon has.
+// A hostSigner signs with the host key, which only the daemon has.
 type hostSigner struct {
 	remote *remote
 	key    ssh.PublicKey
@@ -271,7 +273,7 @@ func (s hostSigner) PublicKey() ssh.PublicKey { return s.key }
 
 // Sign implements [ssh.Signer].
 func (s hostSigner) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
-	a, err := s.remote.ask(Request{Sign: data})
+	a, err := s.remote.call(Request{Sign: data})
 	if err != nil {
 		return nil, err
 	}

@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	handshakeTime = 30 * time.Second // from the connection to the end of authentication
-	maxAuthTries  = 6
-	keepalive     = 30 * time.Second // interval of questions to a silent client, and the time that it has for an answer
-	maxRefused    = 1000             // channels that a connection may ask for above the limit before it is closed
+	handshakeTime = 30 * time.Second // time limit from the connection to the end of authentication
+	maxAuthTries  = 6                // failed attempts to authenticate before the connection is closed
+	keepalive     = 30 * time.Second // interval of keepalive requests to the client, and time limit for each answer
+	maxRefused    = 1000             // channels that may be refused because of MaxStreams before the connection is closed
 )
 
-// A server serves one connection.
+// A server serves the SSH connection of one client.
 type server struct {
 	remote *remote
 	conn   *ssh.ServerConn
 
 	mu      sync.Mutex
-	streams int // guarded by mu
-	refused int // guarded by mu
+	streams int // number of open channels; guarded by mu
+	refused int // number of channels that were refused because of MaxStreams; guarded by mu
 }
 
-// serve serves the connection until it or the channel to the daemon ends. The client has the time handshake to log in.
+// serve serves the connection until it ends. If authenticate is true, the client must log in with a public key. The handshake,
+// with the login, must end within the time handshake.
 func serve(client net.Conn, r *remote, hostKey ssh.PublicKey, authenticate bool, handshake time.Duration) {
 	defer client.Close()
 	cfg := &ssh.ServerConfig{NoClientAuth: !authenticate, MaxAuthTries: maxAuthTries, ServerVersion: "SSH-2.0-Caisson"}
@@ -46,15 +47,16 @@ func serve(client net.Conn, r *remote, hostKey ssh.PublicKey, authenticate bool,
 		return
 	}
 	s := &server{remote: r, conn: conn}
-	go s.answer(requests)
+	go s.refuseRequests(requests)
 	go s.keepalive()
 	for c := range channels {
 		s.open(c)
 	}
 }
 
-// answer answers global requests: remote forwarding is refused, and keepalives need no more than a refusal.
-func (s *server) answer(requests <-chan *ssh.Request) {
+// refuseRequests refuses all global requests: remote forwarding is not allowed, and clients take a refusal as the answer to a
+// keepalive.
+func (s *server) refuseRequests(requests <-chan *ssh.Request) {
 	for q := range requests {
 		if q.WantReply {
 			_ = q.Reply(false, nil) // fails when the connection has ended, which ends the loop
@@ -62,7 +64,7 @@ func (s *server) answer(requests <-chan *ssh.Request) {
 	}
 }
 
-// keepalive closes the connection when the client no longer answers, and when the daemon has gone.
+// keepalive sends keepalive requests, and closes the connection when the client does not answer one in time.
 func (s *server) keepalive() {
 	tick := time.NewTicker(keepalive)
 	defer tick.Stop()
@@ -76,7 +78,7 @@ func (s *server) keepalive() {
 	}
 }
 
-// open accepts or refuses a channel.
+// open serves a channel that the client opens, or refuses it.
 func (s *server) open(c ssh.NewChannel) {
 	var serve func(ssh.NewChannel)
 	switch c.ChannelType() {
@@ -98,8 +100,8 @@ func (s *server) open(c ssh.NewChannel) {
 	}()
 }
 
-// acquire counts a stream. It returns false if there are too many, and closes the connection of a client that does not stop
-// asking.
+// acquire counts a channel as open. It returns false if there are MaxStreams already; after maxRefused of these refusals it also
+// closes the connection.
 func (s *server) acquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,16 +115,17 @@ func (s *server) acquire() bool {
 	return false
 }
 
+// release stops counting a channel that acquire has counted.
 func (s *server) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams--
 }
 
-// refuse refuses a channel. An error means that the connection has ended.
+// refuse refuses a channel. An error is ignored: it means that the connection has ended.
 func refuse(c ssh.NewChannel, reason ssh.RejectionReason, text string) {
 	_ = c.Reject(reason, "caisson: "+text)
 }
 
-// failureText returns what a client is told about err.
+// failureText returns the message of err for the client.
 func failureText(err error) string { return caisson.MessageOf(err) }

@@ -16,14 +16,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Limits on the output of a process that has exited: a background process may keep it open for ever, and need not be silent.
+// Limits of a session. The output of a process that has exited is limited because a background process may keep it open for ever
+// and write to it.
 const (
-	silence       = 300 * time.Millisecond // output is over after this time without any
-	maxAfterExit  = 2 << 20                // bytes; a pipe holds less
-	maxEnv        = 64                     // variables
-	maxEnvBytes   = 8 << 10
-	maxTerminal   = 64 // bytes of the name of a terminal
-	maxDimensions = 4096
+	silence       = 300 * time.Millisecond // after the process has exited, its output ends when nothing was written for this time
+	maxAfterExit  = 2 << 20                // bytes of each output that are copied after the process has exited; a pipe holds less
+	maxEnv        = 64                     // environment variables that a client may set
+	maxEnvBytes   = 8 << 10                // bytes of the names and values of all environment variables that a client sets
+	maxTerminal   = 64                     // bytes of the type of a terminal, the value of TERM
+	maxDimensions = 4096                   // rows and columns of a terminal; larger numbers are reduced
 )
 
 // session serves a channel of type session. It runs one process.
@@ -42,10 +43,11 @@ func (s *server) session(c ssh.NewChannel) {
 				return
 			}
 		}
-		// The reply comes before all output and the exit status, however fast the process is.
+		// The process is connected with the channel after the reply to its request was sent, so that the reply comes before all
+		// output and the exit status.
 		switch {
-		case w.failed != nil:
-			w.sendExit(caisson.ExitStatus{Unknown: true, Reason: failureText(w.failed)})
+		case w.startErr != nil:
+			w.sendExit(caisson.ExitStatus{Unknown: true, Reason: failureText(w.startErr)})
 			return
 		case w.process != nil && !w.running:
 			w.running = true
@@ -56,25 +58,25 @@ func (s *server) session(c ssh.NewChannel) {
 
 // A session is a channel with at most one process. Its methods but run are called by one goroutine.
 type session struct {
-	channel ssh.Channel
-	remote  *remote
-	start   Start
-	size    int  // bytes of start.Env
-	raw     bool // the client wants the output of a terminal as it is
-	process *process
-	failed  error // why there is no process; nil if none was requested
-	running bool  // run has been called
-	once    sync.Once
+	channel  ssh.Channel
+	remote   *remote
+	start    Start // request for the process, as far as the client has described it
+	envBytes int   // bytes of the names and values in start.Env
+	raw      bool  // whether the output of a terminal is sent to the client unfiltered
+	process  *process
+	startErr error     // why the process could not be started; nil if it was, or if none was requested
+	running  bool      // whether run has been called
+	once     sync.Once // calls process.close
 }
 
-// end ends the process.
+// end closes the process, if there is one.
 func (w *session) end() {
 	if w.process != nil {
 		w.once.Do(w.process.close)
 	}
 }
 
-// handle handles one request and reports whether it is granted.
+// handle handles one request of the client and reports whether it is granted.
 func (w *session) handle(q *ssh.Request) bool {
 	switch q.Type {
 	case "env":
@@ -109,35 +111,38 @@ func (w *session) handle(q *ssh.Request) bool {
 		var m struct{ Name string }
 		return ssh.Unmarshal(q.Payload, &m) == nil && m.Name == "sftp" && w.begin(KindSFTP, "")
 	}
-	return false // agent and X11 forwarding among others
+	return false // other requests are refused, such as those for agent and X11 forwarding
 }
 
-// rawVariable is the variable with which a client asks for output as it is, which the sandbox does not get.
+// rawVariable is the environment variable by which a client requests unfiltered output of a terminal. It is not passed to the
+// sandbox.
 const rawVariable = "CAISSON_RAW_TTY"
 
-// setEnv sets a variable of the process; others than those of the locale and of the terminal are refused.
+// setEnv sets an environment variable of the process. It returns false for variables that do not concern the locale, the time
+// zone or the terminal, and if a limit is exceeded.
 func (w *session) setEnv(name, value string) bool {
 	if name == rawVariable {
 		w.raw = value == "1"
 		return true
 	}
 	known := name == "LANG" || name == "LANGUAGE" || name == "TZ" || name == "COLORTERM" || name == "TERM_PROGRAM" || strings.HasPrefix(name, "LC_")
-	if !known || len(w.start.Env) == maxEnv || w.size+len(name)+len(value) > maxEnvBytes {
+	if !known || len(w.start.Env) == maxEnv || w.envBytes+len(name)+len(value) > maxEnvBytes {
 		return false
 	}
-	w.size += len(name) + len(value)
+	w.envBytes += len(name) + len(value)
 	w.start.Env[name] = value
 	return true
 }
 
-// windowSize is the content of window-change, and a part of pty-req.
+// A windowSize is the content of an SSH window-change request, and a part of pty-req. Width and Height are in pixels.
 type windowSize struct{ Cols, Rows, Width, Height uint32 }
 
+// size returns rows and columns, at most maxDimensions each.
 func (s windowSize) size() Size {
 	return Size{Rows: uint16(min(s.Rows, maxDimensions)), Cols: uint16(min(s.Cols, maxDimensions))}
 }
 
-// setTerminal requests a terminal for the process.
+// setTerminal sets the terminal of the process as a pty-req requests it. It returns false if the payload is malformed.
 func (w *session) setTerminal(payload []byte) bool {
 	var m struct {
 		Term                      string
@@ -154,8 +159,9 @@ func (w *session) setTerminal(payload []byte) bool {
 	return true
 }
 
-// begin starts the process. A process that cannot be started is one that has failed: clients show its reason, and none for a request
-// that is refused.
+// begin starts the process. It returns false only if there is a process already. If the process cannot be started, begin sets
+// startErr and returns true, because clients show the message of a process that has failed, but no message for a request that is
+// refused.
 func (w *session) begin(kind, command string) bool {
 	if w.process != nil {
 		return false
@@ -163,11 +169,11 @@ func (w *session) begin(kind, command string) bool {
 	w.start.Kind, w.start.Command = kind, command
 	switch {
 	case len(command) > MaxCommand || strings.ContainsRune(command, 0):
-		w.failed = caisson.Errorf(caisson.Invalid, "the command is longer than %s or contains a zero byte", caisson.Size(MaxCommand))
+		w.startErr = caisson.Errorf(caisson.Invalid, "the command is longer than %s or contains a zero byte", caisson.Size(MaxCommand))
 	case kind == KindSFTP && w.start.TTY:
-		w.failed = caisson.Errorf(caisson.Invalid, "sftp needs no terminal")
+		w.startErr = caisson.Errorf(caisson.Invalid, "sftp needs no terminal")
 	default:
-		w.process, w.failed = w.remote.start(&w.start)
+		w.process, w.startErr = w.remote.start(&w.start)
 	}
 	return true
 }
@@ -179,14 +185,14 @@ func (w *session) run() {
 	go func() {
 		_, err := io.CopyBuffer(onlyWriter{p.stdin}, onlyReader{w.channel}, make([]byte, blockSize))
 		p.stdin.Close()
-		if err != nil { // the process has closed its input; the client must not be stopped by a full window
+		if err != nil { // the process has closed its input; what the client sends is discarded, so that a full window does not block the client
 			_, _ = io.Copy(io.Discard, w.channel)
 		}
 	}()
 	var exited atomic.Bool
 	var outputs sync.WaitGroup
-	outputs.Go(func() { w.show(w.channel, p.stdout, &exited) })
-	outputs.Go(func() { w.show(w.channel.Stderr(), p.stderr, &exited) })
+	outputs.Go(func() { w.copyToClient(w.channel, p.stdout, &exited) })
+	outputs.Go(func() { w.copyToClient(w.channel.Stderr(), p.stderr, &exited) })
 	status := p.wait()
 	exited.Store(true)
 	for _, f := range []*os.File{p.stdout, p.stderr} {
@@ -197,8 +203,9 @@ func (w *session) run() {
 	w.sendExit(status)
 }
 
-// show copies an output of the process to the client. What comes from a terminal goes to one, so it passes a filter.
-func (w *session) show(to io.Writer, from *os.File, exited *atomic.Bool) {
+// copyToClient copies the standard output or error of the process to the client. The output of a terminal is filtered, unless raw
+// is set, because the client writes it to its own terminal.
+func (w *session) copyToClient(to io.Writer, from *os.File, exited *atomic.Bool) {
 	if w.start.TTY && !w.raw {
 		f := safetext.NewFilter(to, safetext.Screen)
 		defer f.Close() // fails when the connection has ended
@@ -207,13 +214,14 @@ func (w *session) show(to io.Writer, from *os.File, exited *atomic.Bool) {
 	copyOutput(to, from, exited)
 }
 
-// copyOutput copies an output of a process until it ends or, once exited is set, until it has been silent for a while.
+// copyOutput copies an output of a process until it ends. Once exited is set, it also returns after maxAfterExit bytes, or when
+// nothing was written for the time silence.
 func copyOutput(to io.Writer, from *os.File, exited *atomic.Bool) {
 	buf := make([]byte, blockSize)
 	for rest := maxAfterExit; rest > 0; {
 		over := exited.Load()
 		if over {
-			_ = from.SetReadDeadline(time.Now().Add(silence)) // time that the client takes is no silence
+			_ = from.SetReadDeadline(time.Now().Add(silence)) // set before each read, so that the time for writing to the client does not count as silence
 		}
 		n, err := from.Read(buf)
 		if over {
@@ -233,7 +241,8 @@ func copyOutput(to io.Writer, from *os.File, exited *atomic.Bool) {
 	}
 }
 
-// sendExit tells the client how the process has ended. Errors mean that the connection has ended.
+// sendExit sends the exit status or the signal of the process to the client. Errors are ignored: they mean that the connection
+// has ended.
 func (w *session) sendExit(status caisson.ExitStatus) {
 	if status.Reason != "" {
 		_, _ = io.WriteString(w.channel.Stderr(), "caisson: "+safetext.Escape(status.Reason)+"\r\n")

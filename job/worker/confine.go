@@ -12,8 +12,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// closeInherited closes every descriptor from first on that was inherited from the parent without being listed: libraries in
-// the parent (gVisor) have sockets that are not close-on-exec. Descriptors that are close-on-exec were opened by this process.
+// closeInherited closes the descriptors from first on that this process has inherited although they are not part of the request:
+// libraries in the parent (gVisor) have sockets that are not close-on-exec. Descriptors that are close-on-exec were opened by
+// this process and stay open.
 func closeInherited(first int) error {
 	dir, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -53,13 +54,14 @@ var readablePaths = []string{
 	"/mnt/wsl",
 }
 
-// confineSelf drops all privileges the job does not need. Each step must succeed, except Landlock, which older kernels lack and
-// which only adds to the other steps.
+// confineSelf drops all privileges of this process that the job does not need. Each step must succeed, except Landlock, which
+// older kernels lack and which only adds to the other steps. The descriptors of the request are below given; rootFD is that of
+// the root, or -1.
 func confineSelf(req jobRequest, given, rootFD int) error {
 	for fd := range given {
 		unix.CloseOnExec(fd)
 	}
-	unix.Umask(0o022) // do not inherit the daemon's: jobs create files for other users
+	unix.Umask(0o022) // the daemon's umask is not inherited, because jobs create files for other users
 	if err := setLimits(req.Limits); err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func confineSelf(req jobRequest, given, rootFD int) error {
 	}
 	for _, p := range [][2]uintptr{
 		{unix.PR_SET_NO_NEW_PRIVS, 1},
-		{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}, // a change of credentials clears it
+		{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}, // set again, because a change of credentials clears it
 		{unix.PR_SET_DUMPABLE, 0},
 	} {
 		if err := confine.AllThreads(unix.SYS_PRCTL, p[0], p[1], 0); err != nil {
@@ -96,7 +98,7 @@ func confineSelf(req jobRequest, given, rootFD int) error {
 	return nil
 }
 
-const maxProcesses = 512 // processes and threads of one job
+const maxProcesses = 512 // maximum number of processes and threads of one job
 
 // setLimits sets the resource limits of this process and of those that it starts.
 func setLimits(l Limits) error {
@@ -105,7 +107,7 @@ func setLimits(l Limits) error {
 		what     int
 		cur, max uint64
 	}{
-		{unix.RLIMIT_CPU, cpu, cpu}, // equal, so that the kernel sends SIGKILL: Go programs ignore SIGXCPU
+		{unix.RLIMIT_CPU, cpu, cpu}, // soft and hard limit are equal, so that the kernel sends SIGKILL: Go programs ignore SIGXCPU
 		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
 		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
 		{unix.RLIMIT_NOFILE, 256, 256},
@@ -116,38 +118,39 @@ func setLimits(l Limits) error {
 			return fmt.Errorf("setrlimit %d: %w", r.what, err)
 		}
 	}
-	// The heap gets half: stacks, and memory that is freed but not yet returned to the kernel, count as well.
+	// The heap may use half of the limit, because stacks, and memory that is freed but not yet returned to the kernel, count as
+	// well.
 	debug.SetMemoryLimit(l.Memory / 2)
 	// Jobs are short: collecting garbage costs more than keeping it.
 	debug.SetGCPercent(400)
 	return nil
 }
 
-// enterRoot makes the detached mount at rootFD, or an empty read-only file system, the root of this process. For a job with
-// programs it builds the root from l.
+// enterRoot makes the detached mount at rootFD the root of this process, or an empty read-only file system if rootFD is negative.
+// For a job with programs, whose layout is l, it builds the root from l; l is nil for other jobs.
 func enterRoot(rootFD int, l *layout) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	// Any existing directory will do as a temporary mount point; /proc exists, because closeInherited reads it.
-	const stone = "/proc"
+	// The new root is first mounted at newRoot. Any existing directory will do; /proc exists, because closeInherited reads it.
+	const newRoot = "/proc"
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	switch {
 	case l != nil:
-		if err := unix.Mount("caisson", stone, "tmpfs", flags, "size=64k,nr_inodes=256,mode=755"); err != nil {
+		if err := unix.Mount("caisson", newRoot, "tmpfs", flags, "size=64k,nr_inodes=256,mode=755"); err != nil {
 			return os.NewSyscallError("mount", err)
 		}
 	case rootFD < 0:
-		if err := unix.Mount("caisson", stone, "tmpfs", flags|unix.MS_RDONLY, "size=4k,mode=555"); err != nil {
+		if err := unix.Mount("caisson", newRoot, "tmpfs", flags|unix.MS_RDONLY, "size=4k,mode=555"); err != nil {
 			return os.NewSyscallError("mount", err)
 		}
 	default:
-		if err := unix.MoveMount(rootFD, "", unix.AT_FDCWD, stone, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		if err := unix.MoveMount(rootFD, "", unix.AT_FDCWD, newRoot, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return os.NewSyscallError("move_mount", err)
 		}
 		unix.Close(rootFD)
 	}
-	if err := unix.Chdir(stone); err != nil {
+	if err := unix.Chdir(newRoot); err != nil {
 		return os.NewSyscallError("chdir", err)
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
@@ -165,8 +168,8 @@ func enterRoot(rootFD int, l *layout) error {
 	return nil
 }
 
-// securebits are the securebits, all locked, with which no program gets capabilities because its user is 0, and no capability can
-// become ambient.
+// securebits are the flags for PR_SET_SECUREBITS, locked: no program gets capabilities because its user is root, and no
+// capability can become ambient.
 const securebits = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT_RAISE, and both locked
 
 // dropCapabilities leaves the job no capabilities except req.Capabilities, and no way to get others. A program that it starts

@@ -16,19 +16,20 @@ import (
 
 // Limits on the reply of a job.
 const (
-	maxFrame   = 1 << 20 // bytes of one line
-	maxFrames  = 100_000 // including progress frames
+	maxFrame   = 1 << 20 // bytes of one line, which holds one frame
+	maxFrames  = 100_000 // lines of one reply, including progress frames
 	maxMessage = 400     // bytes of an error message
-	maxStderr  = 4 << 10 // bytes of the standard error of a job that has crashed
+	maxStderr  = 4 << 10 // bytes of the standard error of a crashed job that are logged
 )
 
-// jobRequest is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.
+// A jobRequest is a Request as the parent writes it to the job's standard input: one line of JSON. The parent keeps the pipe
+// open, so that the job reads the end of the data when the parent has exited.
 type jobRequest struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`
 	Files   int             `json:"files"` // number of descriptors of Request.Files
-	Input   bool            `json:"input"` // a descriptor of Request.Input follows them
-	Root    bool            `json:"root"`  // a descriptor of a mount of Request.Root follows these
+	Input   bool            `json:"input"` // whether a descriptor of Request.Input follows those of Files
+	Root    bool            `json:"root"`  // whether a descriptor of a mount of Request.Root follows those of Files and Input
 	Network bool            `json:"network"`
 	// Programs describes the root of a job with programs; nil for other jobs.
 	Programs     *layout `json:"programs,omitempty"`
@@ -43,15 +44,15 @@ type frame struct {
 	Error    *failure        `json:"error,omitempty"`
 }
 
-// failure is the error of a job. Detail is for the daemon's log only.
+// A failure is the error of a job in the form in which it is sent to the parent. Detail is for the daemon's log only.
 type failure struct {
 	Kind    caisson.Kind `json:"kind"`
 	Message string       `json:"message"`
 	Detail  string       `json:"detail,omitempty"`
 }
 
-// failureOf returns the form of a job's error that is sent to the parent.
-func failureOf(err error) *failure {
+// newFailure returns err as a failure.
+func newFailure(err error) *failure {
 	return &failure{Kind: caisson.KindOf(err), Message: caisson.MessageOf(err), Detail: err.Error()}
 }
 

@@ -18,7 +18,7 @@ type Job[Args, Reply any] struct {
 	Programs bool
 	Access   Access
 	Root     bool   // opens the job's root directory as [Call.Root]; not for jobs with programs, whose root is at /work
-	Files    int    // the least number of descriptors that the job is given
+	Files    int    // minimum number of descriptors in Given.Files
 	Limits   Limits // used unless [Given.Limits] is set
 	// Do is called in the job, confined. ctx is never done, because a job is cancelled by killing its process.
 	Do func(ctx context.Context, c *Call, args Args) (Reply, error)
@@ -30,7 +30,8 @@ type Job[Args, Reply any] struct {
 // None is the type of arguments or replies without content.
 type None struct{}
 
-// Value returns what p points to, for a Do whose work returns a pointer. p may be nil only with an error.
+// Value returns *p, or the zero T and err if err is not nil. With it, the field Do of a [Job] can return the results of a
+// function that returns a pointer.
 func Value[T any](p *T, err error) (T, error) {
 	if err != nil {
 		var none T
@@ -51,6 +52,7 @@ type Given struct {
 
 // A Starter runs jobs: [*Runner], or its replacement in a test.
 type Starter interface {
+	// Run runs a job and decodes its reply; see [Runner.Run].
 	Run(ctx context.Context, req Request, reply any) error
 }
 
@@ -75,12 +77,15 @@ func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g Given
 
 // Declared is a [Job] of any types, for the table that is given to [Main].
 type Declared interface {
+	// name returns the name of the job.
 	name() string
+	// serve decodes args, calls the field Do of the job, and returns the reply.
 	serve(ctx context.Context, c *Call, args json.RawMessage) (any, error)
 }
 
 func (j Job[Args, Reply]) name() string { return j.Name }
 
+// serve implements [Declared]. It returns an error if the request has fewer descriptors than the job requires.
 func (j Job[Args, Reply]) serve(ctx context.Context, c *Call, raw json.RawMessage) (any, error) {
 	var args Args
 	if err := Unmarshal(raw, &args); err != nil {

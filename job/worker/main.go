@@ -17,19 +17,19 @@ const argv0 = "caisson-worker"
 
 // File descriptor numbers in a job's process.
 const (
-	requestFD = 0
-	replyFD   = 1
+	requestFD = 0 // pipe with the request
+	replyFD   = 1 // pipe for the reply
 	filesFD   = 3 // the first of Request.Files
 )
 
-// A Call is a running job's view of its request.
+// A Call gives a running job the descriptors and the input of its request.
 type Call struct {
 	Root  *os.File   // the job's root directory, if Job.Root is set
 	Files []*os.File // descriptors of the request, at least as many as the declaration requires
 	input *os.File
 
-	mu  sync.Mutex
-	out *os.File
+	mu  sync.Mutex // held while a frame is written to out
+	out *os.File   // pipe for the reply
 }
 
 // Input returns a reader of the request's input; it is empty if the request has none.
@@ -47,6 +47,7 @@ func (c *Call) Progress(v any) {
 	}
 }
 
+// send writes one frame of the reply. It returns an error if the frame is longer than maxFrame.
 func (c *Call) send(f frame) error {
 	line, err := json.Marshal(f)
 	if err != nil {
@@ -110,13 +111,14 @@ func serve(jobs []Declared) error {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
-		// The parent keeps its end of the pipe open until it exits; the job then exits as well.
+		// The pipe of the request is open until the parent exits; the job then exits as well.
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()
 	return run(jobs, req, c)
 }
 
+// run runs the job that the request names, and sends its result or its error to the parent.
 func run(jobs []Declared, req jobRequest, c *Call) error {
 	for _, j := range jobs {
 		if j.name() != req.Job {
@@ -124,13 +126,13 @@ func run(jobs []Declared, req jobRequest, c *Call) error {
 		}
 		result, err := j.serve(context.Background(), c, req.Args)
 		if err != nil {
-			return c.send(frame{Error: failureOf(err)})
+			return c.send(frame{Error: newFailure(err)})
 		}
 		raw, err := json.Marshal(result)
 		if err != nil {
-			return c.send(frame{Error: failureOf(err)})
+			return c.send(frame{Error: newFailure(err)})
 		}
 		return c.send(frame{Result: raw})
 	}
-	return c.send(frame{Error: failureOf(fmt.Errorf("no job %q in this binary", req.Job))})
+	return c.send(frame{Error: newFailure(fmt.Errorf("no job %q in this binary", req.Job))})
 }

@@ -24,14 +24,15 @@ type Mount struct {
 	Writable bool
 }
 
-const maxMounts = 16 // in one request
+const maxMounts = 16 // maximum number of mounts of one request
 
-// firstAccountUID is the first uid that an account can have. No user of the host has a uid from there on.
+// firstAccountUID is the first uid that an account can have. All users of the host have smaller uids.
 const firstAccountUID = 0x50000000
 
 var (
+	// mountName matches the paths that Mount.At may have, apart from reservedPaths.
 	mountName = regexp.MustCompile(`^/[a-z][a-z0-9-]{0,31}$`)
-	// reservedPaths are the paths that are in use, or that have a standard meaning for programs.
+	// reservedPaths are paths that Mount.At must not have: they are in use, or have a standard meaning for programs.
 	reservedPaths = []string{"/work", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/tmp", "/proc",
 		"/sys", "/run", "/var", "/root", "/home", "/nonexistent"}
 )
@@ -45,16 +46,16 @@ type layout struct {
 	Unix bool `json:"unix"`
 }
 
-// mountPoint is the place of one mount in the root of a job.
+// A mountPoint is the path of one mount in the root of a job.
 type mountPoint struct {
 	At   string `json:"at"`
-	File bool   `json:"file"` // not a directory
+	File bool   `json:"file"` // whether the mount is a file and not a directory
 }
 
 // link is a symbolic link in the root of a job.
 type link struct {
-	At string `json:"at"`
-	To string `json:"to"`
+	At string `json:"at"` // path of the link
+	To string `json:"to"` // target of the link
 }
 
 // checkPrograms returns an error if Programs and Mounts are not valid in this request. All such errors are mistakes of the
@@ -101,7 +102,7 @@ func (p *process) addMounts(req Request, c *jobRequest) error {
 	shown := append([]Mount{{Dir: req.Root, At: workDir}}, req.Mounts...)
 	c.Programs.Unix = true
 	for i, m := range shown {
-		owner, err := ownerOf(m.Dir)
+		owner, err := dirOwner(m.Dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.At, err)
 		}
@@ -123,14 +124,14 @@ func (p *process) addMounts(req Request, c *jobRequest) error {
 
 // addMount adds a mount to a layout. The descriptor is closed after the job has exited.
 func (p *process) addMount(l *layout, at string, mount *os.File, file bool) {
-	p.parentFiles = append(p.parentFiles, mount)
+	p.heldFiles = append(p.heldFiles, mount)
 	p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, mount)
 	l.Mounts = append(l.Mounts, mountPoint{At: at, File: file})
 }
 
 // hostMount is a path of the host that is mounted read-only for jobs with programs.
 type hostMount struct {
-	at       string
+	at       string // path, both on the host and in the job
 	kind     uint32 // file type, as in st_mode
 	device   uint64 // device number, of a character device
 	attr     uint64 // mount attributes in addition to read-only
@@ -191,8 +192,8 @@ func (p *process) addHostMount(l *layout, h hostMount) error {
 	return nil
 }
 
-// ownerOf returns the uid of a directory's owner, or an error if dir is not a directory.
-func ownerOf(dir *os.File) (uint32, error) {
+// dirOwner returns the uid of a directory's owner, or an error if dir is not a directory.
+func dirOwner(dir *os.File) (uint32, error) {
 	defer runtime.KeepAlive(dir)
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
@@ -207,8 +208,8 @@ func ownerOf(dir *os.File) (uint32, error) {
 // configureStarted does the setup that needs the pid of the job, and must run before the job attaches its mounts.
 func (p *process) configureStarted() error {
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
-	// The total memory of all programs has no limit. The score makes the kernel kill them first when it runs out, not the
-	// daemon's sandboxes.
+	// The total memory of all programs has no limit. When the host runs out of memory, this score makes the kernel kill the
+	// programs first, and not the daemon's sandboxes.
 	if err := os.WriteFile(proc+"/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err
 	}

@@ -57,23 +57,23 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 
 // process is the process of one job and the parent's resources for it.
 type process struct {
-	cmd         *exec.Cmd
-	log         *slog.Logger
-	cancelled   <-chan struct{} // closed when the caller has cancelled the job
-	stderr      excerpt.Head
-	parentFiles []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
-	jobFiles    []*os.File // the job's ends, which the parent closes after the start
-	idmapped    []*os.File // mounts of directories owned by root, to be idmapped for the job
+	cmd       *exec.Cmd
+	log       *slog.Logger
+	cancelled <-chan struct{} // closed when the caller has cancelled the job
+	stderr    excerpt.Head    // beginning of the job's standard error
+	heldFiles []*os.File      // the parent's ends of the pipes, and descriptors that must stay open until the job exits
+	jobFiles  []*os.File      // the job's ends of the pipes, and directories for the job; the parent closes them after the start
+	idmapped  []*os.File      // mounts of directories owned by root, to be idmapped for the job
 
 	request   *os.File       // the parent's end of the pipe for the request
 	replies   *os.File       // the parent's end of the pipe for the reply
 	copyInput func()         // copies Request.Input to the job; nil if there is nothing to copy
-	copying   sync.WaitGroup // for copyInput
+	copying   sync.WaitGroup // counts the goroutine that runs copyInput
 }
 
 // close closes the parent's descriptors and waits for copyInput.
 func (p *process) close() {
-	for _, f := range append(p.parentFiles, p.jobFiles...) {
+	for _, f := range append(p.heldFiles, p.jobFiles...) {
 		f.Close()
 	}
 	p.copying.Wait()
@@ -89,7 +89,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *jobReq
 	if err != nil {
 		return err
 	}
-	p.parentFiles = append(p.parentFiles, request, replies)
+	p.heldFiles = append(p.heldFiles, request, replies)
 	p.jobFiles = append(p.jobFiles, stdin, stdout)
 	p.request, p.replies = request, replies
 
@@ -138,7 +138,7 @@ func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
 			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
 		case st.Uid == 0 && req.Programs:
-			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see idmap
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // idmap maps the owner of the files to this uid
 			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
 			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of
@@ -154,7 +154,7 @@ func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 		if err != nil {
 			return err
 		}
-		p.parentFiles = append(p.parentFiles, root)
+		p.heldFiles = append(p.heldFiles, root)
 		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, root)
 		if req.Programs && st.Uid == 0 {
 			p.idmapped = append(p.idmapped, root)
@@ -194,7 +194,7 @@ func (p *process) passFiles(req Request) error {
 		if err != nil {
 			return err
 		}
-		p.parentFiles = append(p.parentFiles, mount) // the mount exists as long as this descriptor is open
+		p.heldFiles = append(p.heldFiles, mount) // the mount exists as long as this descriptor is open
 		fd, err := unix.Openat(int(mount.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return os.NewSyscallError("open", err)
@@ -232,6 +232,7 @@ func cloneMount(dir *os.File, attrs uint64) (*os.File, error) {
 	return f, nil
 }
 
+// pipe is [os.Pipe] with an error that names the system call.
 func (p *process) pipe() (r, w *os.File, err error) {
 	r, w, err = os.Pipe()
 	if err != nil {
@@ -255,10 +256,11 @@ func (p *process) passInput(in io.Reader) error {
 	}
 	p.jobFiles = append(p.jobFiles, r)
 	p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, r)
-	p.parentFiles = append(p.parentFiles, w)
+	p.heldFiles = append(p.heldFiles, w)
 	p.copyInput = func() {
 		defer p.copying.Done()
-		// A failed read results in a short stream, which the job reports; a failed write means that the job has exited.
+		// If in cannot be read, the job gets a short input and reports that. If the pipe cannot be written to, the job has
+		// exited.
 		io.Copy(w, in)
 		w.Close()
 	}
@@ -297,7 +299,8 @@ func (p *process) run(c jobRequest, progress func(json.RawMessage), reply any) e
 		err = readFrames(p.replies, progress, reply)
 	}
 	if e, ok := errors.AsType[*caisson.Error](err); err == nil || ok {
-		// The reply is complete. Wait for the exit: descriptors that the job shares with others close only then.
+		// The reply is complete, so the job is killed. Wait is called before run returns, because the job's copies of descriptors
+		// that it shares with other processes are closed only when it has exited.
 		p.request.Close()
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
@@ -324,7 +327,7 @@ func (p *process) crashError(c jobRequest, cause, exit error) error {
 	p.log.Log(context.Background(), level, "a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half, because some ticks are not counted under load
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half of the limit, because some ticks of the clock are not counted under load
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))

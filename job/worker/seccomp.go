@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// deniedSyscalls are system calls that no job needs and that are common in attacks on kernels. They fail with EPERM.
+// deniedSyscalls are system calls that jobs do not need and that are common in attacks on kernels. They fail with EPERM. Jobs
+// with programs are allowed execve and execveat.
 var deniedSyscalls = []uint32{
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
 	unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_OPEN, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2,
@@ -26,9 +27,9 @@ var deniedSyscalls = []uint32{
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// syscallFilter returns the filter for all threads of a job, which new processes inherit. It denies execve and new processes
-// (threads are allowed) unless the job has programs, and denies those new namespaces. It denies sockets, except internet
-// sockets for jobs with network and stream sockets for jobs with programs. It denies the other deniedSyscalls.
+// syscallFilter returns the filter for all threads of a job, which new processes inherit. Without programs, a job may start
+// threads, but no processes and no programs; with programs, it may start both, but no process in newNamespaces. The only sockets
+// are internet sockets for jobs with network, and stream sockets for jobs with programs. Other deniedSyscalls are always denied.
 func syscallFilter(network bool, programs *layout) confine.Filter {
 	clone := confine.Test{Arg: 0, AnyBit: unix.CLONE_THREAD}
 	var sockets []confine.Rule
@@ -38,7 +39,7 @@ func syscallFilter(network bool, programs *layout) confine.Filter {
 		clone = confine.Test{Arg: 0, NoBit: newNamespaces}
 		sockets = []confine.Rule{allowStreams(unix.SYS_SOCKET, programs.Unix), allowStreams(unix.SYS_SOCKETPAIR, true)}
 		calls = slices.DeleteFunc(slices.Clone(deniedSyscalls), func(nr uint32) bool { return nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT })
-		calls = append(calls, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET) // files in memory could be executed
+		calls = append(calls, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET) // programs could execute files in memory
 	case network: // no unix sockets: daemons of this host listen on them
 		inet := confine.Test{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}}
 		sockets = []confine.Rule{{Calls: []uint32{unix.SYS_SOCKET}, AnyOf: [][]confine.Test{{inet}}}}
@@ -59,7 +60,7 @@ func allowStreams(call uint32, local bool) confine.Rule {
 		family.Allow, family.Deny = family.Deny, nil
 	}
 	return confine.Rule{Calls: []uint32{call}, AnyOf: [][]confine.Test{{
-		{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM}}, // the other bits are flags
+		{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM}}, // the other bits of the argument are flags
 		family,
 		{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP}},
 	}}}

@@ -87,16 +87,16 @@ func New(cfg Config) (*Runner, error) {
 	return &Runner{program: program, exe: exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
 }
 
-// openProgram opens a program in order to execute it. The descriptor is at least firstHeld, because a job's descriptors are set up
-// below that number before the program is executed.
+// openProgram opens a program in order to execute it. The descriptor is at least minFD, because lower numbers are used for the
+// job's descriptors before the program is executed.
 func openProgram(exe string) (*os.File, error) {
-	const firstHeld = 512
+	const minFD = 512
 	fd, err := unix.Open(exe, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}
 	defer unix.Close(fd)
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstHeld)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD)
 	if err != nil {
 		return nil, os.NewSyscallError("dup", err)
 	}
@@ -158,6 +158,7 @@ type Limits struct {
 	FileSize int64         // size of the largest file that the job may write, in bytes; default 64 GiB
 }
 
+// withDefaults returns l with defaults for zero and negative fields.
 func (l Limits) withDefaults() Limits {
 	l.Time = cmp.Or(max(l.Time, 0), time.Hour)
 	if l.CPU < time.Second {
