@@ -25,9 +25,9 @@ const maxApp = 32 << 10
 
 // An App is the credential of a GitHub App. It is used to request tokens that are valid for one hour and one repository.
 type App struct {
-	id           string // the App's number or client ID
-	installation int64  // ID of the installation; 0 means that it is looked up by repository
-	key          caisson.Secret
+	id           string         // the App's number or client ID
+	installation int64          // ID of the installation; 0 means that it is looked up by repository
+	key          caisson.Secret // private key in PEM format
 }
 
 // ParseApp parses the credential of a GitHub App: a JSON object with appId (a number or a string), privateKey (PEM) and
@@ -79,8 +79,8 @@ func parseID(raw json.RawMessage) (string, bool) {
 // Validity of a signed request. GitHub rejects an issue time in the future and a validity of more than ten minutes; the margins
 // allow for clock skew.
 const (
-	issuedBefore = time.Minute     // from the issue time to now
-	validFor     = 9 * time.Minute // from now to the expiry time
+	issuedBefore = time.Minute     // how long before now the issue time is
+	validFor     = 9 * time.Minute // how long after now the request expires
 )
 
 // signJWT returns a JWT that authenticates the App, signed with its key.

@@ -26,11 +26,11 @@ const (
 // A client makes requests to one forge. It is used by one goroutine.
 type client struct {
 	http    *http.Client
-	base    *url.URL
+	base    *url.URL // base URL of the API
 	secrets []string // secrets to redact from errors, in every encoding
-	// authorize adds the token to a request.
+	// authorize adds the credential to a request.
 	authorize func(*http.Request)
-	headers   map[string]string
+	headers   map[string]string // headers of every request, in addition to those that call sets
 }
 
 // newClient returns a client of the API at args.API. With plain http it sends its token to loopback addresses only.
@@ -43,7 +43,7 @@ func newClient(args jobArgs) (*client, error) {
 	if base.Scheme != "https" && !loopback {
 		return nil, caisson.Errorf(caisson.Denied, "the token is not sent to %s without TLS; give the address of its API with https", base.Host)
 	}
-	var roots *x509.CertPool // nil means the host's
+	var roots *x509.CertPool // nil means the host's certificates
 	if args.Roots != "" {
 		if roots, err = x509.SystemCertPool(); err != nil {
 			return nil, err
@@ -52,7 +52,7 @@ func newClient(args jobArgs) (*client, error) {
 			return nil, caisson.Errorf(caisson.Invalid, "the certificates to trust are not in PEM format")
 		}
 	}
-	c := &client{base: base, secrets: secretsOf(args.Secret)}
+	c := &client{base: base, secrets: secretParts(args.Secret)}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dialer(base.Scheme, loopback, args.Local, args.Own).DialContext,
@@ -69,8 +69,8 @@ func newClient(args jobArgs) (*client, error) {
 	return c, nil
 }
 
-// sameServerOnly follows redirects to the same server, which GitHub sends for renamed repositories. It requires the same method: a
-// POST that is redirected as a GET would return a misleading answer.
+// sameServerOnly is the CheckRedirect function of a client. It follows redirects to the same server, which GitHub sends for
+// renamed repositories. It requires the same method: a POST that is redirected as a GET would return a misleading answer.
 func sameServerOnly(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if len(via) > 3 || r.URL.Scheme != first.URL.Scheme || r.URL.Host != first.URL.Host || r.Method != first.Method || r.URL.User != nil {
@@ -109,7 +109,7 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	c.authorize(r)
 	resp, err := c.http.Do(r)
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err // without the address, which after a redirect is chosen by the forge
+		return e.Err // without the URL of the request, which after a redirect is chosen by the forge
 	}
 	if err != nil {
 		return err
@@ -138,7 +138,8 @@ func (c *client) read(resp *http.Response, out any) error {
 	return nil
 }
 
-// bearer authorizes with a token, or with the password of user:password.
+// bearer returns a function that authorizes requests with a scheme and a secret. The secret is a token, or user:password, of
+// which only the password is sent.
 func bearer(scheme, secret string) func(*http.Request) {
 	if _, password, ok := strings.Cut(secret, ":"); ok {
 		secret = password
@@ -146,20 +147,20 @@ func bearer(scheme, secret string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", scheme+" "+secret) }
 }
 
-// basic authorizes with user:password.
+// basic returns a function that authorizes requests with user:password.
 func basic(secret string) func(*http.Request) {
 	value := "Basic " + base64.StdEncoding.EncodeToString([]byte(secret))
 	return func(r *http.Request) { r.Header.Set("Authorization", value) }
 }
 
-// parseAPI reads the base URL of an API.
+// parseAPI parses the base URL of an API.
 func parseAPI(s string) (*url.URL, error) {
 	bad := caisson.Invalidf("api", "is no address of an API, as https://host/api/v1")
 	u, err := url.Parse(s)
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.User != nil || strings.ContainsAny(s, "%#?") {
 		return nil, bad
 	}
-	// The rules for remotes apply, except that a remote needs a path: one is appended, and removed below.
+	// The rules for URLs of remotes apply, except that those need a path: one is appended here, and removed below.
 	probe, err := remoteurl.ParseURL(strings.TrimSuffix(s, "/") + "/x")
 	if err != nil || probe.Scheme != remoteurl.HTTPS && probe.Scheme != remoteurl.HTTP {
 		return nil, bad

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	maxErrorText  = 300 // maximum length of the forge's error message, in bytes
-	maxMessage    = 600 // maximum length of a failure's message and of its cause, in bytes
-	maxRetryDelay = time.Hour
+	maxErrorText  = 300       // maximum length of the forge's error message, in bytes
+	maxMessage    = 600       // maximum length of a failure's message and of its cause, in bytes
+	maxRetryDelay = time.Hour // maximum delay before a retry that a forge can request
 )
 
 // RetryAfter returns how long to wait before a retry, as requested by the forge in the answer that caused err. It is at most
@@ -36,8 +36,8 @@ func RetryAfter(err error) time.Duration {
 
 // retryError is the cause of an error for which the forge requested a delay before a retry.
 type retryError struct {
-	after time.Duration
-	cause string
+	after time.Duration // delay that the forge requested
+	cause string        // text of the wrapped error
 }
 
 func (w *retryError) Error() string {
@@ -58,8 +58,8 @@ func (f *failure) err(secret caisson.Secret) error {
 	if !slices.Contains([]caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed, caisson.Exhausted, caisson.Unavailable}, kind) {
 		kind = caisson.Internal
 	}
-	message := excerpt(redact(f.Message, secretsOf(secret.Reveal())...), maxMessage)
-	cause := errors.New(excerpt(redact(f.Cause, secretsOf(secret.Reveal())...), maxMessage))
+	message := excerpt(redact(f.Message, secretParts(secret.Reveal())...), maxMessage)
+	cause := errors.New(excerpt(redact(f.Cause, secretParts(secret.Reveal())...), maxMessage))
 	if f.Wait > 0 && kind == caisson.Unavailable {
 		return caisson.Wrap(&retryError{min(f.Wait, maxRetryDelay), cause.Error()}, kind, "%s", message)
 	}
@@ -99,14 +99,14 @@ func hasStatus(err error, status int, words ...string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
 }
 
-// failureOf returns the failure for an error of host, without secrets.
-func failureOf(err error, host string, secrets ...string) *failure {
+// newFailure returns the failure for an error of a request to host. It redacts secrets from the error.
+func newFailure(err error, host string, secrets ...string) *failure {
 	f := &failure{Kind: caisson.Internal, Cause: err.Error()}
 	status, answered := errors.AsType[*statusError](err)
 	if answered {
 		f.Wait = status.retryAfter
 	}
-	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence: it explains the answer, if any
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence over a statusError that it wraps, because it explains that
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
 	} else if answered {
 		f.Kind, f.Message = status.explain(host)
@@ -165,12 +165,14 @@ func explainNetwork(err error, host string) (caisson.Kind, string) {
 	return caisson.Unavailable, host + " cannot be reached"
 }
 
+// timedOut reports whether err is a timeout of the network.
 func timedOut(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
 	return ok && e.Timeout()
 }
 
-// retryDelay returns the delay that a forge requests before the next request, and whether the reason is a rate limit.
+// retryDelay returns the delay that a forge requests before the next request, and whether the reason is a rate limit. words is
+// the error message of the forge.
 func retryDelay(h http.Header, status int, words string, now time.Time) (after time.Duration, limited bool) {
 	limited = status == http.StatusTooManyRequests
 	if status == http.StatusForbidden {

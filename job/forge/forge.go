@@ -20,11 +20,11 @@ import (
 // those that grant trust.
 type Server struct {
 	Forge   caisson.Forge
-	API     string // base URL of the REST API, without a slash at the end: https://api.github.com
-	Project string // owner/name; at GitLab perhaps group/subgroup/name
-	Web     string // base URL of the project's pages, without a slash at the end; "" if unknown
-	Token   caisson.Secret
-	Roots   string // certificates to trust in addition to the host's, as PEM
+	API     string         // base URL of the REST API, without a slash at the end: https://api.github.com
+	Project string         // owner/name; at GitLab perhaps group/subgroup/name
+	Web     string         // base URL of the project's pages, without a slash at the end; "" if unknown
+	Token   caisson.Secret // token, or user:password
+	Roots   string         // certificates to trust in addition to the host's, as PEM
 	// Local permits the server to be at any address. It is set if the request is on behalf of a user of this host, or if the
 	// administrator has listed the server. Otherwise the server must be at a public address, so that holders of a token cannot
 	// scan the networks of this host, or the host itself.
@@ -44,7 +44,7 @@ type PullRequest struct {
 
 // A Pull is a pull request as a forge reports it; GitLab calls it a merge request.
 type Pull struct {
-	Number int64
+	Number int64  // number of the pull request in its project
 	URL    string // URL of its page, on the repository's host or the API's; "" if the forge returns no URL that can be trusted
 	Draft  bool
 	State  string // "open", "closed" or "merged"

@@ -25,20 +25,22 @@ func newGitea(c *client, args jobArgs) *gitea {
 	return &gitea{c: c, path: "/repos/" + args.Project + "/pulls"}
 }
 
+// giteaPull is a pull request in answers of Gitea and Forgejo.
 type giteaPull struct {
 	gitPull
 	Title  string `json:"title"`
 	Merged bool   `json:"merged"`
 }
 
-func (p giteaPull) pull() (*Pull, error) {
+// toPull implements [forgePull].
+func (p giteaPull) toPull() (*Pull, error) {
 	title := strings.ToUpper(p.Title)
-	p.Draft = p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]") // old versions have no field for it
+	p.Draft = p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]") // old versions of Gitea have no field draft
 	return p.convert(p.Merged)
 }
 
-// find requests the pull request between two branches. Gitea may return any pull request between them, including a closed one,
-// so one that is not open is ignored. The URL of this call cannot contain a base branch with slashes.
+// find implements [forgeClient]. Gitea may return any pull request between the two branches, including a closed one, so one that
+// is not open is ignored. The URL of this call cannot contain a base branch with slashes; for such a branch, find returns nil.
 func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	if strings.Contains(p.Base, "/") {
 		return nil, nil
@@ -47,30 +49,34 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	var one giteaPull
 	err := g.c.call(ctx, http.MethodGet, g.path+"/"+url.PathEscape(p.Base)+"/"+head, nil, nil, &one)
 	if hasStatus(err, http.StatusNotFound) || hasStatus(err, http.StatusMethodNotAllowed) {
-		return nil, nil // there is none, or this version of Gitea lacks the call
+		return nil, nil // there is no such pull request, or this version of Gitea lacks the call
 	}
 	if err != nil {
 		return nil, err
 	}
-	if !one.opens(p) {
+	if !one.isOpenFor(p) {
 		return nil, nil
 	}
-	return one.pull()
+	return one.toPull()
 }
 
+// search implements [forgeClient].
 func (g *gitea) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{"state": {"open"}, "sort": {"recentupdate"}, "limit": {strconv.Itoa(pageSize)}, "page": {strconv.Itoa(page)}}
 	return firstOpen[giteaPull](ctx, g.c, g.path, q, p)
 }
 
+// create implements [forgeClient].
 func (g *gitea) create(ctx context.Context, p PullRequest) (*Pull, error) {
-	in := map[string]string{"title": p.titled(wipPrefix, !p.Ready), "body": p.Body, "head": p.Head, "base": p.Base}
+	in := map[string]string{"title": p.draftTitle(wipPrefix, !p.Ready), "body": p.Body, "head": p.Head, "base": p.Base}
 	return send[giteaPull](ctx, g.c, http.MethodPost, g.path, in)
 }
 
+// alreadyExists implements [forgeClient].
 func (g *gitea) alreadyExists(err error) bool { return hasStatus(err, http.StatusConflict) }
 
+// update implements [forgeClient].
 func (g *gitea) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
-	in := map[string]string{"title": p.titled(wipPrefix, have.Draft), "body": p.Body}
+	in := map[string]string{"title": p.draftTitle(wipPrefix, have.Draft), "body": p.Body}
 	return send[giteaPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)
 }

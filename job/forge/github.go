@@ -13,7 +13,7 @@ import (
 // gitHub is a client of GitHub's REST API, version 2022-11-28.
 type gitHub struct {
 	c     *client
-	owner string
+	owner string // owner of the project
 	path  string // /repos/owner/name/pulls
 }
 
@@ -24,18 +24,21 @@ func newGitHub(c *client, args jobArgs) *gitHub {
 	return &gitHub{c: c, owner: owner, path: "/repos/" + args.Project + "/pulls"}
 }
 
+// gitHubHeaders makes c send the headers with which GitHub selects the format of answers and the version of the API.
 func gitHubHeaders(c *client) {
 	c.headers = map[string]string{"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
 }
 
+// gitHubPull is a pull request in answers of GitHub.
 type gitHubPull struct {
 	gitPull
 	MergedAt string `json:"merged_at"`
 }
 
-func (p gitHubPull) pull() (*Pull, error) { return p.convert(p.MergedAt != "") }
+// toPull implements [forgePull].
+func (p gitHubPull) toPull() (*Pull, error) { return p.convert(p.MergedAt != "") }
 
-// gitPull is a pull request as in answers of GitHub and Gitea.
+// gitPull has the fields of a pull request that answers of GitHub and Gitea have in common.
 type gitPull struct {
 	Number  int64  `json:"number"`
 	HTMLURL string `json:"html_url"`
@@ -45,7 +48,7 @@ type gitPull struct {
 	Base    gitRef `json:"base"`
 }
 
-// gitRef is a branch of a repository, as in answers of GitHub and Gitea.
+// gitRef is the branch of a repository in a gitPull.
 type gitRef struct {
 	Ref  string `json:"ref"`
 	Repo *struct {
@@ -53,13 +56,13 @@ type gitRef struct {
 	} `json:"repo"` // null if the repository was deleted
 }
 
-// opens compares the repositories, too, because a fork may have branches with the same names.
-func (p gitPull) opens(want PullRequest) bool {
+// isOpenFor implements [forgePull]. It compares the repositories, too, because a fork may have branches with the same names.
+func (p gitPull) isOpenFor(want PullRequest) bool {
 	return p.State == "open" && p.Head.Ref == want.Head && p.Base.Ref == want.Base && p.Head.Repo != nil && p.Base.Repo != nil &&
 		p.Head.Repo.ID == p.Base.Repo.ID
 }
 
-// convert returns p as a Pull.
+// convert returns p as a Pull. merged says whether the pull request was merged, which State does not.
 func (p gitPull) convert(merged bool) (*Pull, error) {
 	if merged {
 		p.State = "merged"
@@ -70,10 +73,13 @@ func (p gitPull) convert(merged bool) (*Pull, error) {
 	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: p.Draft, State: p.State}, nil
 }
 
+// errInvalidAnswer returns the error for an answer of a forge that lacks required fields.
 func errInvalidAnswer() error {
 	return caisson.Errorf(caisson.Invalid, "the forge returned an invalid pull request; is the address of its API right?")
 }
 
+// list requests the open pull requests into the branch p.Base that the query q selects, and returns the first one that is open
+// for p.
 func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, bool, error) {
 	q.Set("state", "open")
 	q.Set("base", p.Base)
@@ -81,16 +87,19 @@ func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, 
 	return firstOpen[gitHubPull](ctx, g.c, g.path, q, p)
 }
 
+// find implements [forgeClient].
 func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	pull, _, err := g.list(ctx, p, url.Values{"head": {g.owner + ":" + p.Head}})
 	return pull, err
 }
 
-// search omits the owner's name from the query, because the owner has changed if the repository was transferred.
+// search implements [forgeClient]. Unlike find, it does not query by the owner's name, because that has changed if the repository
+// was transferred.
 func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
 }
 
+// create implements [forgeClient]. It creates a pull request that is not a draft if the repository does not support drafts.
 func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	in := map[string]any{"title": p.Title, "body": p.Body, "head": p.Head, "base": p.Base, "draft": !p.Ready}
 	made, err := send[gitHubPull](ctx, g.c, http.MethodPost, g.path, in)
@@ -101,10 +110,12 @@ func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return made, err
 }
 
+// alreadyExists implements [forgeClient].
 func (g *gitHub) alreadyExists(err error) bool {
 	return hasStatus(err, http.StatusUnprocessableEntity, "already exists")
 }
 
+// update implements [forgeClient].
 func (g *gitHub) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	in := map[string]string{"title": p.Title, "body": p.Body}
 	return send[gitHubPull](ctx, g.c, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), in)

@@ -21,23 +21,26 @@ func newGitLab(c *client, args jobArgs) *gitLab {
 	return &gitLab{c: c, path: "/projects/" + url.PathEscape(args.Project) + "/merge_requests"}
 }
 
+// gitLabMerge is a merge request in answers of GitLab.
 type gitLabMerge struct {
 	IID     int64  `json:"iid"`
 	WebURL  string `json:"web_url"`
 	State   string `json:"state"`
 	Draft   bool   `json:"draft"`
-	WIP     bool   `json:"work_in_progress"` // before GitLab 13.2
+	WIP     bool   `json:"work_in_progress"` // used instead of draft before GitLab 13.2
 	Source  string `json:"source_branch"`
 	Target  string `json:"target_branch"`
-	SourceP int64  `json:"source_project_id"`
-	TargetP int64  `json:"target_project_id"`
+	SourceP int64  `json:"source_project_id"` // id of the project of the source branch
+	TargetP int64  `json:"target_project_id"` // id of the project of the target branch
 }
 
-func (m gitLabMerge) opens(p PullRequest) bool {
+// isOpenFor implements [forgePull].
+func (m gitLabMerge) isOpenFor(p PullRequest) bool {
 	return m.State == "opened" && m.Source == p.Head && m.Target == p.Base && m.SourceP == m.TargetP
 }
 
-func (m gitLabMerge) pull() (*Pull, error) {
+// toPull implements [forgePull].
+func (m gitLabMerge) toPull() (*Pull, error) {
 	state := map[string]string{"opened": "open", "locked": "open", "closed": "closed", "merged": "merged"}[m.State]
 	if m.IID <= 0 || state == "" {
 		return nil, errInvalidAnswer()
@@ -45,6 +48,7 @@ func (m gitLabMerge) pull() (*Pull, error) {
 	return &Pull{Number: m.IID, URL: m.WebURL, Draft: m.Draft || m.WIP, State: state}, nil
 }
 
+// search implements [forgeClient].
 func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	q := url.Values{
 		"state": {"opened"}, "source_branch": {p.Head}, "target_branch": {p.Base},
@@ -53,22 +57,26 @@ func (g *gitLab) search(ctx context.Context, p PullRequest, page int) (*Pull, bo
 	return firstOpen[gitLabMerge](ctx, g.c, g.path, q, p)
 }
 
+// find implements [forgeClient].
 func (g *gitLab) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	pull, _, err := g.search(ctx, p, 1)
 	return pull, err
 }
 
+// create implements [forgeClient].
 func (g *gitLab) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return send[gitLabMerge](ctx, g.c, http.MethodPost, g.path, map[string]string{
-		"title": p.titled(draftPrefix, !p.Ready), "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base,
+		"title": p.draftTitle(draftPrefix, !p.Ready), "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base,
 	})
 }
 
+// alreadyExists implements [forgeClient].
 func (g *gitLab) alreadyExists(err error) bool {
 	return hasStatus(err, http.StatusConflict, "already exists")
 }
 
+// update implements [forgeClient].
 func (g *gitLab) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
-	in := map[string]string{"title": p.titled(draftPrefix, have.Draft), "description": escapeQuickActions(p.Body)}
+	in := map[string]string{"title": p.draftTitle(draftPrefix, have.Draft), "description": escapeQuickActions(p.Body)}
 	return send[gitLabMerge](ctx, g.c, http.MethodPut, g.path+"/"+strconv.FormatInt(have.Number, 10), in)
 }

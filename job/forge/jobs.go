@@ -10,10 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// jobTime bounds the requests of a job.
+// jobTime is the time limit of all requests of one job together.
 const jobTime = 2 * time.Minute
 
-// jobLimits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
+// jobLimits are the limits of each job. Time is longer than jobTime, so that jobTime expires first and the job can return an
+// error.
 var jobLimits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
 
 // Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
@@ -25,9 +26,9 @@ type jobArgs struct {
 	Forge        caisson.Forge
 	API          string
 	Project      string
-	Secret       string
-	Roots        string      // see Server
-	Local        bool        // see Server
+	Secret       string      // token, user:password, or private key of an App
+	Roots        string      // Server.Roots
+	Local        bool        // Server.Local
 	Own          reach.Host  // Server.Host
 	Pull         PullRequest // for jobPull
 	App          string      // id of the App, for jobToken
@@ -47,7 +48,8 @@ type tokenAnswer struct {
 	Failure *failure
 }
 
-// jobPull finds or creates a pull request. An error is part of its answer, because errors of package worker have no Wait.
+// jobPull finds or creates a pull request. An error is part of its answer, because errors of package worker have no delay before
+// a retry.
 var jobPull = worker.Job[jobArgs, pullAnswer]{
 	Name: "forge.pull", Network: true, Limits: jobLimits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (pullAnswer, error) {
@@ -55,9 +57,9 @@ var jobPull = worker.Job[jobArgs, pullAnswer]{
 		defer cancel()
 		pull, err := openPull(ctx, args)
 		if err != nil {
-			return pullAnswer{Failure: failureOf(err, hostOf(args.API), secretsOf(args.Secret)...)}, nil
+			return pullAnswer{Failure: newFailure(err, apiHost(args.API), secretParts(args.Secret)...)}, nil
 		}
-		pull.URL = excerptURL(pull.URL)
+		pull.URL = dropLongURL(pull.URL)
 		return pullAnswer{Pull: *pull}, nil
 	},
 	Valid: func(_ jobArgs, got *pullAnswer) bool {
@@ -65,7 +67,8 @@ var jobPull = worker.Job[jobArgs, pullAnswer]{
 	},
 }
 
-// jobToken requests a token as a GitHub App. An error is part of its answer.
+// jobToken requests a token as a GitHub App. An error is part of its answer, because errors of package worker have no delay
+// before a retry.
 var jobToken = worker.Job[jobArgs, tokenAnswer]{
 	Name: "forge.token", Network: true, Limits: jobLimits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (tokenAnswer, error) {
@@ -73,7 +76,7 @@ var jobToken = worker.Job[jobArgs, tokenAnswer]{
 		defer cancel()
 		token, expires, err := installationToken(ctx, args, time.Now())
 		if err != nil {
-			return tokenAnswer{Failure: failureOf(err, hostOf(args.API), args.Secret)}, nil
+			return tokenAnswer{Failure: newFailure(err, apiHost(args.API), args.Secret)}, nil
 		}
 		return tokenAnswer{Token: token, Expires: expires}, nil
 	},
@@ -82,16 +85,16 @@ var jobToken = worker.Job[jobArgs, tokenAnswer]{
 	},
 }
 
-// excerptURL returns "" if s is too long, so that an answer is bounded.
-func excerptURL(s string) string {
+// dropLongURL returns s, or "" if s is longer than maxURL, so that an answer of a job is bounded.
+func dropLongURL(s string) string {
 	if len(s) > maxURL {
 		return ""
 	}
 	return s
 }
 
-// hostOf returns the host of an API, for messages.
-func hostOf(api string) string {
+// apiHost returns the host in the URL of an API, for messages.
+func apiHost(api string) string {
 	u, err := parseAPI(api)
 	if err != nil {
 		return "the forge"

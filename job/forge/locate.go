@@ -13,7 +13,7 @@ import (
 // knownHosts are the known forges by host name. Servers for SSH over port 443 have different host names.
 var knownHosts = map[string]struct {
 	forge caisson.Forge
-	host  string // host of its pages
+	host  string // host of the forge's pages
 }{
 	"github.com":        {caisson.ForgeGitHub, "github.com"},
 	"ssh.github.com":    {caisson.ForgeGitHub, "github.com"},
@@ -61,7 +61,7 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 		return Server{}, caisson.Invalidf("forge", "is for repositories of a server, not for a directory of this host")
 	}
 	s := Server{Forge: f, Web: webURL(u, host)}
-	if s.API, err = apiOf(s, host, api); err != nil {
+	if s.API, err = apiURL(s, host, api); err != nil {
 		return Server{}, err
 	}
 	prefix := pathPrefix(s, u)
@@ -73,7 +73,8 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 	return s, nil
 }
 
-// webURL returns the base URL of the forge's pages. For http and https it is the same server; for ssh it is a guess.
+// webURL returns the base URL of the forge's pages on host. For http and https it has the scheme and port of u; for ssh it is a
+// guess: https with the default port.
 func webURL(u remoteurl.URL, host string) string {
 	if u.Scheme == remoteurl.SSH {
 		u.Port, u.Scheme = "", remoteurl.HTTPS
@@ -82,8 +83,9 @@ func webURL(u remoteurl.URL, host string) string {
 	return string(u.Scheme) + "://" + u.Authority()
 }
 
-// apiOf returns the base URL of s's API.
-func apiOf(s Server, host, api string) (string, error) {
+// apiURL returns the base URL of the API of the forge on host: api unless that is "", else the URL that the kind of forge
+// implies.
+func apiURL(s Server, host, api string) (string, error) {
 	if api != "" {
 		u, err := parseAPI(api)
 		if err != nil {
@@ -115,7 +117,7 @@ func pathPrefix(s Server, u remoteurl.URL) string {
 	return prefix
 }
 
-const maxProject = 500 // bytes
+const maxProject = 500 // bytes of Server.Project
 
 // checkProject returns an error if p is not a valid project of f: owner/name, preceded by groups on GitLab.
 func checkProject(f caisson.Forge, p string) error {
@@ -130,6 +132,7 @@ func checkProject(f caisson.Forge, p string) error {
 	return nil
 }
 
+// validSegment reports whether s can be one element of a project's path: letters, digits, '.', '_' and '-', at most 255 bytes.
 func validSegment(s string) bool {
 	if s == "" || s[0] == '-' || strings.Trim(s, ".") == "" || len(s) > 255 {
 		return false
@@ -143,7 +146,7 @@ func validSegment(s string) bool {
 	return true
 }
 
-// BranchURL returns the URL of a branch's page; "" if there is none.
+// BranchURL returns the URL of a branch's page; "" if s has no pages or the branch is not valid.
 func BranchURL(s Server, branch string) string {
 	if s.Web == "" || !refname.Valid(branch) {
 		return ""

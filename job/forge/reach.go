@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-const dialTime = 20 * time.Second
+const dialTime = 20 * time.Second // time limit for connecting to a forge
 
 // dialer returns a dialer for connections to a forge. loopback reports whether the host of its API is a loopback address or a
 // name below localhost; local and own are those of jobArgs.

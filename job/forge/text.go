@@ -12,7 +12,7 @@ import (
 const (
 	maxTitle  = 255 - len("Draft: ") // characters
 	maxBody   = 60_000               // bytes
-	maxBranch = refname.MaxLength
+	maxBranch = refname.MaxLength    // bytes of the name of a branch
 )
 
 // plainTitle returns s as one line of at most maxTitle characters, without invisible characters.
@@ -29,11 +29,11 @@ func plainBody(s string) string {
 	return safetext.Short(safetext.Lines(s), maxBody)
 }
 
-// quickAction matches lines that GitLab executes as quick actions, with the rights of the token's owner: /merge, /assign, /close.
-// Bodies contain text from agents.
+// quickAction matches the beginning of lines that GitLab executes as quick actions, such as /merge or /assign, with the rights of
+// the token's owner. They must be escaped because bodies of pull requests contain text from agents.
 var quickAction = regexp.MustCompile(`(?m)^(\s*)/`)
 
-// escapeQuickActions escapes the slash of such lines.
+// escapeQuickActions escapes the slash at the beginning of lines, so that GitLab does not execute them as quick actions.
 func escapeQuickActions(s string) string { return quickAction.ReplaceAllString(s, `$1\/`) }
 
 // excerpt returns at most limit bytes of s, as one line that is safe to show.

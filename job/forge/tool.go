@@ -21,8 +21,8 @@ type Tool struct {
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 const (
-	maxURL   = 2048      // bytes
-	maxToken = 8192      // bytes
+	maxURL   = 2048      // bytes of the URL of a page
+	maxToken = 8192      // bytes of a token or password
 	maxRoots = 256 << 10 // bytes of Server.Roots
 )
 
@@ -82,7 +82,7 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	return caisson.NewSecret(got.Token), got.Expires, nil
 }
 
-// check returns an error if s cannot be used.
+// check returns an error if s is incomplete or not valid, so that no job can use it.
 func (s Server) check() error {
 	switch s.Forge {
 	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:
@@ -104,6 +104,7 @@ func (s Server) check() error {
 	return nil
 }
 
+// args returns the arguments of a job for s.
 func (s Server) args() jobArgs {
 	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Host}
 }
@@ -114,7 +115,7 @@ func (s Server) trustsURL(raw string) bool {
 	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
 		return false
 	}
-	if redact(raw, secretsOf(s.Token.Reveal())...) != raw {
+	if redact(raw, secretParts(s.Token.Reveal())...) != raw {
 		return false
 	}
 	u, err := url.Parse(raw)
@@ -143,8 +144,8 @@ func validSecret(s string) bool {
 	return validToken(password) && !strings.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// secretsOf returns the parts of a credential that must be redacted.
-func secretsOf(s string) []string {
+// secretParts returns the parts of a credential that must be redacted: all of it, and the password of user:password.
+func secretParts(s string) []string {
 	_, password, _ := strings.Cut(s, ":")
 	return []string{s, password}
 }

@@ -17,8 +17,8 @@ import (
 type Pull struct {
 	Number      int64
 	Title, Body string // with the prefix of a draft, for forges that mark drafts by title
-	Head, Base  string
-	HeadRepo    int64 // repoID, or forkID if the head is in a fork
+	Head, Base  string // names of branches
+	HeadRepo    int64  // repoID, or forkID if the head is in a fork
 	Draft       bool
 	State       string // open, closed or merged
 	URL         string
@@ -27,7 +27,7 @@ type Pull struct {
 // repoID and forkID are the ids of the repository and of a fork of it.
 const repoID, forkID = 1000, 2000
 
-// AddPull adds a pull request of another user, and returns its number. The head of one from a fork need not exist.
+// AddPull adds a pull request of another user, and returns its number. If fork is set, its head is in a fork, and need not exist.
 func (f *Forge) AddPull(head, base, state string, fork bool) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,8 +68,8 @@ func (f *Forge) byNumber(s string) *Pull {
 	return nil
 }
 
-// list returns a page of the pull requests that keep accepts, from new to old, and sets the pagination headers. The caller must
-// hold f.mu.
+// list returns a page of the pull requests for which keep returns true, from new to old, and sets the pagination headers. per is
+// the query parameter with the page size, which is at most most. The caller must hold f.mu.
 func (f *Forge) list(w http.ResponseWriter, r *http.Request, per string, most int, keep func(*Pull) bool) []*Pull {
 	var all []*Pull
 	for i := len(f.pulls) - 1; i >= 0; i-- {
@@ -116,6 +116,7 @@ func (f *Forge) tip(branch string) string {
 	return strings.TrimSpace(out)
 }
 
+// serveAPI answers a call of the REST API, or makes it fail as the options request.
 func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token string) {
 	f.mu.Lock()
 	fail, limit := f.o.FailPulls > 0, f.o.RateLimitPulls > 0
@@ -150,7 +151,7 @@ func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token str
 	}
 }
 
-// replyCreated answers that a pull request was created, or drops the connection before the answer.
+// replyCreated answers that a pull request was created. If Options.LosePullAnswers is not zero, it drops the connection instead.
 func (f *Forge) replyCreated(w http.ResponseWriter, body object) {
 	f.mu.Lock()
 	lose := f.o.LosePullAnswers > 0
@@ -167,6 +168,7 @@ func (f *Forge) replyCreated(w http.ResponseWriter, body object) {
 // object is a JSON object of an answer.
 type object = map[string]any
 
+// reply answers with a status and a JSON body.
 func reply(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
@@ -180,7 +182,7 @@ func input(r *http.Request, v any) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") && json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(v) == nil
 }
 
-// toObjects converts pulls to JSON objects.
+// toObjects converts pulls to JSON objects with show.
 func toObjects(pulls []*Pull, show func(*Pull) object) []object {
 	out := []object{}
 	for _, p := range pulls {

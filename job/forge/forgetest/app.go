@@ -24,9 +24,10 @@ const appID, installationID = 4711, 81
 
 // app is a GitHub App; the zero value means that there is none.
 type app struct {
-	key *rsa.PrivateKey
+	key *rsa.PrivateKey // nil if there is no App
 }
 
+// newApp returns an app with a new key.
 func newApp(t testing.TB) app {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -78,6 +79,7 @@ func (f gitHubAPI) serveApp(w http.ResponseWriter, r *http.Request, path, user, 
 	return true
 }
 
+// mint answers the request of the App for a token of one repository.
 func (f gitHubAPI) mint(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Repositories []string

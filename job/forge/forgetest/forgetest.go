@@ -42,7 +42,8 @@ type Options struct {
 	GitHubApp bool
 	// NoDrafts simulates a plan of GitHub without draft pull requests.
 	NoDrafts bool
-	// RootURL simulates a forge that is configured with a wrong URL of its own, with which the addresses of its pages then begin.
+	// RootURL is the URL with which the URLs of pages in answers begin; "" means that of the server. It simulates a forge that is
+	// configured with a wrong URL of its own.
 	RootURL string
 }
 
@@ -52,15 +53,15 @@ type Request struct {
 	Path   string // escaped, with the query
 	// User is the user of Basic authentication, or "Bearer", "token" or "PRIVATE-TOKEN"; "" without authentication.
 	User   string
-	Status int
+	Status int // HTTP status of the answer
 }
 
 // A Forge has one repository, with a commit on main. Its methods are safe for concurrent use.
 type Forge struct {
 	URL   string // URL to clone from
-	API   string // base URL
+	API   string // base URL of the REST API
 	Dir   string // the bare repository
-	Roots string // the certificate of the server as PEM, with TLS
+	Roots string // the certificate of the server as PEM; "" without TLS
 
 	t   testing.TB
 	git *gitserver.Server
@@ -238,15 +239,16 @@ func (f *Forge) validToken(token string) bool {
 	return ok && time.Now().Before(expires)
 }
 
+// kind returns the current Options.Kind.
 func (f *Forge) kind() caisson.Forge {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.o.Kind
 }
 
-func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // Owner and Repo never change
+func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // without a lock, because Owner and Repo never change
 
-// pageURL returns the URL with which the addresses of pages begin.
+// pageURL returns the URL with which the URLs of pages begin.
 func (f *Forge) pageURL() string {
 	if f.o.RootURL != "" {
 		return f.o.RootURL + "/" + f.project()
@@ -254,7 +256,7 @@ func (f *Forge) pageURL() string {
 	return f.srv.URL + "/" + f.project()
 }
 
-// recorder records the status of an answer.
+// A recorder is a ResponseWriter that records the status of the answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -265,7 +267,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap returns the wrapped ResponseWriter, for [http.ResponseController].
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // credentials returns the user or authentication scheme of a request, and its token or password.

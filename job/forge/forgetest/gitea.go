@@ -9,6 +9,7 @@ import (
 // giteaAPI is the API of Gitea and Forgejo, version 1.
 type giteaAPI struct{ *Forge }
 
+// serve answers a call of the API.
 func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	if user == "" || !f.validToken(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "invalid username, password or token", "url": f.API + "/swagger"})
@@ -36,11 +37,13 @@ func (f giteaAPI) notFound(w http.ResponseWriter) {
 	reply(w, http.StatusNotFound, object{"message": "The target couldn't be found.", "url": f.API + "/swagger", "errors": []string{}})
 }
 
+// giteaDraft reports whether Gitea treats a pull request with this title as a draft.
 func giteaDraft(title string) bool {
 	t := strings.ToUpper(title)
 	return strings.HasPrefix(t, "WIP:") || strings.HasPrefix(t, "[WIP]")
 }
 
+// showPull returns a pull request as the API shows it.
 func (f giteaAPI) showPull(p *Pull) object {
 	state := p.State
 	if state == "merged" {
@@ -66,7 +69,7 @@ func (f giteaAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
-// between answers with the first pull request between two branches, regardless of its state.
+// between answers with the first pull request between two branches, open or not.
 func (f giteaAPI) between(w http.ResponseWriter, base, head string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 // gitHubAPI is the API of GitHub, version 2022-11-28, below /api/v3 as on GitHub Enterprise.
 type gitHubAPI struct{ *Forge }
 
+// serve answers a call of the API.
 func (f gitHubAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	path := strings.TrimPrefix(r.URL.Path, "/api/v3")
 	if f.serveApp(w, r, path, user, token) {
@@ -31,6 +32,7 @@ func (f gitHubAPI) serve(w http.ResponseWriter, r *http.Request, user, token str
 	}
 }
 
+// showPull returns a pull request as the API shows it.
 func (f gitHubAPI) showPull(p *Pull) object {
 	state, merged := p.State, any(nil)
 	if state == "merged" {
@@ -50,7 +52,7 @@ func (f gitHubAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// A head that is not owner:branch is ignored.
+	// A query parameter head that is not owner:branch is ignored.
 	owner, head, filter := strings.Cut(q.Get("head"), ":")
 	pulls := f.list(w, r, "per_page", 100, func(p *Pull) bool {
 		switch {
@@ -64,6 +66,7 @@ func (f gitHubAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
+// gitHubInvalid answers that a request was refused because of errors in its fields.
 func gitHubInvalid(w http.ResponseWriter, errors ...object) {
 	reply(w, http.StatusUnprocessableEntity, object{
 		"message": "Validation Failed", "errors": errors, "documentation_url": "https://docs.github.com/rest/pulls/pulls#create-a-pull-request", "status": "422",

@@ -10,12 +10,13 @@ import (
 // gitLabAPI is the API of GitLab, version 4.
 type gitLabAPI struct{ *Forge }
 
+// serve answers a call of the API.
 func (f gitLabAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	if user != "Bearer" && user != "PRIVATE-TOKEN" || !f.validToken(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "401 Unauthorized"})
 		return
 	}
-	// The project is one escaped segment, or its number.
+	// The path names the project by its escaped path, as one segment, or by its number.
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v4/projects/")
 	project, rest, _ := strings.Cut(path, "/")
 	if name, err := url.PathUnescape(project); err != nil || name != f.project() && name != fmt.Sprint(repoID) {
@@ -35,11 +36,13 @@ func (f gitLabAPI) serve(w http.ResponseWriter, r *http.Request, user, token str
 	}
 }
 
+// gitLabDraft reports whether GitLab treats a merge request with this title as a draft.
 func gitLabDraft(title string) bool {
 	t := strings.ToLower(title)
 	return strings.HasPrefix(t, "draft:") || strings.HasPrefix(t, "[draft]") || strings.HasPrefix(t, "(draft)")
 }
 
+// showPull returns a merge request as the API shows it.
 func (f gitLabAPI) showPull(p *Pull) object {
 	state := p.State
 	if state == "open" {
