@@ -7,31 +7,32 @@ import (
 	"sync"
 )
 
-// Limits of a batch.
+// Limits of a batch of a blobQueue.
 const (
-	batchFiles = 256     // so that a batch's object names fit into a pipe
-	batchBytes = 4 << 20 // unless a single file is larger
+	batchFiles = 256     // files, so that their object names fit into a pipe
+	batchBytes = 4 << 20 // bytes of all files together, unless a single file is larger
 )
 
 // A blobQueue reads files in batches, in about the order in which they will be requested: requesting them from git one by one
 // would take longer than all other checks. It is safe for concurrent use.
 type blobQueue struct {
 	objects *Objects
-	limit   int64 // in bytes; larger files are never requested
+	limit   int64 // bytes of a file; larger files are never requested
 
 	mu     sync.Mutex
-	ids    []string          // expected files, in order
-	sizes  []int64           // of ids, in bytes
-	index  map[string]int    // index in ids
+	ids    []string          // object names of the expected files, in order
+	sizes  []int64           // sizes of the files in ids, in bytes
+	index  map[string]int    // indexes in ids, by object name
 	next   int               // index of the first id that was not read yet
-	unread map[string][]byte // contents of the last batch that were not requested yet, by id
+	unread map[string][]byte // contents of the last batch that were not requested yet, by object name
 }
 
+// newBlobQueue returns a queue for files of at most limit bytes.
 func newBlobQueue(o *Objects, limit int64) *blobQueue {
 	return &blobQueue{objects: o, limit: limit, index: map[string]int{}}
 }
 
-// expect adds a file that will be requested.
+// expect adds a file that will be requested, unless it is larger than the limit.
 func (q *blobQueue) expect(id string, size int64) {
 	if _, twice := q.index[id]; twice || size > q.limit {
 		return
@@ -50,7 +51,7 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 	}
 	from, known := q.index[id]
 	if !known || from < q.next {
-		return q.objects.Read(id, "blob", q.limit) // was returned before or was not expected
+		return q.objects.Read(id, "blob", q.limit) // the file was returned before, or was not expected
 	}
 	end, total := from, int64(0)
 	for end < len(q.ids) && end-from < batchFiles && (end == from || total+q.sizes[end] <= batchBytes) {

@@ -40,6 +40,7 @@ type Checker struct {
 	found   map[string][]caisson.Finding // findings of the commits that were checked, by id
 }
 
+// NewChecker returns a Checker that reads commits from o and checks them by rules.
 func NewChecker(o *Objects, rules check.Rules) *Checker {
 	rules = rules.WithDefaults()
 	rules.History = true
@@ -60,6 +61,7 @@ func (c *Checker) Check(ctx context.Context, id string) ([]caisson.Finding, erro
 	return all.List, nil
 }
 
+// checkInto checks a commit and adds the findings to all.
 func (c *Checker) checkInto(ctx context.Context, id string, all *Findings) error {
 	said := func(check, verdict, format string, args ...any) {
 		all.Add(caisson.Finding{Check: check, Verdict: verdict, Message: ShortID(id) + ": " + fmt.Sprintf(format, args...)})
@@ -101,7 +103,7 @@ func (c *Checker) checkFiles(ctx context.Context, id string, commit *RawCommit, 
 	if err != nil {
 		return err
 	}
-	bases, err := c.commonTrees(ctx, commit)
+	bases, err := c.mergeBaseTrees(ctx, commit)
 	if err != nil {
 		return err
 	}
@@ -142,6 +144,7 @@ func (c *Checker) checkFiles(ctx context.Context, id string, commit *RawCommit, 
 	return nil
 }
 
+// parentTrees returns the trees of a commit's parents, or only the empty tree "" if it has no parents.
 func (c *Checker) parentTrees(commit *RawCommit) ([]string, error) {
 	if len(commit.Parents) == 0 {
 		return []string{""}, nil
@@ -163,9 +166,9 @@ func (c *Checker) parentTrees(commit *RawCommit) ([]string, error) {
 	return trees, nil
 }
 
-// commonTrees returns the trees of the merge bases of each two of a merge's parents. If two parents have no merge base, the list
-// contains the empty tree for them. The list is empty if the commit is not a merge.
-func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string, error) {
+// mergeBaseTrees returns the trees of the merge bases of each pair of a merge's parents. If two parents have no merge base, the
+// list contains the empty tree for them. The list is empty if the commit is not a merge.
+func (c *Checker) mergeBaseTrees(ctx context.Context, commit *RawCommit) ([]string, error) {
 	var trees []string
 	for i, a := range commit.Parents {
 		for _, b := range commit.Parents[i+1:] {
@@ -214,7 +217,7 @@ func (c *Checker) fillChanges(ctx context.Context, d *treeDiff, blobs *blobQueue
 	return nil
 }
 
-// checkSubmodule adds findings about submodules, which exist only in git.
+// checkSubmodule adds findings to a change of a submodule or of modulesFile, which package check does not know.
 func (c *Checker) checkSubmodule(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
 	if d.submodules[ch.Path] {
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})
@@ -233,6 +236,7 @@ func (c *Checker) checkSubmodule(ctx context.Context, d *treeDiff, ch *caisson.C
 	return err
 }
 
+// ShortID returns the first 10 digits of an object name, for messages.
 func ShortID(id string) string { return id[:min(len(id), 10)] }
 
 // ShownPath returns a path for messages. Paths with special characters are quoted.
@@ -249,15 +253,17 @@ func plainf(format string, args ...any) string {
 	return git.Plain(fmt.Sprintf(format, args...), MaxFindingMessage)
 }
 
-// Findings is a bounded list; if it is full, the most severe findings are kept.
+// Findings is a list of findings of limited length. If it is full, the most severe findings are kept.
 type Findings struct {
 	List    []caisson.Finding
 	max     int // maximum length of List
 	Dropped int // number of findings that were dropped
 }
 
+// NewFindings returns a list for at most max findings.
 func NewFindings(max int) *Findings { return &Findings{max: max} }
 
+// Add adds a finding. If the list is full, a finding with verdict deny replaces one with another verdict, and others are dropped.
 func (f *Findings) Add(n caisson.Finding) {
 	n.Message = git.Plain(n.Message, MaxFindingMessage)
 	if len(f.List) < f.max {
@@ -273,6 +279,7 @@ func (f *Findings) Add(n caisson.Finding) {
 	}
 }
 
+// AddAll adds each finding of a list.
 func (f *Findings) AddAll(list []caisson.Finding) {
 	for _, n := range list {
 		f.Add(n)

@@ -19,9 +19,9 @@ const lastDate = 253402300799
 // Headers of commits besides tree, parent, author and committer.
 const (
 	headerEncoding  = "encoding"
-	HeaderSignature = "gpgsig"
+	HeaderSignature = "gpgsig"        // signature of a commit whose name is a SHA-1
 	HeaderOtherSig  = "gpgsig-sha256" // signature of a commit whose name is a SHA-256
-	HeaderMergeTag  = "mergetag"
+	HeaderMergeTag  = "mergetag"      // signed tag that was merged
 )
 
 // A Header is a name with its value; the lines of a multi-line value are separated by newlines.
@@ -31,9 +31,9 @@ type Header struct{ Name, Value string }
 type RawCommit struct {
 	tree      string
 	Parents   []string
-	Author    string // "name <email> seconds zone"
-	Committer string
-	Extra     []Header // in the order of the object
+	Author    string   // "name <email> seconds zone"
+	Committer string   // in the same form as Author
+	Extra     []Header // other headers, in the order of the object
 	message   string   // everything after the first empty line
 }
 
@@ -95,6 +95,7 @@ func ParseCommit(data []byte) (*RawCommit, error) {
 // maxParents is the maximum number of parents; octopus merges have fewer.
 const maxParents = 16
 
+// malformedCommit returns the Denied error for a commit that is malformed for the reason why.
 func malformedCommit(why string) error {
 	return caisson.Errorf(caisson.Denied, "the commit is malformed: %s; make it with git commit", why)
 }
@@ -165,7 +166,7 @@ func SplitPerson(s string) (who, when string, err error) {
 	return name + "<" + email + ">", when, nil
 }
 
-// Bytes returns the commit as an object.
+// Bytes returns the encoded commit object.
 func (c *RawCommit) Bytes() []byte {
 	var b strings.Builder
 	header := func(name, value string) {

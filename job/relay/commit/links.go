@@ -21,15 +21,15 @@ const (
 // A linkEntry is a symlink of a commit.
 type linkEntry struct{ path, id string }
 
-// Links checks all symlinks of the last commit of a push, including unchanged ones: a symlink may lead out of the repository
-// because its surroundings were changed by several commits or by a merge. A symlink that leads out in a granted commit already is
-// not reported.
+// Links checks all symlinks of the last commit of a push, including unchanged ones: several commits together, or a merge, may
+// change the directories around a symlink so that it leads out of the repository. A symlink that already leads out of the
+// repository in a granted commit is not reported.
 func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]caisson.Finding, error) {
 	commit := c.Commits[tip]
 	if commit == nil {
 		return nil, nil // the commit is not new, or is malformed
 	}
-	all, err := c.linksOf(ctx, commit.tree)
+	all, err := c.listLinks(ctx, commit.tree)
 	if errors.Is(err, errTooLarge) {
 		return []caisson.Finding{{Check: checkLink, Verdict: caisson.VerdictAsk, Message: plainf("%s: there are too many files or symlinks to look where all of them lead", ShortID(tip))}}, nil
 	}
@@ -45,7 +45,7 @@ func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]c
 		if why == "" {
 			continue
 		}
-		old, err := c.grantedHasFault(l, granted)
+		old, err := c.grantedHasSameFault(l, granted)
 		if err != nil {
 			return nil, err
 		}
@@ -56,8 +56,8 @@ func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]c
 	return found.List, nil
 }
 
-// linksOf returns all symlinks of a tree. It returns errTooLarge if a limit is exceeded.
-func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error) {
+// listLinks returns all symlinks of a tree. It returns errTooLarge if a limit is exceeded.
+func (c *Checker) listLinks(ctx context.Context, tree string) ([]linkEntry, error) {
 	var all []linkEntry
 	seen := 0
 	var walk func(dir, id string) error
@@ -91,6 +91,7 @@ func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error)
 	return all, err
 }
 
+// linkFault returns why a symlink must not be in a tree, or "", and the target of the symlink.
 func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err error) {
 	data, err := c.objects.Read(l.id, "blob", maxLink)
 	if errors.Is(err, errTooLarge) {
@@ -103,8 +104,8 @@ func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err err
 	return why, string(data), err
 }
 
-// grantedHasFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
-func (c *Checker) grantedHasFault(l linkEntry, granted []git.Ref) (bool, error) {
+// grantedHasSameFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
+func (c *Checker) grantedHasSameFault(l linkEntry, granted []git.Ref) (bool, error) {
 	for _, r := range granted {
 		trees, err := c.parentTrees(&RawCommit{Parents: []string{r.Commit}})
 		if caisson.KindOf(err) == caisson.Invalid || errors.Is(err, errTooLarge) {

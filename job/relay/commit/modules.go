@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// modulesFile has the URLs of submodules. Git reads it only at the root of a tree.
+// modulesFile is the path of git's file with the URLs of submodules. Git reads it only at the root of a tree.
 const modulesFile = ".gitmodules"
 
 // maxModules is the maximum size of modulesFile in bytes.
@@ -88,7 +88,7 @@ func validModuleURL(s string) bool {
 		return true
 	}
 	if !strings.Contains(s, "://") {
-		// user@host:path; if a slash precedes the colon, git takes it for a local path.
+		// The form is user@host:path. If a slash precedes the colon, git takes s for a local path.
 		host, path, ok := strings.Cut(s, ":")
 		return ok && !strings.Contains(host, "/") && validModuleHost(host) && path != "" && path[0] != '-'
 	}
@@ -103,6 +103,7 @@ func validModuleURL(s string) bool {
 	return false
 }
 
+// validModuleHost reports whether a host, perhaps with a user, cannot be taken for an option of ssh.
 func validModuleHost(host string) bool {
 	_, after, ok := strings.Cut(host, "@")
 	return host != "" && host[0] != '-' && (!ok || after != "" && after[0] != '-')

@@ -30,13 +30,13 @@ var errTooLarge = errors.New("the object is too large")
 type Objects struct {
 	repo git.Repo
 
-	mu  sync.Mutex // guards the process, err and the cache
-	cmd *exec.Cmd
+	mu  sync.Mutex // guards the process, err and the cache of trees
+	cmd *exec.Cmd  // git cat-file --batch-command
 	in  io.WriteCloser
 	out *bufio.Reader
 	err error // the first failure of the process; all later reads return it
 
-	trees         map[string]*treeObject // cache, by id
+	trees         map[string]*treeObject // cache, by object name
 	cachedEntries int                    // number of entries in trees
 }
 
@@ -58,6 +58,7 @@ func OpenObjects(ctx context.Context, r git.Repo) (*Objects, error) {
 	return o, nil
 }
 
+// Close ends the git process. Later reads return an error.
 func (o *Objects) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,6 +78,7 @@ func (o *Objects) Read(id, typ string, limit int64) ([]byte, error) {
 	return o.readLocked(id, typ, limit)
 }
 
+// readLocked is Read for callers that hold mu.
 func (o *Objects) readLocked(id, typ string, limit int64) ([]byte, error) {
 	if o.err != nil {
 		return nil, o.err
@@ -100,7 +102,7 @@ func (o *Objects) readLocked(id, typ string, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, o.fail(errTooLarge)
 	}
-	data := make([]byte, size+1) // git adds a newline
+	data := make([]byte, size+1) // git writes a newline after the object
 	if _, err := io.ReadFull(o.out, data); err != nil {
 		return nil, o.fail(err)
 	}
@@ -123,12 +125,13 @@ func (o *Objects) query(command, id string) (typ string, size int64, err error) 
 	return typ, size, err
 }
 
+// fail records that the git process has failed with err, and returns the error for the caller.
 func (o *Objects) fail(err error) error {
 	o.err = caisson.Wrap(err, caisson.Internal, "git cannot read the objects of the repository")
 	return o.err
 }
 
-// parseInfo parses "<id> <type> <size>" or "<id> missing".
+// parseInfo parses a line of git cat-file about the object id: "<id> <type> <size>" or "<id> missing".
 func parseInfo(line, id string) (typ string, size int64, err error) {
 	f := strings.Fields(line)
 	if len(f) == 2 && f[0] == id && f[1] == "missing" {

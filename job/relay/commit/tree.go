@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Types of entries, with the values of [caisson.Change].
+// Types of tree entries, with the values of Type in [caisson.Change].
 const (
 	typeFile    = "file"
 	typeDir     = "dir"
@@ -31,7 +31,7 @@ const (
 type treeEntry struct {
 	name string // any bytes except / and NUL
 	mode string
-	id   string
+	id   string // object name; of a submodule, its commit
 }
 
 func (e treeEntry) isTree() bool { return e.mode == modeTree }
@@ -51,6 +51,7 @@ func (e treeEntry) typ() string {
 	return "mode " + e.mode
 }
 
+// perm returns the permissions that the entry has on disk.
 func (e treeEntry) perm() uint32 {
 	switch e.mode {
 	case modeFile:
@@ -67,6 +68,7 @@ type treeObject struct {
 	byName  map[string]int // index in entries
 }
 
+// entry returns the entry with a name, or a zero treeEntry if there is none.
 func (t *treeObject) entry(name string) treeEntry {
 	if i, ok := t.byName[name]; ok {
 		return t.entries[i]
@@ -98,6 +100,7 @@ func parseTree(data []byte, idSize int) (*treeObject, error) {
 	return t, nil
 }
 
+// validEntryName reports whether name can be the name of a tree entry.
 func validEntryName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }
@@ -200,11 +203,11 @@ func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 	if err != nil {
 		return err
 	}
-	before, err := d.trees(parents)
+	before, err := d.readTrees(parents)
 	if err != nil {
 		return err
 	}
-	common, err := d.trees(bases)
+	common, err := d.readTrees(bases)
 	if err != nil {
 		return err
 	}
@@ -213,7 +216,7 @@ func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 			return err
 		}
 	}
-	// Entries that parents have and the tree does not have.
+	// Entries that parents have and this tree does not have were removed.
 	for i, t := range before {
 		for _, e := range t.entries {
 			told := slices.ContainsFunc(before[:i], func(t *treeObject) bool { return t.entry(e.name).mode != "" })
@@ -228,7 +231,8 @@ func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 	return nil
 }
 
-func (d *treeDiff) trees(ids []string) ([]*treeObject, error) {
+// readTrees returns the parsed trees with the given ids.
+func (d *treeDiff) readTrees(ids []string) ([]*treeObject, error) {
 	var list []*treeObject
 	for _, id := range ids {
 		t, err := d.objects.tree(id)
@@ -301,6 +305,7 @@ func subtrees(name string, trees []*treeObject) (ids []string, some bool) {
 	return ids, some
 }
 
+// add adds the change of the entry at the path full from old to e.
 func (d *treeDiff) add(full string, e, old treeEntry) error {
 	if len(d.changes) >= d.limit {
 		return errTooLarge

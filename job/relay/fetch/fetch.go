@@ -19,7 +19,7 @@ import (
 
 // A Request has the parameters of a fetch.
 type Request struct {
-	Transport remote.Protocol
+	Transport remote.Protocol // protocol between the transport and the remote
 	Limits    Limits
 	// Progress is called with one line of git's progress output, at most twice a second; nil for no progress.
 	Progress func(string)
@@ -32,6 +32,7 @@ type Limits struct {
 	Time  time.Duration // time limit; default 1 hour
 }
 
+// withDefaults returns l with defaults for fields that are zero or out of range.
 func (l Limits) withDefaults() Limits {
 	l.Bytes = cmp.Or(max(l.Bytes, 0), 8<<30)
 	if l.Refs <= 0 || l.Refs > git.MaxRefs {
@@ -41,7 +42,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// toleratedFaults are faults of objects that occur in old, legitimate repositories and are harmless to readers.
+// toleratedFaults are the names that git fsck has for faults of objects that occur in old, legitimate repositories and are
+// harmless to readers.
 var toleratedFaults = []string{
 	"badTimezone", "zeroPaddedDate", "zeroPaddedFilemode", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "missingNameBeforeEmail",
 	"missingEmail", "badEmail", "badName", "multipleAuthors", "gitmodulesParse", "nulInCommit",
@@ -136,7 +138,7 @@ func (r mirror) fetchNew(ctx context.Context, f *remote.Forwarder, refs []git.Re
 	return git.MoveObjects(filepath.Join(aside, "pack"), filepath.Join(objects, "pack"))
 }
 
-// fetchObjects runs git fetch.
+// fetchObjects runs git fetch for the objects that refs reach. The remote may send at most limit bytes.
 func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	f.Allow(limit)
 	args := []string{}
@@ -250,7 +252,7 @@ func (p *progressWriter) Write(b []byte) (int, error) {
 			p.to(line)
 		}
 	}
-	if len(p.line) > 4<<10 { // not progress output: git's lines are shorter
+	if len(p.line) > 4<<10 { // this is not progress output, whose lines are shorter
 		p.line = p.line[:0]
 	}
 	return len(b), nil

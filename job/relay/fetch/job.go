@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
+// fetchArgs are the arguments of Job.
 type fetchArgs struct {
 	Transport remote.Protocol
 	Limits    Limits

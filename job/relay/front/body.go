@@ -12,8 +12,9 @@ var (
 	errNotGzip  = &refusal{status: http.StatusBadRequest, msg: "the body is not what its encoding says"}
 )
 
-// decoded returns the decoded body of a request. It is limited, except uncompressed packs, which the job limits.
-func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
+// decodedBody returns the decoded body of a request to service. Its size is limited, except that of uncompressed packs, which the
+// job limits.
+func (h *handler) decodedBody(r *http.Request, service string) (io.Reader, error) {
 	switch coding := r.Header.Get("Content-Encoding"); {
 	case coding == "gzip" || coding == "x-gzip":
 		most := h.gzipLimit
@@ -25,7 +26,7 @@ func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 		if err != nil {
 			return nil, errNotGzip
 		}
-		z.Multistream(false) // otherwise a body of many empty gzip streams would cost time without reaching the limit
+		z.Multistream(false) // otherwise a body of many empty gzip streams would take time without reaching the limit
 		return &limitedReader{&singleGzip{z, in}, most}, nil
 	case service == uploadPack:
 		return &limitedReader{r.Body, h.fetchLimit}, nil
@@ -55,7 +56,7 @@ func (s *singleGzip) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// limitedReader fails if there are more than left bytes.
+// A limitedReader reads from r and fails if r has more than left bytes.
 type limitedReader struct {
 	r    io.Reader
 	left int64

@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	chunk        = 32 << 10 // bytes that are copied at once
-	emptyRequest = 4        // bytes of a flush packet, which probes whether a push is allowed; only its answer may be empty
+	copyBufferSize = 32 << 10 // bytes
+	emptyRequest   = 4        // bytes of a flush packet, by which git probes whether a push is allowed; only the answer to it may be empty
 )
 
-// A stream is the connection that the engine opens. Closing it for writing marks its end.
+// A stream is the connection over which a job answers a request; the engine opens it. Closing it for writing marks the end of the
+// request.
 type stream interface {
 	net.Conn
 	CloseWrite() error
@@ -45,7 +46,7 @@ func (x *exchange) run() error {
 	if err := x.rc.EnableFullDuplex(); err != nil {
 		return err
 	}
-	x.idleTimer = time.AfterFunc(x.h.idle, x.stop)
+	x.idleTimer = time.AfterFunc(x.h.idle, x.interrupt)
 	defer x.idleTimer.Stop()
 	sent := make(chan error, 1)
 	go func() {
@@ -58,7 +59,8 @@ func (x *exchange) run() error {
 	err := x.receive()
 	x.conn.Close() // the rest of the request is not needed
 	if err != nil && x.req.Advertise {
-		// There is no body to wait for, and a deadline would close the connection before the error is reported.
+		// A request for the list of refs has no body to wait for, and a deadline would close the connection before the error is
+		// reported.
 		return errors.Join(<-sent, err)
 	}
 	if err != nil {
@@ -81,15 +83,15 @@ func (x *exchange) run() error {
 	if !x.started && x.sentBytes > emptyRequest {
 		return errEnded // otherwise a push with an unknown result would look like one without output
 	}
-	if err := x.begin(); err != nil {
+	if err := x.writeHeader(); err != nil {
 		return err
 	}
 	x.rc.SetWriteDeadline(time.Time{})
-	return x.rc.SetReadDeadline(time.Time{}) // for the next request on the connection
+	return x.rc.SetReadDeadline(time.Time{}) // so that the connection can be used for the next request
 }
 
-// stop interrupts all reads and writes of the exchange.
-func (x *exchange) stop() {
+// interrupt ends all reads and writes of the exchange, because no data has moved for the idle time.
+func (x *exchange) interrupt() {
 	x.timedOut.Store(true)
 	x.conn.Close()
 	x.rc.SetReadDeadline(time.Now())
@@ -103,15 +105,16 @@ func (x *exchange) send() error {
 		x.conn.CloseWrite() // the error is ignored: a job that has answered may have exited
 		return nil
 	}
-	body, err := x.h.decoded(x.r, x.req.Service)
+	body, err := x.h.decodedBody(x.r, x.req.Service)
 	if err != nil {
 		return err
 	}
 	return x.copyBody(body)
 }
 
+// copyBody copies body into the stream. If the job stops reading, it reads the rest of body without copying it.
 func (x *exchange) copyBody(body io.Reader) error {
-	buf := make([]byte, chunk)
+	buf := make([]byte, copyBufferSize)
 	wanted := true
 	for {
 		n, err := body.Read(buf)
@@ -136,12 +139,12 @@ func (x *exchange) copyBody(body io.Reader) error {
 
 // receive copies the answer from the stream and flushes each piece, because users watch the progress.
 func (x *exchange) receive() error {
-	buf := make([]byte, chunk)
+	buf := make([]byte, copyBufferSize)
 	for {
 		n, err := x.conn.Read(buf)
 		if n > 0 {
 			x.idleTimer.Reset(x.h.idle)
-			if err := x.begin(); err != nil {
+			if err := x.writeHeader(); err != nil {
 				return err
 			}
 			if _, err := x.w.Write(buf[:n]); err != nil {
@@ -165,8 +168,8 @@ func (x *exchange) receive() error {
 	}
 }
 
-// begin writes the header of the answer on its first call.
-func (x *exchange) begin() error {
+// writeHeader writes the header of the answer on its first call.
+func (x *exchange) writeHeader() error {
 	if x.started {
 		return nil
 	}

@@ -20,7 +20,7 @@ const (
 	maxFetchRequest = 32 << 20         // bytes of a decoded fetch request: names of wanted and existing objects
 	maxUnzipped     = 64 << 20         // bytes of a compressed request of any kind, decoded; git does not compress packs
 	idleTime        = 5 * time.Minute  // maximum time without a byte in either direction
-	drainTime       = 30 * time.Second // for reading the rest of a body that is not needed
+	drainTime       = 30 * time.Second // maximum time for reading the rest of a body that is not needed
 )
 
 // An Open requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
@@ -41,6 +41,7 @@ func Handler(open Open) http.Handler {
 	return &handler{open: open, fetchLimit: maxFetchRequest, gzipLimit: maxUnzipped, idle: idleTime, drain: drainTime}
 }
 
+// A handler answers the git requests of sandboxes; see Handler.
 type handler struct {
 	open                  Open
 	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests

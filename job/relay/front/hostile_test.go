@@ -388,7 +388,7 @@ func FuzzSplit(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		repo, rest, ok := split(path)
+		repo, rest, ok := splitPath(path)
 		if !ok {
 			return
 		}

@@ -22,7 +22,7 @@ var (
 	errDumbProtocol = &refusal{status: http.StatusForbidden, msg: "only git's smart HTTP protocol is spoken here; use git 1.6.6 or newer"}
 )
 
-// The services.
+// The git services, without the prefix "git-".
 const (
 	uploadPack  = "upload-pack"
 	receivePack = "receive-pack"
@@ -30,7 +30,7 @@ const (
 
 // parse validates a request and converts it. Apart from the parsing by package net/http, the request is untrusted.
 func parse(r *http.Request) (*Request, error) {
-	repo, rest, ok := split(r.URL.EscapedPath())
+	repo, rest, ok := splitPath(r.URL.EscapedPath())
 	if !ok {
 		return nil, errNotFound
 	}
@@ -58,9 +58,9 @@ func parse(r *http.Request) (*Request, error) {
 	return req, err
 }
 
-// split splits an escaped path into the name of a repository and the rest. Names need no escapes, so a path with escapes is not
-// valid. A single ".git" at the end of the name is removed.
-func split(path string) (repo, rest string, ok bool) {
+// splitPath splits an escaped path into the name of a repository and the rest. Names need no escapes, so a path with escapes is
+// not valid. A single ".git" at the end of the name is removed.
+func splitPath(path string) (repo, rest string, ok bool) {
 	path, ok = strings.CutPrefix(path, "/")
 	if !ok || strings.Contains(path, "%") {
 		return "", "", false
@@ -70,7 +70,7 @@ func split(path string) (repo, rest string, ok bool) {
 	return repo, rest, ok && isName(repo)
 }
 
-const maxName = 64 // bytes of a repository's name
+const maxName = 64 // maximum length of a repository's name in bytes
 
 // isName reports whether s can be a repository's name; see [caisson.Repo].
 func isName(s string) bool {
@@ -89,6 +89,7 @@ func isName(s string) bool {
 	return true
 }
 
+// parseAdvertise validates a request for the list of refs, and sets the service that it names.
 func (req *Request) parseAdvertise(r *http.Request) error {
 	if r.Method != http.MethodGet {
 		return methodNotAllowed(http.MethodGet)
@@ -107,6 +108,7 @@ func (req *Request) parseAdvertise(r *http.Request) error {
 	return nil
 }
 
+// parsePost validates the method, path and headers of a fetch or push.
 func parsePost(r *http.Request, service string) error {
 	switch types := r.Header["Content-Type"]; {
 	case r.Method != http.MethodPost:
@@ -125,6 +127,7 @@ func parsePost(r *http.Request, service string) error {
 	return nil
 }
 
+// methodNotAllowed returns the refusal of a request whose method should be the given one.
 func methodNotAllowed(method string) error {
 	return &refusal{status: http.StatusMethodNotAllowed, msg: "use " + method + " here", allow: method}
 }
@@ -144,7 +147,7 @@ func protocol(values []string) (string, error) {
 var statuses = map[caisson.Kind]int{
 	caisson.Invalid: http.StatusBadRequest, caisson.NotFound: http.StatusNotFound, caisson.Conflict: http.StatusConflict,
 	caisson.Denied: http.StatusForbidden,
-	// Not 401, because git would prompt for a password, and there is none.
+	// The status is not 401, because git would then prompt for a password.
 	caisson.Unauthed:  http.StatusForbidden,
 	caisson.Exhausted: http.StatusTooManyRequests, caisson.Unavailable: http.StatusServiceUnavailable,
 }

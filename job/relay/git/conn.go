@@ -27,11 +27,11 @@ type ClientConn struct {
 	file       *os.File      // the same socket, for poll
 	Stall      time.Duration // how long a read or write may be idle
 	Wrote      bool          // whether any byte was written
-	readsEnded atomic.Bool
+	readsEnded atomic.Bool   // whether EndReads was called
 }
 
-// NewClientConn returns a ClientConn on a duplicate of the socket file. The caller still has to close file; closing the ClientConn
-// does not.
+// NewClientConn returns a ClientConn on a duplicate of the socket file. The caller must not close file while the ClientConn is
+// used, and must close it afterwards.
 func NewClientConn(file *os.File) (*ClientConn, error) {
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -40,6 +40,7 @@ func NewClientConn(file *os.File) (*ClientConn, error) {
 	return &ClientConn{Conn: c, file: file, Stall: Stall}, nil
 }
 
+// Read implements [net.Conn]. It fails if no byte arrives for the time Stall, and after EndReads.
 func (p *ClientConn) Read(b []byte) (int, error) {
 	p.SetReadDeadline(time.Now().Add(p.Stall))
 	if p.readsEnded.Load() { // EndReads may have been called before the deadline was set
@@ -54,6 +55,7 @@ func (p *ClientConn) EndReads() {
 	p.SetReadDeadline(time.Now())
 }
 
+// Write implements [net.Conn]. It fails if no byte is written for the time Stall.
 func (p *ClientConn) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
@@ -103,7 +105,8 @@ func (p *ClientConn) PeerClosed() bool {
 	return err == nil && n > 0 && fds[0].Revents&closedEvents != 0
 }
 
-// watchInterval is how often, in milliseconds, a watch checks whether it was stopped. It notices a closed connection at once.
+// watchInterval is the interval, in milliseconds, at which Watch checks whether its context has ended. It detects a closed
+// connection at once.
 const watchInterval = 200
 
 // Finish shuts down the connection for writing, which marks the end of the answer even if another process has the socket open,
@@ -133,6 +136,7 @@ func Body(r io.Reader, limit int64) (io.Reader, error) {
 	return LimitReader(unpacked, limit, errTooLong), nil
 }
 
+// errTooLong is the error of Body for a request that exceeds the limit.
 var errTooLong = caisson.Errorf(caisson.Exhausted, "the request is too long")
 
 // LimitReader returns a reader like io.LimitReader that fails with exceeded if r has more than limit bytes.
@@ -140,6 +144,7 @@ func LimitReader(r io.Reader, limit int64, exceeded error) io.Reader {
 	return &limitedReader{r: r, left: limit, exceeded: exceeded}
 }
 
+// A limitedReader reads from r and fails with exceeded if r has more than left bytes.
 type limitedReader struct {
 	r        io.Reader
 	left     int64

@@ -23,8 +23,8 @@ import (
 // Paths at which jobs have their directories.
 const (
 	workDir   = "/work"   // the repository that the job works on
-	viewDir   = "/view"   // the view that it borrows objects from
-	MirrorDir = "/mirror" // the mirror that it copies objects from
+	viewDir   = "/view"   // the view whose objects that repository borrows
+	MirrorDir = "/mirror" // the mirror whose objects the job copies
 )
 
 // A Repo is a bare repository with the settings for running git in it.
@@ -48,9 +48,9 @@ var gitConfig = []string{
 	"core.excludesFile=/dev/null",
 	"core.pager=cat",
 	"core.editor=/bin/false",
-	"core.alternateRefsCommand=true", // git would run an empty value
+	"core.alternateRefsCommand=true", // the program true, because git would run an empty value as a program
 	"core.logAllRefUpdates=false",
-	"core.bigFileThreshold=16m", // larger files are streamed
+	"core.bigFileThreshold=16m", // git streams larger files
 	"core.packedGitLimit=256m",
 	"core.deltaBaseCacheLimit=64m",
 	"core.useReplaceRefs=false",
@@ -194,7 +194,7 @@ func GitError(what string, said *excerpt.Tail, err error) error {
 type limitedBuffer struct {
 	buf   bytes.Buffer
 	limit int
-	full  bool
+	full  bool // whether a write has exceeded the limit
 }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
@@ -205,7 +205,8 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// LastLines returns the last lines of git's output, without the progress output before them.
+// LastLines returns the lines of git's output that begin with "error:" or "fatal:", or all of text if there are none, as one line
+// of at most limit bytes.
 func LastLines(text string, limit int) string {
 	var kept []string
 	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// gitMemory limits the private memory of each program of a job, in bytes. The packs that git maps do not count.
+// gitMemory limits the private memory of each program of a job, in bytes. The packs that git maps into memory do not count.
 const gitMemory = 4 << 30
 
 // JobLimits returns the limits of a job that may run for t.
@@ -27,7 +27,7 @@ const ShortTime = 5 * time.Minute
 // CopyTime is the time limit of jobs that copy the objects of a repository.
 const CopyTime = 30 * time.Minute
 
-// WorkRepo returns the repository of a job.
+// WorkRepo returns the repository that a job works on, which is its root.
 func WorkRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 
 // JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
@@ -36,7 +36,8 @@ func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 // ViewMount returns the mount of a view at the path that JobStore has as View.
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
-// ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.
+// ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply. If err is not nil, it only returns
+// err.
 func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	if err != nil {
 		return "", err
@@ -45,7 +46,7 @@ func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	return remote.Head, err
 }
 
-// RunRefsJob runs a job that replies with ReplyRefs.
+// RunRefsJob runs a job that replies with ReplyRefs, and returns the refs and HEAD that the job reports.
 func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
 	out, err := worker.Scratch("refs")
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 type PktKind int
 
 const (
-	PktLine     PktKind = iota + 1 // the zero value is not a kind
+	PktLine     PktKind = iota + 1 // a line with data; the zero PktKind is not valid
 	PktFlush                       // 0000: end of a list
 	pktDelim                       // 0001: separator of the sections of a list, version 2
 	pktResponse                    // 0002: end of an answer, version 2
@@ -90,7 +90,7 @@ func parsePktLength(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// writePkt writes data as one line; data must not be longer than pktData.
+// writePkt writes data as one packet line; data must not be longer than pktData.
 func writePkt(w io.Writer, data []byte) error {
 	if len(data) > pktData {
 		return fmt.Errorf("%w: %d bytes", ErrPkt, len(data))
@@ -101,12 +101,12 @@ func writePkt(w io.Writer, data []byte) error {
 	return err
 }
 
-// WritePktf formats and writes one line of text.
+// WritePktf formats text and writes it as one packet line.
 func WritePktf(w io.Writer, format string, args ...any) error {
 	return writePkt(w, fmt.Appendf(nil, format, args...))
 }
 
-// WriteFlush writes a flush packet, which ends a list of lines.
+// WriteFlush writes a flush packet, which ends a list of packet lines.
 func WriteFlush(w io.Writer) error {
 	_, err := io.WriteString(w, "0000")
 	return err
@@ -119,7 +119,7 @@ const (
 	bandError    = 3
 )
 
-// WriteBand writes data to a band, split into as many lines as necessary.
+// WriteBand writes data to a band, split into as many packet lines as necessary.
 func WriteBand(w io.Writer, band byte, data []byte) error {
 	for len(data) > 0 {
 		n := min(len(data), pktData-1)

@@ -38,7 +38,7 @@ func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Requ
 	done := make(chan error, 1)
 	go func() {
 		defer near.Close()
-		done <- answerSigner(near, req.Sign)
+		done <- serveSignatures(near, req.Sign)
 	}()
 	p, err := Job.Run(ctx, run, req, given)
 	near.Close()
@@ -48,20 +48,21 @@ func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Requ
 	return &p, err
 }
 
-// Limits of signing.
+// Limits of the signing and of the reply of a job.
 const (
 	maxPayload    = commit.MaxCommitObject + 1<<16 // bytes of a commit that is signed
 	maxSubjects   = 4 << 10                        // bytes of all subjects in a reply
-	maxSignedOnce = maxPrepared                    // commits that are signed for one job
+	maxSignatures = maxPrepared                    // commits that are signed for one job
 )
 
-// Job makes the commits to deliver. If it gets a file descriptor, it requests signatures over it. Its root is a store.
+// Job makes the commits to deliver. If it is given a file descriptor, which is a socket, it requests signatures over it; see
+// newSignFunc. Its root is a store.
 var Job = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {
 		if len(c.Files) > 0 {
-			req.Sign = askSigner(c.Files[0])
+			req.Sign = newSignFunc(c.Files[0])
 		}
 		p, err := prepare(ctx, git.JobStore(), req)
 		if err == nil {
@@ -72,7 +73,7 @@ var Job = worker.Job[Request, Result]{
 	Valid: func(req Request, p *Result) bool { return p.valid(&req) },
 }
 
-// fit shortens p to the size of a reply.
+// fit shortens the findings and subjects of p, so that p fits into the reply of a job.
 func (p *Result) fit() {
 	left := commit.MaxReplyBytes / 2 // the other half is for the text of the pull request
 	p.Findings = commit.FitFindings(p.Findings, &left)
@@ -102,9 +103,10 @@ func (p *Result) valid(req *Request) bool {
 	return n > 0 && p.Commits[n-1].ID == p.Commit || n == 0 && p.Commit == req.Commit
 }
 
-// askSigner returns a function that has a payload signed at the other end of conn. It sends the length of the payload in four
-// bytes and then the payload. The answer, the signature, has the same form; a length of zero means that there is no signature.
-func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
+// newSignFunc returns a function that sends a payload over conn to the process that has the signing key, and returns the
+// signature that it gets as the answer. A payload is sent as its length in four bytes and its bytes. The answer has the same
+// form; a length of zero means that there is no signature.
+func newSignFunc(conn io.ReadWriter) func([]byte) (string, error) {
 	return func(payload []byte) (string, error) {
 		if err := writeFrame(conn, payload); err != nil {
 			return "", err
@@ -120,10 +122,10 @@ func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
 	}
 }
 
-// answerSigner answers the requests of askSigner until conn is closed. It signs only payloads that are commits, and at most
-// maxSignedOnce. It returns the error of sign.
-func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
-	for range maxSignedOnce {
+// serveSignatures answers the requests of functions of newSignFunc with the signatures of sign, until conn is closed. It signs
+// only payloads that are commits, and at most maxSignatures. It returns the error of sign.
+func serveSignatures(conn io.ReadWriter, sign func([]byte) (string, error)) error {
+	for range maxSignatures {
 		payload, err := readFrame(conn, maxPayload)
 		if err != nil {
 			return nil // the job has ended; if it failed, it returns the reason itself
@@ -144,11 +146,13 @@ func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
 	return nil
 }
 
+// writeFrame writes the length of data in four bytes, and data.
 func writeFrame(w io.Writer, data []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
 	return err
 }
 
+// readFrame reads data of at most limit bytes that writeFrame has written.
 func readFrame(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

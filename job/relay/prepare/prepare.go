@@ -18,7 +18,7 @@ import (
 // maxPrepared is the maximum number of commits of a request.
 const maxPrepared = 4000
 
-// maxPerson is the maximum length of a name and of an e-mail address, in bytes.
+// maxPerson is the maximum length of an author's name, and of an author's e-mail address, in bytes.
 const maxPerson = 200
 
 // A Request has the commits to deliver and the settings for rewriting them.
@@ -32,7 +32,7 @@ type Request struct {
 	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit, or is nil for unsigned commits. It should return equal
 	// signatures for equal payloads, which have at most 1 MiB.
 	Sign  func(payload []byte) (armored string, err error) `json:"-"`
-	Rules check.Rules
+	Rules check.Rules                                      // rules that the commits and the text of the pull request are checked by
 	// Pull has the data for the text of the pull request, except the commits. Template is the template of the text; see
 	// [CheckPullTemplate]. A suspected secret in the title or text, or a template that fails, yields a finding with verdict ask.
 	Pull     PullText
@@ -55,6 +55,7 @@ type Result struct {
 	Findings []caisson.Finding
 }
 
+// validate returns an Invalid error if r is not valid.
 func (r *Request) validate() error {
 	switch {
 	case !git.ValidCommit(r.Base):
@@ -95,6 +96,7 @@ func prepare(ctx context.Context, store git.Repo, req Request) (*Result, error) 
 	return result, nil
 }
 
+// prepareIn does the work of prepare with the quarantine q, to which it writes the new commits.
 func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Result, error) {
 	granted, err := grantedRefs(ctx, q.Store)
 	if err != nil {
@@ -151,8 +153,8 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	return result, nil
 }
 
-// setPullText sets the title and text of the pull request and searches exactly these for secrets. A secret has the default
-// verdict of the gate, which asks for a review.
+// setPullText sets the title and the text of the pull request, and searches both for secrets. A suspected secret yields a finding
+// with the default verdict of the gate, which is ask.
 func (p *Result) setPullText(ctx context.Context, req Request, checks *commit.Checker, ids []string, asked *commit.Findings) error {
 	var subjects []string
 	for _, id := range ids[:min(len(ids), maxPullCommits)] {

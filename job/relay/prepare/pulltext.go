@@ -18,23 +18,24 @@ import (
 // PullText has the data for the text of a pull request. In a template its fields are .Title, .Answer and so on. Template syntax
 // in the values of fields is not interpreted.
 type PullText struct {
-	Title    string
-	Answer   string // final answer of the agent; "" if there is none
-	Run      string // id of the run, or of the sandbox if there was no run
-	Agent    string // agent of the run; "" if no agent was used
-	Branch   string
+	Title    string   // title of the pull request
+	Answer   string   // final answer of the agent; "" if there is none
+	Run      string   // id of the run, or of the sandbox if there was no run
+	Agent    string   // agent of the run; "" if no agent was used
+	Branch   string   // branch with the commits
 	Base     string   // target branch
 	Delivery string   // id of the delivery
 	Commits  []string // subjects, oldest first; at most 200
 }
 
-// pullFields are the fields that templates may use.
+// pullFields are the fields of PullText that templates of pull requests may use.
 var pullFields = []string{"Title", "Answer", "Run", "Agent", "Branch", "Base", "Delivery", "Commits"}
 
-// pullFuncs are the functions that templates may use. None of them creates text, so the size of the output is bounded by the size
-// of the input times the number of references to it.
+// pullFuncs are the functions of package template that templates of pull requests may use. None of them creates text, so the size
+// of the output is bounded by the size of the input times the number of references to it.
 var pullFuncs = []string{"and", "or", "not", "len", "eq", "ne", "lt", "le", "gt", "ge"}
 
+// defaultPullTemplate is the template of pull requests for repositories without a template.
 const defaultPullTemplate = `{{with .Answer}}{{.}}
 
 {{end}}---
@@ -43,10 +44,10 @@ Caisson run {{.Run}}, delivery {{.Delivery}}
 
 // Limits of the text of a pull request.
 const (
-	maxPullTemplate = 16 << 10 // bytes
-	maxPullText     = 60_000   // bytes; accepted by forges
-	maxPullTitle    = 256      // bytes
-	maxPullCommits  = 200      // subjects of commits
+	maxPullTemplate = 16 << 10 // bytes of a template
+	maxPullText     = 60_000   // bytes of the text; forges accept that much
+	maxPullTitle    = 256      // bytes of the title
+	maxPullCommits  = 200      // subjects of commits that templates can use
 )
 
 // templateName is the name of templates in errors of package template.
@@ -90,17 +91,18 @@ func parsePullTemplate(text string) (*template.Template, error) {
 		return nil, caisson.Invalidf("pullBody", "the template is empty; leave it out for the default")
 	}
 	w := &templateChecker{tree: t.Tree}
-	w.list(t.Root)
+	w.checkList(t.Root)
 	return t, w.err
 }
 
 // A templateChecker validates the nodes of a template. It records the first error.
 type templateChecker struct {
 	tree   *parse.Tree
-	inLoop bool // the current node is inside a range
-	err    error
+	inLoop bool  // whether the current node is inside a range
+	err    error // the first error
 }
 
+// refuse records why the node n is not allowed, unless another error was recorded before.
 func (w *templateChecker) refuse(n parse.Node, why string) {
 	if w.err == nil {
 		place, _ := w.tree.ErrorContext(n)
@@ -108,42 +110,45 @@ func (w *templateChecker) refuse(n parse.Node, why string) {
 	}
 }
 
-func (w *templateChecker) list(l *parse.ListNode) {
+// checkList checks the nodes of a list, which may be nil.
+func (w *templateChecker) checkList(l *parse.ListNode) {
 	if l == nil {
 		return
 	}
 	for _, n := range l.Nodes {
-		w.node(n)
+		w.checkNode(n)
 	}
 }
 
-func (w *templateChecker) node(n parse.Node) {
+// checkNode checks one node and the nodes below it.
+func (w *templateChecker) checkNode(n parse.Node) {
 	switch n := n.(type) {
 	case *parse.TextNode, *parse.CommentNode, *parse.BreakNode, *parse.ContinueNode:
 	case *parse.ActionNode:
-		w.pipe(n.Pipe)
+		w.checkPipe(n.Pipe)
 	case *parse.IfNode:
-		w.branch(&n.BranchNode)
+		w.checkBranch(&n.BranchNode)
 	case *parse.WithNode:
-		w.branch(&n.BranchNode)
+		w.checkBranch(&n.BranchNode)
 	case *parse.RangeNode:
 		if w.inLoop || !overCommits(n.Pipe) {
 			w.refuse(n, "range goes over .Commits or $.Commits only, and not within another one")
 			return
 		}
 		w.inLoop = true
-		w.list(n.List)
+		w.checkList(n.List)
 		w.inLoop = false
-		w.list(n.ElseList)
+		w.checkList(n.ElseList)
 	default:
 		w.refuse(n, "only fields, if, with and range are of use here")
 	}
 }
 
-func (w *templateChecker) branch(b *parse.BranchNode) {
-	w.pipe(b.Pipe)
-	w.list(b.List)
-	w.list(b.ElseList)
+// checkBranch checks an if or with node.
+func (w *templateChecker) checkBranch(b *parse.BranchNode) {
+	w.checkPipe(b.Pipe)
+	w.checkList(b.List)
+	w.checkList(b.ElseList)
 }
 
 // overCommits reports whether a loop iterates over the commits.
@@ -160,15 +165,17 @@ func overCommits(p *parse.PipeNode) bool {
 	return false
 }
 
-func (w *templateChecker) pipe(p *parse.PipeNode) {
+// checkPipe checks the arguments of all commands of a pipeline.
+func (w *templateChecker) checkPipe(p *parse.PipeNode) {
 	for _, c := range p.Cmds {
 		for _, arg := range c.Args {
-			w.arg(arg)
+			w.checkArg(arg)
 		}
 	}
 }
 
-func (w *templateChecker) arg(n parse.Node) {
+// checkArg checks an argument of a command: its fields must be in pullFields, and its functions in pullFuncs.
+func (w *templateChecker) checkArg(n parse.Node) {
 	known := func(fields []string) {
 		if len(fields) > 1 || len(fields) == 1 && !slices.Contains(pullFields, fields[0]) {
 			w.refuse(n, "there is no field ."+strings.Join(fields, ".")+"; there are ."+strings.Join(pullFields, ", ."))
@@ -181,7 +188,7 @@ func (w *templateChecker) arg(n parse.Node) {
 	case *parse.VariableNode:
 		known(n.Ident[1:])
 	case *parse.PipeNode:
-		w.pipe(n)
+		w.checkPipe(n)
 	case *parse.IdentifierNode:
 		if !slices.Contains(pullFuncs, n.Ident) {
 			w.refuse(n, "there is no function "+n.Ident+"; there are "+strings.Join(pullFuncs, ", "))
@@ -203,8 +210,8 @@ func templateError(err error) error {
 	return caisson.Invalidf("pullBody", "%s", git.Plain(said, 300))
 }
 
-// errPullFull ends the rendering of a text that exceeds maxPullText.
-var errPullFull = errors.New("the text is as long as it may be")
+// errPullTextTooLong is the error of a pullBuffer for text that exceeds maxPullText. It ends the rendering.
+var errPullTextTooLong = errors.New("the text is as long as it may be")
 
 // pullBuffer stores the maximum length of a text and one character more, so that a truncation can be detected.
 type pullBuffer struct{ text []byte }
@@ -213,7 +220,7 @@ func (b *pullBuffer) Write(p []byte) (int, error) {
 	room := maxPullText + utf8.UTFMax - len(b.text)
 	b.text = append(b.text, p[:min(len(p), room)]...)
 	if len(p) > room {
-		return room, errPullFull
+		return room, errPullTextTooLong
 	}
 	return len(p), nil
 }
@@ -230,7 +237,7 @@ func (p PullText) text(tmpl string) (string, error) {
 // render returns the text of a pull request without invisible characters, truncated to maxPullText.
 func (p PullText) render(t *template.Template) (string, error) {
 	var b pullBuffer
-	if err := t.Execute(&b, p); err != nil && !errors.Is(err, errPullFull) {
+	if err := t.Execute(&b, p); err != nil && !errors.Is(err, errPullTextTooLong) {
 		return "", templateError(err)
 	}
 	return plainPullText(string(b.text)), nil

@@ -18,7 +18,7 @@ const (
 	sshsigHash      = "sha512"
 	sshsigBegin     = "-----BEGIN SSH SIGNATURE-----\n"
 	sshsigEnd       = "-----END SSH SIGNATURE-----\n"
-	maxSignature    = 16 << 10 // bytes
+	maxSignature    = 16 << 10 // bytes of an armoured signature
 )
 
 // SSHSign returns a function that signs commits as git does with gpg.format=ssh. key is an SSH private key without a passphrase:
@@ -44,6 +44,7 @@ func SSHSign(key []byte) (func(payload []byte) (string, error), error) {
 	return func(payload []byte) (string, error) { return sshSignature(with, algorithm, payload) }, nil
 }
 
+// sshSignature returns the armoured signature of payload.
 func sshSignature(signer ssh.AlgorithmSigner, algorithm string, payload []byte) (string, error) {
 	sum := sha512.Sum512(payload)
 	signed := append([]byte(sshsigMagic), ssh.Marshal(struct {

@@ -16,13 +16,14 @@ import (
 
 // A Request has the parameters of a push.
 type Request struct {
-	Transport remote.Protocol
-	Commit    string        // commit of the store or its view
-	Branch    string        // branch of the remote, without "refs/heads/"
-	Expect    string        // commit that the remote's branch must be at; "" if the branch must not exist
-	Time      time.Duration // time limit; 0 means 30 minutes
+	Transport remote.Protocol // protocol between the transport and the remote
+	Commit    string          // commit of the store or its view
+	Branch    string          // branch of the remote, without "refs/heads/"
+	Expect    string          // commit that the remote's branch must be at; "" if the branch must not exist
+	Time      time.Duration   // time limit; 0 means 30 minutes
 }
 
+// check returns an Invalid error if q is not valid.
 func (q *Request) check() error {
 	switch {
 	case !git.ValidCommit(q.Commit):
@@ -67,7 +68,7 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 	case result.flag != "" && result.flag != "!" && err == nil:
 		return &Result{Said: result.remoteMessage(said)}, nil
 	case result.flag == "!":
-		return nil, result.refusal(req, said)
+		return nil, result.refusalError(req, said)
 	}
 	return nil, f.Explain(pushError(said, err))
 }
@@ -75,9 +76,10 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 // A pushResult is the line of git push --porcelain for one ref: "<flag>\t<from>:<to>\t<summary> (<reason>)".
 type pushResult struct {
 	flag    string // " ", "+", "*", "=" or "!"; "" if there is no line for the ref
-	summary string
+	summary string // what happened to the ref, with the reason
 }
 
+// parsePush returns the result for ref in the output of git push --porcelain.
 func parsePush(out, ref string) pushResult {
 	for line := range strings.SplitSeq(out, "\n") {
 		fields := strings.SplitN(line, "\t", 3)
@@ -88,8 +90,8 @@ func parsePush(out, ref string) pushResult {
 	return pushResult{}
 }
 
-// refusal returns the error for a ref that was rejected by the remote, or by git before sending.
-func (r pushResult) refusal(req Request, said *excerpt.Tail) error {
+// refusalError returns the error for a ref that was rejected by the remote, or by git before sending.
+func (r pushResult) refusalError(req Request, said *excerpt.Tail) error {
 	reason := r.summary
 	if words := r.remoteMessage(said); words != "" {
 		reason += ": " + words
@@ -101,7 +103,7 @@ func (r pushResult) refusal(req Request, said *excerpt.Tail) error {
 			return caisson.Errorf(caisson.Conflict, "the remote has a branch %s already; push to another one", req.Branch)
 		}
 		return caisson.Errorf(caisson.Conflict, "the remote's branch %s is not at %.12s any more: somebody else has pushed to it", req.Branch, req.Expect)
-	case !strings.HasPrefix(r.summary, "[remote rejected]"), // no report was received, or git gave up
+	case !strings.HasPrefix(r.summary, "[remote rejected]"), // the remote has sent no report, or git gave up
 		strings.Contains(r.summary, "cannot lock ref"), strings.Contains(r.summary, "failed to update ref"),
 		strings.Contains(r.summary, "failed to lock"), strings.Contains(r.summary, "unpacker error"), strings.Contains(r.summary, "internal error"):
 		return caisson.Errorf(caisson.Unavailable, "the remote could not take the push; try again: %s", reason)

@@ -14,7 +14,7 @@ func FuzzPushResult(f *testing.F) {
 		r := parsePush(out, "refs/heads/x")
 		text := &excerpt.Tail{Limit: git.MaxGitErrors}
 		text.Write([]byte(said))
-		err := r.refusal(Request{Branch: "x"}, text)
+		err := r.refusalError(Request{Branch: "x"}, text)
 		if msg := err.Error(); strings.ContainsAny(msg, "\n\x1b") || len(msg) > 600 {
 			t.Errorf("%q", msg)
 		}

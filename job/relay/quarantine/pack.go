@@ -27,12 +27,12 @@ const (
 // maxDeltaChain is the longest delta chain that git creates.
 const maxDeltaChain = 4095
 
-// Limits of a pack.
+// Limits are the limits for a pack. A pack that exceeds one is refused.
 type Limits struct {
 	Objects int   // number of objects
 	Object  int64 // bytes of one object, inflated and with deltas applied
 	Total   int64 // bytes of all objects, inflated and with deltas applied
-	IDSize  int   // length of an object name in bytes
+	IDSize  int   // not a limit, but the length of an object name in bytes
 }
 
 // Deniedf returns the Denied error for a pack that is refused. The client receives its message.
@@ -46,8 +46,8 @@ func Deniedf(format string, args ...any) error {
 type packScanner struct {
 	limits Limits
 	in     *bufio.Reader
-	offset int64 // bytes read
-	zlib   io.ReadCloser
+	offset int64         // bytes read
+	zlib   io.ReadCloser // decompresses entries; nil before the first one
 	buf    []byte
 
 	starts []int64 // offsets of entries, ascending
@@ -60,7 +60,7 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 	s := &packScanner{limits: l, in: bufio.NewReaderSize(r, 1<<16), buf: make([]byte, 1<<16)}
 	var head [12]byte
 	if _, err := io.ReadFull(s, head[:]); err != nil {
-		return 0, s.truncated(err)
+		return 0, s.truncatedError(err)
 	}
 	if string(head[:4]) != "PACK" || binary.BigEndian.Uint32(head[4:]) != 2 {
 		return 0, Deniedf("the push has no pack of version 2")
@@ -70,12 +70,12 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 		return 0, Deniedf("the push has %d objects; the most is %d", count, l.Objects)
 	}
 	for range count {
-		if err := s.entry(); err != nil {
-			return 0, s.truncated(err)
+		if err := s.scanEntry(); err != nil {
+			return 0, s.truncatedError(err)
 		}
 	}
 	if _, err := io.CopyN(io.Discard, s, int64(l.IDSize)); err != nil {
-		return 0, s.truncated(err)
+		return 0, s.truncatedError(err)
 	}
 	if _, err := s.ReadByte(); !errors.Is(err, io.EOF) {
 		if err != nil {
@@ -86,14 +86,14 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 	return int(count), nil
 }
 
-// Read and ReadByte count bytes. With ReadByte, flate does not read beyond the end of the compressed data.
+// Read implements [io.Reader]. It counts the bytes in offset.
 func (s *packScanner) Read(p []byte) (int, error) {
 	n, err := s.in.Read(p)
 	s.offset += int64(n)
 	return n, err
 }
 
-// ReadByte implements [io.ByteReader].
+// ReadByte implements [io.ByteReader]. Because of this method, flate does not read beyond the end of the compressed data.
 func (s *packScanner) ReadByte() (byte, error) {
 	b, err := s.in.ReadByte()
 	if err == nil {
@@ -102,17 +102,18 @@ func (s *packScanner) ReadByte() (byte, error) {
 	return b, err
 }
 
-// truncated returns the error for an unexpected end.
-func (s *packScanner) truncated(err error) error {
+// truncatedError returns a Denied error if err is an unexpected end of the data, else err.
+func (s *packScanner) truncatedError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return Deniedf("the pack is cut off")
 	}
 	return err
 }
 
-func (s *packScanner) entry() error {
+// scanEntry reads one entry and enforces the limits.
+func (s *packScanner) scanEntry() error {
 	start := s.offset
-	typ, size, err := s.header()
+	typ, size, err := s.readHeader()
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (s *packScanner) entry() error {
 		limit = commit.MaxTreeObject
 	case packBlob:
 	case packOffsetDelta:
-		if chain, err = s.base(start); err != nil {
+		if chain, err = s.readBase(start); err != nil {
 			return err
 		}
 	case packRefDelta:
@@ -143,8 +144,8 @@ func (s *packScanner) entry() error {
 	return s.inflate(size, chain > 0)
 }
 
-// header reads the type and size of an entry: 3 bits of type and 4 bits of size, then 7 bits of size per byte.
-func (s *packScanner) header() (typ byte, size int64, err error) {
+// readHeader reads the type and size of an entry: 3 bits of type and 4 bits of size, then 7 bits of size per byte.
+func (s *packScanner) readHeader() (typ byte, size int64, err error) {
 	b, err := s.ReadByte()
 	if err != nil {
 		return 0, 0, err
@@ -162,9 +163,9 @@ func (s *packScanner) header() (typ byte, size int64, err error) {
 	return typ, size, nil
 }
 
-// base reads the offset of the base of a delta, which must be an earlier entry, and returns the length of the delta chain
-// including this entry.
-func (s *packScanner) base(start int64) (chain int, err error) {
+// readBase reads the offset of the base of a delta, which must be an earlier entry, and returns the length of the delta chain
+// including this delta, whose entry begins at start.
+func (s *packScanner) readBase(start int64) (chain int, err error) {
 	b, err := s.ReadByte()
 	if err != nil {
 		return 0, err
@@ -196,7 +197,7 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 	}
 	whole := size
 	if delta {
-		n, head, err := s.deltaSize(size)
+		n, head, err := s.readDeltaSizes(size)
 		if err != nil {
 			return err
 		}
@@ -215,7 +216,7 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 	if n != size {
 		return Deniedf("the pack has an object that is smaller than it is said to be")
 	}
-	// There must be no more data. This read also verifies the checksum.
+	// The compressed data must end here. This read also verifies its checksum.
 	if n, err := s.zlib.Read(s.buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return s.inflateError(err)
@@ -225,6 +226,7 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 	return nil
 }
 
+// reset begins the decompression of the next entry.
 func (s *packScanner) reset() error {
 	if s.zlib == nil {
 		z, err := zlib.NewReader(s)
@@ -234,9 +236,9 @@ func (s *packScanner) reset() error {
 	return s.zlib.(zlib.Resetter).Reset(s, nil)
 }
 
-// deltaSize reads the sizes at the beginning of a delta of size bytes. It returns the size of the resulting object and the number
-// of bytes read.
-func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
+// readDeltaSizes reads the sizes of base and result at the beginning of a delta of size bytes. It returns the size of the result
+// and the number of bytes read.
+func (s *packScanner) readDeltaSizes(size int64) (whole, head int64, err error) {
 	for range 2 {
 		whole = 0
 		for shift := 0; ; shift += 7 {
@@ -260,14 +262,14 @@ func (s *packScanner) inflateError(err error) error {
 	if errors.Is(err, zlib.ErrChecksum) || errors.Is(err, zlib.ErrDictionary) || errors.Is(err, zlib.ErrHeader) {
 		return Deniedf("the pack has an object that is not compressed as it must be")
 	}
-	if isFlate(err) {
+	if isFlateError(err) {
 		return Deniedf("the pack has an object that is not compressed as it must be")
 	}
 	return fmt.Errorf("read the pack: %w", err)
 }
 
-// isFlate reports whether err is an error of malformed compressed data.
-func isFlate(err error) bool {
+// isFlateError reports whether err is an error of malformed compressed data.
+func isFlateError(err error) bool {
 	var corrupt flate.CorruptInputError
 	var internal flate.InternalError
 	return errors.As(err, &corrupt) || errors.As(err, &internal)

@@ -27,7 +27,7 @@ const incomingPrefix = "incoming-"
 // A Quarantine holds the objects of one push until all checks have passed. Git finds these objects only with the environment of
 // Repo.
 type Quarantine struct {
-	Store git.Repo
+	Store git.Repo // the store without the objects in quarantine
 	Repo  git.Repo // the store together with the objects in quarantine
 	dir   string   // directory of the objects in quarantine
 	Lock  *os.File // the directory of the store's objects, locked with flock
@@ -173,14 +173,14 @@ func (q *Quarantine) NewCommits(ctx context.Context, tip string, max int) ([]str
 	return ids, nil
 }
 
-// Migrate moves the objects into the store.
+// Migrate moves the objects in quarantine into the store.
 func (q *Quarantine) Migrate() error {
 	dirs, err := os.ReadDir(q.dir)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "the objects cannot be kept")
 	}
 	for _, d := range dirs {
-		// packs, and directories of loose objects, whose names have two digits
+		// Only packs, and directories of loose objects, whose names have two digits, are moved.
 		if name := d.Name(); name != "pack" && len(name) != 2 {
 			continue
 		}

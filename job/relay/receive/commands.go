@@ -72,9 +72,9 @@ func advertise(w io.Writer, refs map[string]string, idSize int) error {
 	return err
 }
 
-// read reads the commands; the pack follows them in the body. It returns a Denied error for a malformed push, or the error of the
-// body.
-func (p *pushState) read() error {
+// readCommands reads the commands at the beginning of the body, which the pack follows. It returns a Denied error for a malformed
+// push, or the error of the body.
+func (p *pushState) readCommands() error {
 	p.caps = map[string]bool{}
 	lines := git.NewPktReader(p.body, maxCommandBytes)
 	var wrong error
@@ -95,14 +95,14 @@ func (p *pushState) read() error {
 			return quarantine.Deniedf("the push does not speak version 0 of git's protocol")
 		}
 		// The commands after an invalid one are read, too, so that the answer can list all refs and has the requested format.
-		if err := p.command(strings.TrimSuffix(string(line), "\n")); err != nil && wrong == nil {
+		if err := p.parseCommand(strings.TrimSuffix(string(line), "\n")); err != nil && wrong == nil {
 			wrong = err
 		}
 	}
 }
 
-// command parses one command line.
-func (p *pushState) command(line string) error {
+// parseCommand parses one command line.
+func (p *pushState) parseCommand(line string) error {
 	if text, caps, ok := strings.Cut(line, "\x00"); ok && len(p.commands) == 0 {
 		line = text
 		for c := range strings.FieldsSeq(caps) {
@@ -136,6 +136,7 @@ func (p *pushState) command(line string) error {
 	return nil
 }
 
+// objectID reports whether s is an object name of the store's format, or all zeros.
 func (p *pushState) objectID(s string) bool {
 	return len(s) == 2*p.idSize && (isZero(s) || git.ValidCommit(s))
 }
@@ -149,6 +150,7 @@ func (p *pushState) checkRefs(ctx context.Context) {
 	}
 }
 
+// refusalReason returns why a command is not allowed, regardless of the pushed commits; "" if it is allowed.
 func (p *pushState) refusalReason(ctx context.Context, c *pushCommand) string {
 	branch, isBranch := strings.CutPrefix(c.name, "refs/heads/")
 	working := branch == p.req.Branch && isBranch

@@ -19,10 +19,10 @@ import (
 // drainTime is how long the rest of a refused request is read, so that the client can read the answer.
 const drainTime = 30 * time.Second
 
-// Run answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the
-// request from conn until its end, writes the body of the answer to conn, and shuts conn down. A denied push is not an error, and
-// none of it is stored. While another push to the same store or a Prepare is in progress, the client receives a conflict. Run
-// returns an Exhausted error if the time limit was exceeded, and an Internal error otherwise.
+// Run answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the request
+// from conn until its end, writes the body of the answer to conn, and shuts conn down. A denied push is not an error, and none of
+// it is stored. While another push to the same store, or a job of package prepare, is in progress, the client receives a
+// conflict. Run returns an Exhausted error if the time limit was exceeded, and an Internal error otherwise.
 func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, req Request) (*Result, error) {
 	if err := git.CheckRefs(req.Granted); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func drain(p *git.ClientConn, limit int64) {
 	io.CopyN(struct{ io.Writer }{io.Discard}, p.Conn, limit)
 }
 
-// fit shortens the findings to the size of a reply. At least the first finding of each list is kept.
+// fit shortens the findings, so that they fit into the reply of a job. At least the first finding of each list is kept.
 func (r *Result) fit() {
 	left := commit.MaxReplyBytes
 	lists := []*[]caisson.Finding{&r.Denied}
@@ -121,7 +121,7 @@ func (r *Result) fit() {
 	}
 }
 
-// valid validates the reply of a job.
+// valid reports whether the reply of a job is valid.
 func (r *Result) valid() bool {
 	if len(r.Updates) > maxCommands || !commit.ValidFindings(r.Denied) {
 		return false

@@ -27,6 +27,7 @@ type Limits struct {
 	Time    time.Duration // from the first byte of the request to the answer; default 10 minutes
 }
 
+// withDefaults returns l with defaults for zero and negative fields.
 func (l Limits) withDefaults() Limits {
 	l.Objects = cmp.Or(max(l.Objects, 0), 500_000)
 	l.Pack = cmp.Or(max(l.Pack, 0), 512<<20)
@@ -45,8 +46,8 @@ type Request struct {
 	Protocol string
 	// Granted are the refs that the sandbox was granted. A push cannot move them, except the working branch.
 	Granted []git.Ref
-	Branch  string // short name of the working branch
-	Rules   check.Rules
+	Branch  string      // short name of the working branch, to which the sandbox may push
+	Rules   check.Rules // rules that new commits are checked by
 	Limits  Limits
 }
 
@@ -62,7 +63,7 @@ type Update struct {
 // Result is the result of a push. Either all of a push is accepted or nothing, with one exception: if some of the refs must not
 // be pushed to, the others are accepted unless the client requests an atomic push.
 type Result struct {
-	Updates []Update
+	Updates []Update // refs that the push has moved
 	// Denied has the reasons for which refs or commits were refused, at most 100.
 	Denied []caisson.Finding
 }
@@ -80,7 +81,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 		return &Result{}, advertise(conn, refs, idSize)
 	}
 	p := &pushState{store: store, body: body, req: req, refs: refs, idSize: idSize, denials: commit.NewFindings(commit.MaxFindings)}
-	if err := p.read(); err != nil {
+	if err := p.readCommands(); err != nil {
 		return p.refuseAll(ctx, conn, err)
 	}
 	if len(p.commands) == 0 {
@@ -107,19 +108,20 @@ type pushState struct {
 
 // A pushCommand is a request to move a ref.
 type pushCommand struct {
-	name     string
+	name     string           // full name of the ref
 	old, new string           // as sent by the client; all zeros if the ref does not exist
 	refused  string           // reason for the refusal; "" if the command is accepted
 	findings *commit.Findings // about the new commits of the ref
 }
 
+// removes reports whether the command removes the ref.
 func (c *pushCommand) removes() bool { return isZero(c.new) }
 
 // run executes the commands. If it returns an error, the whole push is refused.
 func (p *pushState) run(ctx context.Context) error {
 	p.checkRefs(ctx)
 	if p.caps["atomic"] && slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.refused != "" }) {
-		p.refuseOthers("another ref of this atomic push is refused")
+		p.refuseAccepted("another ref of this atomic push is refused")
 	}
 	q, err := quarantine.Open(ctx, p.store)
 	if err != nil {
@@ -129,6 +131,7 @@ func (p *pushState) run(ctx context.Context) error {
 	return errors.Join(err, q.Close())
 }
 
+// runIn does the work of run with the quarantine q, which gets the objects of the push.
 func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 	if len(p.accepted()) == 0 {
 		return nil
@@ -153,12 +156,13 @@ func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 	return p.commit(ctx, q, p.accepted())
 }
 
+// accepted returns the commands that were not refused.
 func (p *pushState) accepted() []*pushCommand {
 	return slices.DeleteFunc(slices.Clone(p.commands), func(c *pushCommand) bool { return c.refused != "" })
 }
 
-// refuseOthers refuses all commands that were not refused before.
-func (p *pushState) refuseOthers(why string) {
+// refuseAccepted refuses all commands that were not refused before.
+func (p *pushState) refuseAccepted(why string) {
 	for _, c := range p.accepted() {
 		c.refused = why
 	}
@@ -188,10 +192,12 @@ func (p *pushState) checkCommits(ctx context.Context, q *quarantine.Quarantine, 
 	if err := q.Connected(ctx, tips); err != nil {
 		return err
 	}
-	return p.check(ctx, q, o, todo)
+	return p.findFaults(ctx, q, o, todo)
 }
 
-func (p *pushState) check(ctx context.Context, q *quarantine.Quarantine, o *commit.Objects, todo []*pushCommand) error {
+// findFaults checks the new commits and the symlinks of each command in todo, and records the findings. If a finding has verdict
+// deny, all commands are refused.
+func (p *pushState) findFaults(ctx context.Context, q *quarantine.Quarantine, o *commit.Objects, todo []*pushCommand) error {
 	checks := commit.NewChecker(o, p.req.Rules)
 	bad := false
 	for _, c := range todo {
@@ -224,7 +230,7 @@ func (p *pushState) check(ctx context.Context, q *quarantine.Quarantine, o *comm
 		c.findings.AddAll(found)
 	}
 	if bad {
-		p.refuseOthers("another ref of this push has a commit that is denied")
+		p.refuseAccepted("another ref of this push has a commit that is denied")
 	}
 	for _, c := range todo {
 		if bad {
@@ -246,6 +252,7 @@ func dedupFindings(list []caisson.Finding) []caisson.Finding {
 	return out
 }
 
+// result returns the result of an executed push.
 func (p *pushState) result() *Result {
 	r := &Result{Denied: p.denials.List}
 	for _, c := range p.accepted() {

@@ -19,7 +19,7 @@ const maxReported = 30
 func (p *pushState) report(w io.Writer, unpack string) error {
 	var answer bytes.Buffer
 	var err error
-	if p.caps["side-band-64k"] { // even with the capability quiet, which is about progress only
+	if p.caps["side-band-64k"] { // also with the capability quiet, which is about progress only
 		err = git.WriteBand(&answer, git.BandProgress, p.messages())
 	}
 	if status := p.status(unpack); status != nil {
@@ -80,6 +80,7 @@ func (p *pushState) messages() []byte {
 	return b.Bytes()
 }
 
+// plainFinding returns a finding as one line of text.
 func plainFinding(f caisson.Finding) string {
 	text := git.Plain(f.Message, commit.MaxFindingMessage)
 	if f.Line > 0 {

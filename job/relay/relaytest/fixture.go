@@ -35,8 +35,8 @@ type Fixture struct {
 
 	Mu    sync.Mutex      // guards the fields below
 	Req   receive.Request // settings of the pushes that the server receives
-	Last  *receive.Result // of the last request to git-receive-pack
-	Err   error           // of the last request to git-receive-pack
+	Last  *receive.Result // result of the last request to git-receive-pack
+	Err   error           // error of the last request to git-receive-pack
 	count int             // number of requests to git-receive-pack
 }
 
@@ -73,6 +73,7 @@ func NewOf(t *testing.T, digits int) *Fixture {
 	return q
 }
 
+// serve starts the HTTP server.
 func (q *Fixture) serve() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /r/info/refs", func(w http.ResponseWriter, r *http.Request) {
@@ -105,6 +106,7 @@ func (q *Fixture) serve() {
 	q.Url = s.URL + "/r"
 }
 
+// request returns the current Req.
 func (q *Fixture) request() receive.Request {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
@@ -118,6 +120,7 @@ func (q *Fixture) Set(rules check.Rules, limits receive.Limits) {
 	q.Req.Rules, q.Req.Limits = rules, limits
 }
 
+// record stores the outcome of a request to git-receive-pack.
 func (q *Fixture) record(r *receive.Result, err error) {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
@@ -149,10 +152,13 @@ func (q *Fixture) Try(dir, stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
+// Git runs git in the clone Work and returns its output. The test fails if git fails.
 func (q *Fixture) Git(args ...string) string { q.T.Helper(); return q.Client(q.Work, args...) }
 
+// Head returns the commit that is checked out in the clone Work.
 func (q *Fixture) Head() string { q.T.Helper(); return q.Git("rev-parse", "HEAD") }
 
+// Write writes a file in the clone Work.
 func (q *Fixture) Write(name, text string) {
 	q.T.Helper()
 	path := filepath.Join(q.Work, name)
@@ -164,6 +170,7 @@ func (q *Fixture) Write(name, text string) {
 	}
 }
 
+// Commit commits all changes in the clone Work, and returns the commit.
 func (q *Fixture) Commit(message string) string {
 	q.T.Helper()
 	q.Git("add", "-A")

@@ -18,14 +18,14 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// maxErrorBody limits how many bytes of an error answer are read.
+// maxErrorBody limits how many bytes of an answer with an error status are read.
 const maxErrorBody = 4 << 10
 
 // A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over the socket pair.
 // It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
-	transport Protocol
-	link      *http.Client
+	transport Protocol     // protocol between the transport and the remote
+	link      *http.Client // client of the transport
 	listener  net.Listener
 	server    *http.Server
 	running   sync.WaitGroup
@@ -35,7 +35,7 @@ type Forwarder struct {
 	failure error // the first failure; guarded by mu
 }
 
-// errConnUsed is returned for a second attempt to open the connection, which can be opened only once.
+// errConnUsed is returned for a second attempt to open the connection to the transport, which can be opened only once.
 var errConnUsed = errors.New("the link has ended")
 
 // NewForwarder returns a listening forwarder over a duplicate of the socket conn. Close stops it. The caller still has to close
@@ -89,6 +89,7 @@ type onceTransport struct {
 	c net.Conn
 }
 
+// CloseIdleConnections closes the connection, too. [http.Client] calls it.
 func (t *onceTransport) CloseIdleConnections() {
 	t.Transport.CloseIdleConnections()
 	t.c.Close()
@@ -158,6 +159,7 @@ func (f *Forwarder) roundTrip(req *http.Request, want string) (*http.Response, e
 	return resp, nil
 }
 
+// check returns the error that an answer of the transport reports, and an error if the content type is not want.
 func (f *Forwarder) check(resp *http.Response, want string) error {
 	if kind := resp.Header.Get(LinkKind); kind != "" {
 		return linkError(kind, resp.Header.Get(LinkMessage))
@@ -196,7 +198,7 @@ func statusError(status int, said string) error {
 
 // ServeHTTP forwards a request of git's HTTP client.
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	req, want := outgoing(r)
+	req, want := newLinkRequest(r)
 	if req == nil {
 		http.NotFound(w, r)
 		return
@@ -204,7 +206,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resp, err := f.roundTrip(req, want)
 	if err != nil {
 		f.fail(err)
-		// The remote's status is not passed on: git would prompt for a password, or try another request.
+		// The remote's status is not passed on to git, because git would prompt for a password, or try another request.
 		http.Error(w, "failed", http.StatusBadGateway)
 		return
 	}
@@ -218,9 +220,9 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// outgoing returns the request to the transport that corresponds to r and the content type that its answer must have, or nil if r
-// is not allowed.
-func outgoing(r *http.Request) (req *http.Request, want string) {
+// newLinkRequest returns the request to the transport for a request r of git, and the content type that the answer must have. It
+// returns nil if r is not allowed.
+func newLinkRequest(r *http.Request) (req *http.Request, want string) {
 	path := strings.TrimPrefix(r.URL.Path, "/repo")
 	switch service := r.URL.Query().Get("service"); {
 	case r.Method == http.MethodGet && path == "/info/refs" && (service == UploadPack || service == ReceivePack):
@@ -245,7 +247,8 @@ func outgoing(r *http.Request) (req *http.Request, want string) {
 	return req, want
 }
 
-// limitedBody is the body of an answer. It is limited by the forwarder's budget and returns the reason if it ends early.
+// A limitedBody is the body of an answer of the transport. The forwarder's budget limits its size. If the transport reports in a
+// trailer why the body ended early, Read returns that as an error.
 type limitedBody struct {
 	io.ReadCloser
 	resp   *http.Response

@@ -10,9 +10,9 @@ import (
 // Protocol is the kind of protocol between the transport process and the remote.
 type Protocol string
 
-// The protocols.
+// The protocols between the transport process and remotes.
 const (
-	ProtocolHTTP   Protocol = "http"   // smart HTTP: the three kinds of request are forwarded
+	ProtocolHTTP   Protocol = "http"   // smart HTTP: requests of git's HTTP client are forwarded
 	ProtocolStream Protocol = "stream" // SSH or a directory of the host: git programs are run at the remote
 )
 

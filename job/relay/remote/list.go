@@ -18,7 +18,7 @@ import (
 // pull request.
 const maxListing = 64 << 20
 
-// A Listing has the refs of a remote. It is also the state of their parser.
+// A Listing has the refs of a remote. It is also the state of the parser that reads them.
 type Listing struct {
 	max    int    // maximum number of refs
 	Digits int    // hexadecimal digits of an object name; 0 until known
@@ -51,6 +51,7 @@ func (f *Forwarder) List(ctx context.Context, maxRefs int) (*Listing, error) {
 	return l, l.finish()
 }
 
+// listHTTP requests the refs over smart HTTP and reads them into l.
 func (f *Forwarder) listHTTP(ctx context.Context, l *Listing) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://link/info/refs?service="+UploadPack, nil)
 	if err != nil {
@@ -62,12 +63,12 @@ func (f *Forwarder) listHTTP(ctx context.Context, l *Listing) error {
 		return err
 	}
 	defer resp.Body.Close()
-	second, err := l.advertisement(git.NewPktReader(resp.Body, 2*maxListing))
+	second, err := l.readAdvertisement(git.NewPktReader(resp.Body, 2*maxListing))
 	if err != nil || !second {
 		return err
 	}
 	var ask bytes.Buffer
-	if err := l.request(&ask); err != nil {
+	if err := l.writeRequest(&ask); err != nil {
 		return err
 	}
 	req, err = http.NewRequestWithContext(ctx, http.MethodPost, "http://link/"+UploadPack, &ask)
@@ -85,6 +86,7 @@ func (f *Forwarder) listHTTP(ctx context.Context, l *Listing) error {
 	return l.readRefs(git.NewPktReader(answer.Body, 2*maxListing))
 }
 
+// listStream requests the refs from a git program at the remote and reads them into l.
 func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 	in, out := io.Pipe()
 	defer out.Close()
@@ -94,7 +96,7 @@ func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 	}
 	defer resp.Body.Close()
 	lines := git.NewPktReader(resp.Body, 2*maxListing)
-	second, err := l.advertisement(lines)
+	second, err := l.readAdvertisement(lines)
 	if errors.Is(err, io.EOF) {
 		return errStream
 	}
@@ -102,7 +104,7 @@ func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 		return err
 	}
 	if second {
-		if err := l.request(out); err != nil {
+		if err := l.writeRequest(out); err != nil {
 			return err
 		}
 		if err := l.readRefs(lines); err != nil {
@@ -124,9 +126,9 @@ func (l *Listing) nextText(lines *git.PktReader) (string, git.PktKind, error) {
 	return strings.TrimSuffix(string(line), "\n"), kind, nil
 }
 
-// advertisement reads the beginning of a server's answer: the list of refs, or the capabilities of version 2. It reports whether
-// the refs have to be requested.
-func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
+// readAdvertisement reads the beginning of a server's answer: the list of refs, or the capabilities of version 2. It reports
+// whether the refs have to be requested.
+func (l *Listing) readAdvertisement(lines *git.PktReader) (ask bool, err error) {
 	line, kind, err := l.nextText(lines)
 	if err != nil {
 		return false, err
@@ -140,7 +142,7 @@ func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 		}
 	}
 	if line == "version 2" {
-		return true, l.capabilities(lines)
+		return true, l.readCapabilities(lines)
 	}
 	if line == "version 1" {
 		if line, kind, err = l.nextText(lines); err != nil {
@@ -160,8 +162,8 @@ func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 	return false, err
 }
 
-// capabilities reads the capabilities of a server of version 2.
-func (l *Listing) capabilities(lines *git.PktReader) error {
+// readCapabilities reads the capabilities of a server of version 2.
+func (l *Listing) readCapabilities(lines *git.PktReader) error {
 	l.Digits = git.HexSHA1
 	for {
 		line, kind, err := l.nextText(lines)
@@ -172,14 +174,15 @@ func (l *Listing) capabilities(lines *git.PktReader) error {
 			return nil
 		}
 		if format, ok := strings.CutPrefix(line, "object-format="); ok {
-			if err := l.format(format); err != nil {
+			if err := l.setFormat(format); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (l *Listing) format(name string) error {
+// setFormat sets Digits for the object format with the given name.
+func (l *Listing) setFormat(name string) error {
 	switch name {
 	case "sha1":
 		l.Digits = git.HexSHA1
@@ -191,8 +194,8 @@ func (l *Listing) format(name string) error {
 	return nil
 }
 
-// request writes the request for refs of version 2.
-func (l *Listing) request(w io.Writer) error {
+// writeRequest writes the request for refs of version 2.
+func (l *Listing) writeRequest(w io.Writer) error {
 	var b bytes.Buffer
 	format := "sha1"
 	if l.Digits == git.HexSHA256 {
@@ -249,7 +252,7 @@ func (l *Listing) parseLegacy(line string, first bool) error {
 				head = t
 			}
 			if name, ok := strings.CutPrefix(ability, "object-format="); ok {
-				if err := l.format(name); err != nil {
+				if err := l.setFormat(name); err != nil {
 					return err
 				}
 			}
@@ -262,11 +265,13 @@ func (l *Listing) parseLegacy(line string, first bool) error {
 	case !ok:
 		return errListing("a ref without a name")
 	case name == "capabilities^{}":
-		return nil // an empty repository
+		return nil // an empty repository has this line instead of refs
 	}
 	return l.add(id, name, head)
 }
 
+// add adds a ref, unless its name is not that of a branch or tag. target is the branch that HEAD points to, "" if the server has
+// not reported it.
 func (l *Listing) add(id, name, target string) error {
 	if refname.ValidFull(target) && l.Head == "" {
 		l.Head = target
@@ -317,6 +322,7 @@ func (l *Listing) finish() error {
 	return nil
 }
 
+// namesOf returns the names of refs.
 func namesOf(refs []git.Ref) []string {
 	names := make([]string, len(refs))
 	for i, r := range refs {

@@ -16,7 +16,7 @@ func FuzzListing(f *testing.F) {
 	f.Add([]byte("000eversion 1\n0000"), []byte("0000"))
 	f.Fuzz(func(t *testing.T, adv, answer []byte) {
 		l := &Listing{max: 3}
-		ask, err := l.advertisement(git.NewPktReader(bytes.NewReader(adv), 1<<16))
+		ask, err := l.readAdvertisement(git.NewPktReader(bytes.NewReader(adv), 1<<16))
 		if err == nil && ask {
 			err = l.readRefs(git.NewPktReader(bytes.NewReader(answer), 1<<16))
 		}

@@ -38,7 +38,7 @@ func (f *Forwarder) stream(conn net.Conn) error {
 	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	line, kind, err := git.NewPktReader(conn, git.PktMax).Next()
 	if err != nil || kind != git.PktLine {
-		return nil // not git, or git was killed
+		return nil // the client is not git, or git was killed
 	}
 	conn.SetReadDeadline(time.Time{})
 	service, protocol, ok := parseGitRequest(line)
@@ -53,7 +53,7 @@ func (f *Forwarder) stream(conn net.Conn) error {
 	return copyStream(conn, resp.Body)
 }
 
-// open starts a program at the remote. in is the program's input; it is closed when it is no longer needed.
+// open starts a git program at the remote. in is the program's input; open closes it when it is no longer needed.
 func (f *Forwarder) open(ctx context.Context, service, protocol string, in io.ReadCloser) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://link"+StreamPath+service, in)
 	if err != nil {

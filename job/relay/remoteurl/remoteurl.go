@@ -22,7 +22,7 @@ const MaxLength = 2048
 // A Scheme is the way a remote is reached.
 type Scheme string
 
-// The schemes.
+// The schemes of remotes.
 const (
 	HTTPS Scheme = "https"
 	HTTP  Scheme = "http"
@@ -60,6 +60,7 @@ func ParseURL(raw string) (URL, error) {
 	return u, nil
 }
 
+// parse parses a URL whose length and characters were checked.
 func parse(raw string) (URL, error) {
 	if strings.HasPrefix(raw, "/") {
 		return parseLocal(raw)
@@ -79,6 +80,7 @@ func parse(raw string) (URL, error) {
 	return parseSCP(raw)
 }
 
+// parseLocal parses an absolute path.
 func parseLocal(raw string) (URL, error) {
 	p := path.Clean(raw)
 	if p == "/" || p != strings.TrimSuffix(raw, "/") {
@@ -153,6 +155,7 @@ func parseSCP(raw string) (URL, error) {
 	return u.withPath(p, sshByte, false)
 }
 
+// checkUser checks that the user has only characters that are safe on the command line of ssh.
 func (u *URL) checkUser() error {
 	if strings.Contains(u.User, ":") {
 		return invalid("has a password in it; put it into a credential")
@@ -217,7 +220,8 @@ func validHost(s string) bool {
 	return !all(last, func(c byte) bool { return '0' <= c && c <= '9' }) && !strings.HasPrefix(last, "0x")
 }
 
-// withPath returns u with the path p, or an error if p has bytes that are not allowed.
+// withPath returns u with the path p, or an error if p has bytes for which allowed returns false. If escaped is true, p may have
+// escapes of the form %XX.
 func (u URL) withPath(p string, allowed func(byte) bool, escaped bool) (URL, error) {
 	p = strings.TrimSuffix(p, "/")
 	rest := strings.TrimPrefix(p, "/")
@@ -257,13 +261,16 @@ func plainEscapes(s string) bool {
 	}
 }
 
+// webByte reports whether c is allowed in the path of an http or https URL.
 func webByte(c byte) bool { return alnum(c) || strings.IndexByte("-._~+@=,:!$&()*;", c) >= 0 }
 
 // sshByte reports whether c is allowed in an SSH path. It excludes bytes that are special to a remote shell.
 func sshByte(c byte) bool { return alnum(c) || strings.IndexByte("-._~+@=,", c) >= 0 }
 
+// alnum reports whether c is an ASCII letter or digit.
 func alnum(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
 
+// all reports whether ok returns true for all bytes of s.
 func all(s string, ok func(byte) bool) bool {
 	for i := range len(s) {
 		if !ok(s[i]) {
@@ -273,4 +280,5 @@ func all(s string, ok func(byte) bool) bool {
 	return true
 }
 
+// invalid returns an Invalid error for the field "url".
 func invalid(format string, args ...any) error { return caisson.Invalidf("url", format, args...) }

@@ -28,6 +28,7 @@ func (u URL) Authority() string {
 	return u.bracketed() + ":" + u.Port
 }
 
+// bracketed returns the host as it is written in a URL: an IPv6 address in brackets.
 func (u URL) bracketed() string {
 	if strings.Contains(u.Host, ":") {
 		return "[" + u.Host + "]"

@@ -24,8 +24,8 @@ type Request struct {
 // maxServeRequest limits the body of a request in bytes; it takes 50 bytes for each commit that the client wants or has.
 const maxServeRequest = 32 << 20
 
-// serve answers one request for s over p with the body of a smart HTTP response, including the line that names the service, and
-// closes the connection. It returns errors and also reports them to the client in git's format.
+// serve answers one request to the repository s over the connection p, and closes p. The answer is the body of a smart HTTP
+// response, including the line that names the service. Errors are returned, and also reported to the client in git's format.
 func serve(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) error {
 	defer p.Finish()
 	err := upload(ctx, s, p, req)
@@ -35,6 +35,7 @@ func serve(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) erro
 	return err
 }
 
+// upload runs git upload-pack for one request.
 func upload(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) error {
 	if !remote.ValidProtocol(req.Protocol) {
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", req.Protocol)

@@ -20,11 +20,12 @@ import (
 )
 
 const (
-	// userAgent is the User-Agent. Forges use it to distinguish git from browsers.
+	// userAgent is the User-Agent header of requests. Forges use it to distinguish git from browsers.
 	userAgent = "git/2.39 (caisson)"
 	// maxErrorText limits how many bytes of an error answer are passed on.
 	maxErrorText = 2 << 10
-	// responseTimeout is how long a remote may take to answer. After a push it runs its hooks first.
+	// responseTimeout is how long a remote may take to answer. It is long because a remote runs its hooks before it answers a
+	// push.
 	responseTimeout = 10 * time.Minute
 	// maxAttempts limits the attempts per request, including those after redirects.
 	maxAttempts = 3
@@ -35,12 +36,13 @@ type httpLink struct {
 	transport *http.Transport
 	user      string
 	secret    caisson.Secret
-	push      bool // pushes are allowed
+	push      bool // whether pushes are allowed
 
 	mu   sync.Mutex
-	base *url.URL // changes after a redirect to another path; guarded by mu
+	base *url.URL // base URL of the remote; changes after a redirect to another path; guarded by mu
 }
 
+// newHTTP returns an httpLink to a remote.
 func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	base, err := url.Parse(remote.String())
 	if err != nil {
@@ -51,7 +53,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	}
 	roots, err := x509.SystemCertPool()
 	if err != nil {
-		roots = x509.NewCertPool() // then only the certificates of the request are trusted
+		roots = x509.NewCertPool() // without the host's certificates, only those of the request are trusted
 	}
 	if req.Roots != "" && !roots.AppendCertsFromPEM([]byte(req.Roots)) {
 		return nil, caisson.Invalidf("roots", "there is no certificate in it; give it as PEM")
@@ -72,9 +74,10 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	return h, nil
 }
 
+// close closes the connections to the remote.
 func (h *httpLink) close() { h.transport.CloseIdleConnections() }
 
-// route checks that the git job may send the request, and returns its path and query relative to the remote's URL.
+// route checks that the git job may send the request r, and returns the path and query of r relative to the remote's URL.
 func (h *httpLink) route(r *http.Request) (path, query string, err error) {
 	var service string
 	switch {
@@ -121,7 +124,7 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 	w.WriteHeader(http.StatusOK)
 	if _, err := io.Copy(remote.FlushWriter{W: w}, resp.Body); err != nil {
-		panic(http.ErrAbortHandler) // so that the git job does not take the answer for complete
+		panic(http.ErrAbortHandler) // so that the git job does not take a partial answer for a complete one
 	}
 }
 
@@ -129,10 +132,10 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // port.
 func (h *httpLink) send(r *http.Request, path, query string) (*http.Response, error) {
 	for range maxAttempts {
-		base := h.current()
+		base := h.baseURL()
 		u := *base.JoinPath(path)
 		u.RawQuery = query
-		req, err := h.request(r, &u)
+		req, err := h.newRequest(r, &u)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +156,8 @@ func (h *httpLink) send(r *http.Request, path, query string) (*http.Response, er
 	return nil, caisson.Errorf(caisson.Denied, "the remote redirects again and again; check the URL")
 }
 
-func (h *httpLink) current() *url.URL {
+// baseURL returns the current base URL of the remote.
+func (h *httpLink) baseURL() *url.URL {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.base
@@ -175,8 +179,8 @@ func (h *httpLink) acceptRedirect(base, asked *url.URL, location, path string) b
 	return true
 }
 
-// request creates the request to the remote. It copies only the headers that git needs from the git job's request.
-func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
+// newRequest returns the request to the remote for the git job's request r. It copies only the headers that git needs.
+func (h *httpLink) newRequest(r *http.Request, u *url.URL) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), nil)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be made; check the URL")

@@ -30,7 +30,7 @@ func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, 
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol)
 	}
 	cmd := git.Repo{Dir: dir, Env: []string{"GIT_PROTOCOL=" + protocol}}.Git(ctx, args...)
-	// Without GIT_DIR, git detects whether there is a work tree.
+	// GIT_DIR is removed, so that git detects whether the repository is bare.
 	cmd.Env = slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, "GIT_DIR=") })
 	said := &excerpt.Tail{Limit: git.MaxGitErrors}
 	sent := &writeDetector{w: out}

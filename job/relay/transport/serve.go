@@ -125,10 +125,11 @@ type stream struct {
 
 // A streamHandler answers the requests of [remote.ProtocolStream].
 type streamHandler struct {
-	push bool                                      // pushes are allowed
+	push bool                                      // whether pushes are allowed
 	run  func(ctx context.Context, s stream) error // returns when the program has exited
 }
 
+// ServeHTTP runs the git program that the path names, with the body of the request as its input.
 func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	service, ok := strings.CutPrefix(r.URL.Path, remote.StreamPath)
 	if r.Method != http.MethodPost || !ok || service != remote.UploadPack && service != remote.ReceivePack {
@@ -160,14 +161,16 @@ func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// errNoPush is the error for a push over a connection that allows only fetches.
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
 // statusWriter sends the status with the first write, and flushes every write.
 type statusWriter struct {
 	w     http.ResponseWriter
-	begun bool // the status was sent
+	begun bool // whether the status was sent
 }
 
+// begin sends the status, unless it was sent before.
 func (l *statusWriter) begin() {
 	if !l.begun {
 		l.begun = true

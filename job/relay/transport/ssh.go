@@ -30,6 +30,7 @@ type sshLink struct {
 	client *ssh.Client // nil until connected; guarded by mu
 }
 
+// newSSH returns an sshLink to a server, which is not connected yet.
 func newSSH(remote remoteurl.URL, req Request) (*sshLink, error) {
 	keys, err := parseHostKeys(req.HostKeys)
 	if err != nil {
@@ -49,12 +50,14 @@ func newSSH(remote remoteurl.URL, req Request) (*sshLink, error) {
 			}
 			return errHostKey
 		},
-		HostKeyAlgorithms: algorithms(keys),
+		HostKeyAlgorithms: hostKeyAlgorithms(keys),
 	}}, nil
 }
 
+// errHostKey is the error for a server whose host key is not among the expected keys.
 var errHostKey = caisson.Errorf(caisson.Denied, "the server has another key than the repository's host keys say: it may not be the one it claims to be. If it has changed its key, set the new one")
 
+// sshAuth returns the SSH methods of authentication for a credential.
 func sshAuth(req Auth) ([]ssh.AuthMethod, error) {
 	var auth []ssh.AuthMethod
 	if !req.Key.IsZero() {
@@ -93,8 +96,8 @@ func parseHostKeys(lines []string) ([]ssh.PublicKey, error) {
 	return keys, nil
 }
 
-// algorithms returns the host key algorithms that the server may use with keys.
-func algorithms(keys []ssh.PublicKey) []string {
+// hostKeyAlgorithms returns the algorithms of host keys that a server with one of keys may use.
+func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 	var all []string
 	for _, k := range keys {
 		switch k.Type() {
@@ -108,6 +111,7 @@ func algorithms(keys []ssh.PublicKey) []string {
 	return slices.Compact(all)
 }
 
+// close closes the connection, if there is one.
 func (s *sshLink) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,11 +120,12 @@ func (s *sshLink) close() {
 	}
 }
 
+// address returns host:port of the server.
 func (s *sshLink) address() string {
 	return net.JoinHostPort(s.remote.Host, cmp.Or(s.remote.Port, "22"))
 }
 
-// path returns the repository's path for the server's program: relative to a home directory ("~"), or absolute.
+// path returns the repository's path in the form for git programs at the server: relative to a home directory ("~"), or absolute.
 func (s *sshLink) path() string {
 	if rest, ok := strings.CutPrefix(s.remote.Path, "/~"); ok {
 		return "~" + rest
@@ -150,6 +155,7 @@ func (s *sshLink) dial(ctx context.Context) (*ssh.Client, error) {
 	return s.client, nil
 }
 
+// handshakeError returns the error that explains to users why the SSH handshake failed with err.
 func (s *sshLink) handshakeError(err error) error {
 	switch text := err.Error(); {
 	case errors.Is(err, errHostKey):

@@ -48,10 +48,11 @@ type Auth struct {
 	Key    caisson.Secret // SSH private key (PEM), without a passphrase
 }
 
-// jobRequest is a Request as it is sent to the job, over a pipe.
-type jobRequest struct {
+// remoteArgs are the arguments of jobRemote. They contain the secrets of Request.Auth in plain text, and are sent over a pipe
+// only.
+type remoteArgs struct {
 	Request     Request
-	Secret, Key string // of Request.Auth, whose own secrets are redacted when it is encoded
+	Secret, Key string // Request.Auth.Secret and Request.Auth.Key, which are redacted when Request is encoded
 }
 
 // Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
@@ -59,20 +60,22 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobRemote, jobLocal(false), jobLocal(true)}
 }
 
-var jobRemote = worker.Job[jobRequest, worker.None]{
+// jobRemote connects to a remote on the network; see [Tool.Run].
+var jobRemote = worker.Job[remoteArgs, worker.None]{
 	Name: "link.remote", Network: true, Files: 1,
-	Do: func(ctx context.Context, c *worker.Call, args jobRequest) (worker.None, error) {
+	Do: func(ctx context.Context, c *worker.Call, args remoteArgs) (worker.None, error) {
 		req := args.Request // its secrets were redacted when it was encoded
 		req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
 		return worker.None{}, onConn(c, func(conn net.Conn) error { return serveRemote(ctx, conn, req) })
 	},
 }
 
-// jobLocal returns the job for a directory. It may change the directory only if push is true.
+// jobLocal returns the job for a repository in a directory of the host, its root. The job may change the directory only if push
+// is true.
 func jobLocal(push bool) worker.Job[worker.None, worker.None] {
 	job := worker.Job[worker.None, worker.None]{
 		Name: "link.local", Programs: true, Files: 1,
-		Limits: worker.Limits{Time: lifetime(0), CPU: lifetime(0), Memory: 2 << 30},
+		Limits: worker.Limits{Time: timeLimit(0), CPU: timeLimit(0), Memory: 2 << 30},
 		Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
 			return worker.None{}, onConn(c, func(conn net.Conn) error { return serveLocal(ctx, conn, "/work", push) })
 		},
@@ -83,7 +86,7 @@ func jobLocal(push bool) worker.Job[worker.None, worker.None] {
 	return job
 }
 
-// onConn calls serve with the job's first descriptor as a connection.
+// onConn calls serve with the job's first descriptor, a socket, as a connection.
 func onConn(c *worker.Call, serve func(net.Conn) error) error {
 	conn, err := net.FileConn(c.Files[0])
 	if err != nil {
@@ -102,8 +105,8 @@ func parseRemote(raw string) (remoteurl.URL, error) {
 	return u, err
 }
 
-// lifetime returns the time limit of a job for a Request.Time of t.
-func lifetime(t time.Duration) time.Duration {
+// timeLimit returns the time limit of a job for a Request.Time of t.
+func timeLimit(t time.Duration) time.Duration {
 	return cmp.Or(max(t, 0), 2*time.Hour)
 }
 
@@ -114,8 +117,8 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	if _, err := parseRemote(req.URL); err != nil {
 		return err
 	}
-	time := lifetime(req.Time)
-	args := jobRequest{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}
+	time := timeLimit(req.Time)
+	args := remoteArgs{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}
 	_, err := jobRemote.Run(ctx, t.run, args, worker.Given{Files: []*os.File{conn}, Limits: worker.Limits{Time: time, CPU: time}})
 	return err
 }
