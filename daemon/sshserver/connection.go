@@ -32,22 +32,22 @@ type user struct {
 	ref    string
 }
 
-// loginFunc returns the user with a public key, in SSH's wire format, and an SSH user name, which is the reference of a sandbox.
-// signed means that the client has proved that it has the private key; otherwise the user is nil. Returns Unauthed if the key is
-// not registered.
+// A loginFunc returns the user for a public key in SSH's wire format. name is the SSH user name, which is the reference of a
+// sandbox. signed means that the client has proved that it has the private key; if it is false, the user is nil. Returns Unauthed
+// if the key is not registered.
 type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (*user, error)
 
-// A connection executes the requests of one SSH job. Because the job may be hostile, it can request only operations on the
-// sandbox of user, with the rights of user.
+// A connection executes the requests of the job that speaks SSH with one client. Because the job may be hostile, it can request
+// only operations on the sandbox of user, with the rights of user.
 type connection struct {
 	channel    *sshproxy.Conn
-	inside     inside
-	key        ed25519.PrivateKey
-	user       *user     // nil until the client has logged in
-	login      loginFunc // nil if the client was authenticated before the job was started
-	count      *counter
+	ops        sandboxOps
+	key        ed25519.PrivateKey // host key
+	user       *user              // nil until the client has logged in
+	login      loginFunc          // nil if the client was authenticated before the job was started
+	count      *counter           // counts the streams, over all connections of an account
 	log        *slog.Logger
-	signatures int
+	signatures int // number of signatures with the host key so far
 
 	mu      sync.Mutex
 	last    uint32             // highest id of a stream so far; guarded by mu
@@ -55,24 +55,24 @@ type connection struct {
 	work    sync.WaitGroup     // goroutines of the streams
 }
 
-// A stream is a process, or a connection to a server, in the sandbox that was opened for the job.
+// A stream is a process in the sandbox, or a connection to a server in the sandbox, that an SSH job has opened.
 type stream struct {
 	ctx context.Context    // ends when the job ends the stream, and when the connection ends
 	end context.CancelFunc // ends ctx
-	// large means that the pipes of the process may have pipeSize; guarded by connection.mu.
+	// large means that the pipes of the process may have pipeSize bytes; guarded by connection.mu.
 	large bool
 
 	mu   sync.Mutex
 	proc caisson.Process // nil before the process has started and after it has exited; guarded by mu
 }
 
-// inside contains the operations on sandboxes that connections use.
-type inside struct {
+// A sandboxOps has the operations on sandboxes that SSH jobs can request.
+type sandboxOps struct {
 	processes caisson.Processes
-	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error)
+	connect   func(ctx context.Context, ref string, req caisson.ConnectRequest) (*os.File, func(), error) // see Config.Connect
 }
 
-// serve executes requests until the channel ends or the job violates the protocol.
+// serve executes the requests of the SSH job until the channel ends or the job violates the protocol.
 func (c *connection) serve(ctx context.Context) {
 	for {
 		var q sshproxy.Request
@@ -89,7 +89,8 @@ func (c *connection) serve(ctx context.Context) {
 	}
 }
 
-// end ends all streams and waits until they have ended. The job must not open further ones.
+// end ends all streams and waits until they have ended. It must be called after serve has returned, so that no further stream is
+// opened.
 func (c *connection) end() {
 	c.mu.Lock()
 	for _, s := range c.streams {
@@ -99,7 +100,7 @@ func (c *connection) end() {
 	c.work.Wait()
 }
 
-// handle handles one request. An error means that the job violates the protocol.
+// handle executes one request of the SSH job. An error means that the job violates the protocol.
 func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 	switch {
 	case q.Sign != nil:
@@ -145,7 +146,7 @@ func (c *connection) handle(ctx context.Context, q *sshproxy.Request) error {
 		if p := s.process(); p != nil {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			t := tree{c.inside.processes, c.user.ref}
+			t := processTree{c.ops.processes, c.user.ref}
 			t.signal(ctx, p.PID(), q.Signal)
 		}
 	default:
@@ -182,7 +183,7 @@ func sessionCommand(s *sshproxy.Start) ([]string, error) {
 	return nil, fmt.Errorf("%w: kind of process", sshproxy.ErrMessage)
 }
 
-// handleLogin logs the client in. After a successful login, another one violates the protocol.
+// handleLogin logs the client in. After a successful login, a further request to log in violates the protocol.
 func (c *connection) handleLogin(ctx context.Context, q *sshproxy.Request) error {
 	if c.login == nil || c.user != nil {
 		return fmt.Errorf("%w: login", sshproxy.ErrMessage)
@@ -205,7 +206,8 @@ func (c *connection) sign(q *sshproxy.Request) error {
 	return c.channel.Send(sshproxy.Reply{ID: q.ID, Signature: ed25519.Sign(c.key, q.Sign)})
 }
 
-// open adds a stream with this id and calls run for it in a new goroutine. If run returns an error, it is sent to the job.
+// open adds a stream with the given id and calls run for it in a new goroutine. If run returns an error, it is sent to the SSH
+// job. An error of open means that the channel has ended, or that the job violates the protocol.
 func (c *connection) open(ctx context.Context, id uint32, run func(*stream) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,12 +215,13 @@ func (c *connection) open(ctx context.Context, id uint32, run func(*stream) erro
 		return fmt.Errorf("%w: id", sshproxy.ErrMessage)
 	}
 	c.last = id
-	// Twice the maximum of the job is allowed, because streams that the job has ended may not have been removed yet.
+	// Twice the number of streams that the job may have is allowed, because streams that the job has ended may not have been
+	// removed yet.
 	if len(c.streams) >= 2*sshproxy.MaxStreams {
 		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(caisson.Errorf(caisson.Exhausted, "this connection has too many streams"))})
 	}
 	account := c.user.caller.Account
-	if err := c.count.start(account); err != nil {
+	if err := c.count.addStream(account); err != nil {
 		return c.channel.Send(sshproxy.Reply{ID: id, Error: sshproxy.FailureOf(err)})
 	}
 	s := &stream{}
@@ -230,7 +233,7 @@ func (c *connection) open(ctx context.Context, id uint32, run func(*stream) erro
 			c.mu.Lock()
 			delete(c.streams, id)
 			c.mu.Unlock()
-			c.count.stop(account)
+			c.count.removeStream(account)
 		}()
 		if err := run(s); err != nil {
 			// Send fails only if the channel has ended.
@@ -242,7 +245,7 @@ func (c *connection) open(ctx context.Context, id uint32, run func(*stream) erro
 
 // runConnection connects to a server in the sandbox, passes the descriptor to the job, and returns when the stream ends.
 func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to caisson.ConnectRequest) error {
-	f, release, err := c.inside.connect(ctx, c.user.ref, to)
+	f, release, err := c.ops.connect(ctx, c.user.ref, to)
 	if err != nil {
 		return err
 	}
@@ -258,7 +261,7 @@ func (c *connection) runConnection(ctx context.Context, s *stream, id uint32, to
 // runProcess starts a process, passes the descriptors of its standard streams to the job, and waits until the process has exited.
 // If the stream ends first, it kills the process and its descendants. If exit is set, it sends the exit status to the job.
 func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req caisson.ExecRequest, exit bool) error {
-	p, err := c.inside.processes.Exec(ctx, c.user.ref, req)
+	p, err := c.ops.processes.Exec(ctx, c.user.ref, req)
 	if err != nil {
 		return err
 	}
@@ -266,7 +269,7 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	defer pumps.Wait()
 	defer p.Close()
 	files, err := streams(p, &pumps)
-	if exit && err == nil && !req.TTY && c.claimLarge(s) {
+	if exit && err == nil && !req.TTY && c.allowLarge(s) {
 		enlarge(files[0])
 		enlarge(files[1])
 	}
@@ -299,9 +302,9 @@ func (c *connection) runProcess(ctx context.Context, s *stream, id uint32, req c
 	return nil
 }
 
-// claimLarge reports whether s may have large pipes, and records that it has. Because pipes use memory of the host, only one
+// allowLarge reports whether s may have large pipes, and records that it has. Because pipes use memory of the host, only one
 // stream of a connection may have large ones at a time, which is enough for a file transfer.
-func (c *connection) claimLarge(s *stream) bool {
+func (c *connection) allowLarge(s *stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range c.streams {
@@ -317,23 +320,26 @@ func (c *connection) claimLarge(s *stream) bool {
 func (c *connection) kill(ctx context.Context, p caisson.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	t := tree{c.inside.processes, c.user.ref}
+	t := processTree{c.ops.processes, c.user.ref}
 	t.kill(ctx, p.PID())
 }
 
+// process returns the process of the stream, nil before it has started and after it has exited.
 func (s *stream) process() caisson.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc
 }
 
+// setProcess sets the process of the stream.
 func (s *stream) setProcess(p caisson.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proc = p
 }
 
-// pipeSize is the size of large pipes in bytes. File transfers are slower with the kernel's default, 64 KiB.
+// pipeSize is the size, in bytes, of the pipes of a stream that is large. File transfers are slower with the kernel's default, 64
+// KiB.
 const pipeSize = 1 << 20
 
 // streams returns descriptors of the standard input, output and error of p, which the caller must close. For a stream without a
@@ -388,18 +394,18 @@ func enlarge(f *os.File) {
 	}
 }
 
-// A tree finds and signals the descendants of processes in a sandbox.
-type tree struct {
+// A processTree finds and signals the descendants of processes in one sandbox.
+type processTree struct {
 	processes caisson.Processes
 	ref       string
 }
 
-// maxRounds is the maximum number of times that kill lists the descendants of a process. Only a hostile program starts processes
-// so fast that some are left after that.
+// maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that only if
+// a hostile program starts processes very fast.
 const maxRounds = 20
 
 // signal sends a signal to a process and its descendants. Errors are ignored, because the processes may have exited.
-func (t tree) signal(ctx context.Context, pid, signal int) {
+func (t processTree) signal(ctx context.Context, pid, signal int) {
 	for _, p := range append(t.descendants(ctx, pid), pid) {
 		_ = t.processes.Kill(ctx, t.ref, p, signal)
 	}
@@ -407,7 +413,7 @@ func (t tree) signal(ctx context.Context, pid, signal int) {
 
 // kill kills a process and its descendants. It stops all of them first (SIGSTOP), so that none can start another process in the
 // meantime.
-func (t tree) kill(ctx context.Context, pid int) {
+func (t processTree) kill(ctx context.Context, pid int) {
 	stopped := map[int]bool{pid: true}
 	_ = t.processes.Kill(ctx, t.ref, pid, int(unix.SIGSTOP))
 	for range maxRounds {
@@ -429,7 +435,7 @@ func (t tree) kill(ctx context.Context, pid int) {
 }
 
 // descendants returns the descendants of a process.
-func (t tree) descendants(ctx context.Context, pid int) (pids []int) {
+func (t processTree) descendants(ctx context.Context, pid int) (pids []int) {
 	list, err := t.processes.ListProcesses(ctx, t.ref)
 	if err != nil {
 		return nil

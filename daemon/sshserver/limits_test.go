@@ -128,10 +128,10 @@ func TestPromise9StrangersStartFewJobs(t *testing.T) {
 	dial := listen(t, s)
 	free := sync.OnceFunc(func() { close(killed) })
 	t.Cleanup(free)
-	for i := range maxStrangers + 50 { // of which the first ones are displaced
+	for i := range maxAnonymous + 50 { // of which the first ones are displaced
 		dial(netip.AddrFrom4([4]byte{127, 1, 0, byte(i + 1)}).String())
-		if i == maxStrangers-1 {
-			poll.Until(t, hang, func() bool { return started.Load() == maxStrangers })
+		if i == maxAnonymous-1 {
+			poll.Until(t, hang, func() bool { return started.Load() == maxAnonymous })
 		}
 	}
 	// The source with the most strangers displaces its own, which are closed although they had no job.
@@ -141,19 +141,19 @@ func TestPromise9StrangersStartFewJobs(t *testing.T) {
 	}
 	closed(t, first)
 	later := time.Now().Add(time.Hour)
-	for s.front.allow(netip.MustParsePrefix("127.2.0.1/32"), later) { // until then there are no more
+	for s.listener.allow(netip.MustParsePrefix("127.2.0.1/32"), later) { // until then there are no more
 	}
 	closed(t, dial("127.2.0.1"))
-	if n := started.Load(); n != maxStrangers {
+	if n := started.Load(); n != maxAnonymous {
 		t.Errorf("%d jobs", n)
 	}
 	free()
-	poll.Until(t, hang, func() bool { return started.Load() > maxStrangers && len(s.front.jobs) == maxStrangers })
+	poll.Until(t, hang, func() bool { return started.Load() > maxAnonymous && len(s.listener.jobs) == maxAnonymous })
 }
 
 // TestRates tests the limit of connections per second of a source, and that the number of known sources is bounded.
 func TestRates(t *testing.T) {
-	f, now := newFront(""), time.Now()
+	f, now := newListenerState(""), time.Now()
 	source := func(i int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
 	}
@@ -289,7 +289,7 @@ func TestPromise9SSHMemory(t *testing.T) {
 	}
 
 	for range maxStreams - 1 {
-		if err := s.count.start("a"); err != nil {
+		if err := s.count.addStream("a"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -350,8 +350,8 @@ func TestTokensEnd(t *testing.T) {
 					var err error
 					conn, err = s.ConnectSSH(caisson.WithCaller(t.Context(), caisson.Caller{Account: "a", Token: "t"}), "x")
 					if tokens.gone {
-						if caisson.KindOf(err) != caisson.Unauthed || len(s.front.tokens) != 0 || len(s.count.accounts) != 0 {
-							t.Errorf("%v; %v", err, s.front.tokens)
+						if caisson.KindOf(err) != caisson.Unauthed || len(s.listener.tokens) != 0 || len(s.count.accounts) != 0 {
+							t.Errorf("%v; %v", err, s.listener.tokens)
 						}
 						return
 					}
@@ -359,12 +359,12 @@ func TestTokensEnd(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				var v *visitor
+				var v *clientConn
 				if how == "removed" || how == "closed" {
 					poll.Until(t, hang, func() bool {
-						s.front.mu.Lock()
-						defer s.front.mu.Unlock()
-						for x := range s.front.tokens["t"] {
+						s.listener.mu.Lock()
+						defer s.listener.mu.Unlock()
+						for x := range s.listener.tokens["t"] {
 							if x.expiry != nil {
 								v = x
 							}
@@ -393,8 +393,8 @@ func TestTokensEnd(t *testing.T) {
 				if v != nil && v.expiry.Stop() {
 					t.Error("the timer of an ended connection is left")
 				}
-				if len(s.front.tokens) != 0 || len(s.count.accounts) != 0 || len(s.front.jobs) != 0 {
-					t.Errorf("left: %v, %v, %d jobs", s.front.tokens, s.count.accounts, len(s.front.jobs))
+				if len(s.listener.tokens) != 0 || len(s.count.accounts) != 0 || len(s.listener.jobs) != 0 {
+					t.Errorf("left: %v, %v, %d jobs", s.listener.tokens, s.count.accounts, len(s.listener.jobs))
 				}
 				if name == "key" && tokens.used != 1 {
 					t.Errorf("%d uses were recorded", tokens.used)

@@ -17,54 +17,55 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Limits on strangers: connections whose client has not logged in. A source is an IP address prefix, see [reach.Source].
+// Limits on anonymous connections: connections to the listener whose client has not logged in. A source is an IP address prefix,
+// see [reach.Source].
 const (
-	maxStrangers = 100              // connections of strangers, and their jobs
-	loginTime    = 40 * time.Second // time in which a client must log in; the job itself ends after less
-	sourceRate   = 10               // connections of a source per second
-	sourceBurst  = 64               // connections that a source may open at once
+	maxAnonymous = 100              // anonymous connections, and their jobs
+	loginTime    = 40 * time.Second // time in which a client must log in; the limit of the job itself is shorter
+	sourceRate   = 10               // new connections of one source per second
+	sourceBurst  = 64               // new connections that one source may open at once
 	maxRates     = 4096             // sources whose rate is stored; the least recently used one is evicted
 )
 
-// A front is the state of the listener. It has the connections of strangers, and the connections that Revoke must end, by token.
-type front struct {
+// A listenerState has the anonymous connections, which it limits, and the connections that Revoke must end, by token.
+type listenerState struct {
 	address string
-	jobs    chan struct{} // has one element for each job of a stranger, until the job has ended or the client has logged in
+	jobs    chan struct{} // has one element for each job of an anonymous connection, until the job has ended or the client has logged in
 
 	mu        sync.Mutex
-	strangers *list.List                            // of *visitor, the oldest first; guarded by mu
-	sources   map[netip.Prefix]int                  // number of strangers of each source; guarded by mu
-	rates     *lru.Map[netip.Prefix, *rate.Limiter] // guarded by mu
-	tokens    map[caisson.ID]map[*visitor]struct{}  // connections by token; "" for callers without a token; guarded by mu
+	anonymous *list.List                              // of *clientConn, the oldest first; guarded by mu
+	sources   map[netip.Prefix]int                    // number of anonymous connections of each source; guarded by mu
+	rates     *lru.Map[netip.Prefix, *rate.Limiter]   // limiters of new connections, by source; guarded by mu
+	tokens    map[caisson.ID]map[*clientConn]struct{} // connections by token; "" for callers without a token; guarded by mu
 }
 
-// A visitor is an SSH connection. It comes from the listener, or from a caller of the API, who is authenticated and never a
-// stranger.
-type visitor struct {
+// A clientConn is an SSH connection. It comes from the listener, and is anonymous until the client has logged in, or from a
+// caller of the API, who is authenticated.
+type clientConn struct {
 	source netip.Prefix
-	end    context.CancelFunc
-	elem   *list.Element // element of front.strangers; nil if the visitor is no stranger; guarded by front.mu
-	job    bool          // whether front.jobs has an element for the visitor; guarded by front.mu
-	user   *user         // nil for strangers; guarded by front.mu
-	expiry *time.Timer   // calls end when the token expires; nil if it does not; guarded by front.mu
+	end    context.CancelFunc // ends the connection
+	elem   *list.Element      // element of listenerState.anonymous; nil if the connection is not anonymous; guarded by listenerState.mu
+	job    bool               // whether listenerState.jobs has an element for the connection; guarded by listenerState.mu
+	user   *user              // nil while the client has not logged in; guarded by listenerState.mu
+	expiry *time.Timer        // calls end when the token expires; nil if the token does not expire; guarded by listenerState.mu
 }
 
-func newFront(address string) *front {
-	return &front{
-		address: address, jobs: make(chan struct{}, maxStrangers), strangers: list.New(), sources: map[netip.Prefix]int{},
-		rates: lru.New[netip.Prefix, *rate.Limiter](maxRates), tokens: map[caisson.ID]map[*visitor]struct{}{},
+func newListenerState(address string) *listenerState {
+	return &listenerState{
+		address: address, jobs: make(chan struct{}, maxAnonymous), anonymous: list.New(), sources: map[netip.Prefix]int{},
+		rates: lru.New[netip.Prefix, *rate.Limiter](maxRates), tokens: map[caisson.ID]map[*clientConn]struct{}{},
 	}
 }
 
 // Listening reports whether a listener is configured. If so, the daemon must not exit when it is idle.
-func (s *Server) Listening() bool { return s.front.address != "" }
+func (s *Server) Listening() bool { return s.listener.address != "" }
 
 // Listen returns the listener for [Server.Serve], or nil if none is configured.
 func (s *Server) Listen() (net.Listener, error) {
 	if !s.Listening() {
 		return nil, nil
 	}
-	return reach.Listen("ssh.listen", s.front.address)
+	return reach.Listen("ssh.listen", s.listener.address)
 }
 
 // Serve serves the clients of a listener until ctx ends, and closes it.
@@ -87,27 +88,27 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		source := reach.Source(conn.RemoteAddr().String())
-		if !s.front.allow(source, time.Now()) {
+		if !s.listener.allow(source, time.Now()) {
 			conn.Close()
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.ctx)
-		v := &visitor{source: source, end: cancel}
-		s.front.enter(v) // called here and not in the goroutine, so that front.strangers is in the order of arrival
-		s.conns.Go(func() { s.visit(ctx, v, conn) })
+		v := &clientConn{source: source, end: cancel}
+		s.listener.addAnonymous(v) // called here and not in the goroutine, so that the anonymous connections are in the order of arrival
+		s.conns.Go(func() { s.serveAnonymous(ctx, v, conn) })
 	}
 }
 
 // acceptPause is the pause after a failed accept.
 const acceptPause = 100 * time.Millisecond
 
-// visit serves a connection of the listener.
-func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
+// serveAnonymous serves a connection of the listener. The client must log in within loginTime.
+func (s *Server) serveAnonymous(ctx context.Context, v *clientConn, conn net.Conn) {
 	defer s.leave(v)
 	defer conn.Close()
-	late := time.AfterFunc(loginTime, func() { s.front.expire(v) })
+	late := time.AfterFunc(loginTime, func() { s.listener.endAnonymous(v) })
 	defer late.Stop()
-	if !s.front.claimJob(ctx, v) {
+	if !s.listener.acquireJob(ctx, v) {
 		return
 	}
 	f, err := conn.(*net.TCPConn).File()
@@ -121,8 +122,8 @@ func (s *Server) visit(ctx context.Context, v *visitor, conn net.Conn) {
 	})
 }
 
-// login implements [loginFunc] for the visitor v. After a login the connection ends when the token is removed or expires.
-func (s *Server) login(ctx context.Context, v *visitor, name string, key []byte, signed bool) (*user, error) {
+// login implements [loginFunc] for the connection v. After a login, the connection ends when the token is removed or expires.
+func (s *Server) login(ctx context.Context, v *clientConn, name string, key []byte, signed bool) (*user, error) {
 	token, err := s.tokens.FindSSHKey(ctx, key, signed)
 	if err != nil || !signed {
 		return nil, err
@@ -136,15 +137,15 @@ func (s *Server) login(ctx context.Context, v *visitor, name string, key []byte,
 
 // Revoke ends the connections that were opened with a token.
 func (s *Server) Revoke(token caisson.ID) {
-	s.front.mu.Lock()
-	defer s.front.mu.Unlock()
-	for v := range s.front.tokens[token] {
+	s.listener.mu.Lock()
+	defer s.listener.mu.Unlock()
+	for v := range s.listener.tokens[token] {
 		v.end()
 	}
 }
 
-// allow reports whether the rate of new connections permits another one of source now, and counts it.
-func (f *front) allow(source netip.Prefix, now time.Time) bool {
+// allow reports whether the rate limit of source permits another new connection now, and counts that connection.
+func (f *listenerState) allow(source netip.Prefix, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l, ok := f.rates.Get(source)
@@ -155,9 +156,9 @@ func (f *front) allow(source netip.Prefix, now time.Time) bool {
 	return l.AllowN(now, 1)
 }
 
-// claimJob waits until fewer than maxStrangers jobs of strangers run, and counts the job of v as another one. It returns false if
-// ctx, the context of the connection, ends first.
-func (f *front) claimJob(ctx context.Context, v *visitor) bool {
+// acquireJob waits until fewer than maxAnonymous jobs of anonymous connections run, and counts the job of v as another one. It
+// returns false if ctx, the context of the connection, ends first.
+func (f *listenerState) acquireJob(ctx context.Context, v *clientConn) bool {
 	select {
 	case f.jobs <- struct{}{}:
 	case <-ctx.Done():
@@ -169,65 +170,66 @@ func (f *front) claimJob(ctx context.Context, v *visitor) bool {
 	return ctx.Err() == nil
 }
 
-// releaseJob stops counting the job of v as one of a stranger. It has no effect if claimJob has not counted it. The caller must
-// hold mu.
-func (f *front) releaseJob(v *visitor) {
+// releaseJob stops counting the job of v as one of an anonymous connection. It has no effect if acquireJob has not counted the
+// job. The caller must hold mu.
+func (f *listenerState) releaseJob(v *clientConn) {
 	if v.job {
 		v.job = false
 		<-f.jobs
 	}
 }
 
-// enter adds a connection as a stranger. If there are now too many strangers, it ends the oldest connection of the source that
-// has the most strangers. So a new connection never waits, and sources with many connections lose theirs before sources with few.
-func (f *front) enter(v *visitor) {
+// addAnonymous adds a connection as anonymous. If there are now more than maxAnonymous, it ends the oldest connection of the
+// source that has the most anonymous connections. So a new connection never waits, and sources with many connections lose theirs
+// before sources with few.
+func (f *listenerState) addAnonymous(v *clientConn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	v.elem = f.strangers.PushBack(v)
+	v.elem = f.anonymous.PushBack(v)
 	f.sources[v.source]++
-	if f.strangers.Len() <= maxStrangers {
+	if f.anonymous.Len() <= maxAnonymous {
 		return
 	}
 	most := 0
 	for _, n := range f.sources {
 		most = max(most, n)
 	}
-	for e := f.strangers.Front(); e != nil; e = e.Next() {
-		if x := e.Value.(*visitor); f.sources[x.source] == most {
-			f.forget(x)
+	for e := f.anonymous.Front(); e != nil; e = e.Next() {
+		if x := e.Value.(*clientConn); f.sources[x.source] == most {
+			f.removeAnonymous(x)
 			x.end()
 			return
 		}
 	}
 }
 
-// forget removes v from the strangers, if it is one. The caller must hold mu.
-func (f *front) forget(v *visitor) {
+// removeAnonymous removes v from the anonymous connections, if it is one. The caller must hold mu.
+func (f *listenerState) removeAnonymous(v *clientConn) {
 	if v.elem == nil {
 		return
 	}
-	f.strangers.Remove(v.elem)
+	f.anonymous.Remove(v.elem)
 	v.elem = nil
 	if f.sources[v.source]--; f.sources[v.source] == 0 {
 		delete(f.sources, v.source)
 	}
 }
 
-// admit records that u has logged in on the connection v, which is then no stranger any more and is ended by Revoke.
-func (f *front) admit(v *visitor, u *user) {
+// admit records that u has logged in on the connection v. From then on, v is not anonymous, and is ended by Revoke.
+func (f *listenerState) admit(v *clientConn, u *user) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forget(v)
+	f.removeAnonymous(v)
 	f.releaseJob(v)
 	v.user = u
 	if f.tokens[u.caller.Token] == nil {
-		f.tokens[u.caller.Token] = map[*visitor]struct{}{}
+		f.tokens[u.caller.Token] = map[*clientConn]struct{}{}
 	}
 	f.tokens[u.caller.Token][v] = struct{}{}
 }
 
 // endAt ends a connection at the given time; nil means never. It does nothing if the connection has been removed.
-func (f *front) endAt(v *visitor, at *time.Time) {
+func (f *listenerState) endAt(v *clientConn, at *time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if at != nil && v.user != nil {
@@ -235,8 +237,8 @@ func (f *front) endAt(v *visitor, at *time.Time) {
 	}
 }
 
-// expire ends a connection unless its client has logged in.
-func (f *front) expire(v *visitor) {
+// endAnonymous ends a connection unless its client has logged in.
+func (f *listenerState) endAnonymous(v *clientConn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.user == nil {
@@ -246,10 +248,10 @@ func (f *front) expire(v *visitor) {
 
 // remove removes a connection that has ended and returns its user. It returns nil if the client had not logged in, or if the
 // connection was removed before.
-func (f *front) remove(v *visitor) *user {
+func (f *listenerState) remove(v *clientConn) *user {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forget(v)
+	f.removeAnonymous(v)
 	f.releaseJob(v)
 	u := v.user
 	v.user = nil

@@ -21,11 +21,11 @@ import (
 
 // Limits on connections.
 const (
-	maxConnections = 512 // connections of all accounts
-	maxAccount     = 32  // connections of one account
-	maxStreams     = 256 // processes and connections of one account, over all its SSH connections
-	keyType        = "ssh-ed25519"
-	guestProgram   = "/.caisson/inside"
+	maxConnections = 512                // SSH connections of all accounts
+	maxAccount     = 32                 // SSH connections of one account
+	maxStreams     = 256                // processes in sandboxes and connections to servers in them, of one account over all its SSH connections
+	keyType        = "ssh-ed25519"      // type of the host key
+	guestProgram   = "/.caisson/inside" // Caisson's program in a sandbox; its roles session, sftp and connect serve SSH
 )
 
 // Settings are the settings of the listener.
@@ -69,16 +69,16 @@ type Tokens interface {
 
 // A Server serves SSH connections.
 type Server struct {
-	inside inside
-	jobs   worker.Starter
-	key    ed25519.PrivateKey
-	tokens Tokens
-	log    *slog.Logger
-	front  *front
+	ops      sandboxOps
+	jobs     worker.Starter
+	key      ed25519.PrivateKey // host key
+	tokens   Tokens
+	log      *slog.Logger
+	listener *listenerState
 
-	ctx   context.Context // ends with Close
-	stop  context.CancelFunc
-	conns sync.WaitGroup
+	ctx   context.Context    // ends when Close is called
+	stop  context.CancelFunc // ends ctx
+	conns sync.WaitGroup     // goroutines of the connections
 	count *counter
 }
 
@@ -89,8 +89,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("sshserver: the seed of the host key has the wrong size")
 	}
 	s := &Server{
-		inside: inside{cfg.Processes, cfg.Connect}, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), tokens: cfg.Tokens,
-		log: cfg.Log.With("component", "ssh"), front: newFront(cfg.Listen), count: &counter{accounts: map[string]tally{}},
+		ops: sandboxOps{cfg.Processes, cfg.Connect}, jobs: cfg.Jobs, key: ed25519.NewKeyFromSeed(seed), tokens: cfg.Tokens,
+		log: cfg.Log.With("component", "ssh"), listener: newListenerState(cfg.Listen), count: &counter{accounts: map[string]tally{}},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
@@ -124,10 +124,10 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, erro
 		return nil, err
 	}
 	// ListProcesses fails in the same cases as starting a process, for example if the sandbox does not run.
-	if _, err := s.inside.processes.ListProcesses(ctx, ref); err != nil {
+	if _, err := s.ops.processes.ListProcesses(ctx, ref); err != nil {
 		return nil, err
 	}
-	u, v := &user{caller: caller, ref: ref}, &visitor{}
+	u, v := &user{caller: caller, ref: ref}, &clientConn{}
 	served, end := context.WithCancel(s.ctx)
 	v.end = end
 	if err := s.admit(ctx, v, u); err != nil {
@@ -155,35 +155,36 @@ func (s *Server) ConnectSSH(ctx context.Context, ref string) (caisson.Conn, erro
 
 // admit records u as the user of the connection v, and counts the connection. The connection will be ended when the token of u is
 // removed or expires. Unless admit returns an error, the caller must call leave.
-func (s *Server) admit(ctx context.Context, v *visitor, u *user) error {
-	if err := s.count.connect(u.caller.Account); err != nil {
+func (s *Server) admit(ctx context.Context, v *clientConn, u *user) error {
+	if err := s.count.addConnection(u.caller.Account); err != nil {
 		return err
 	}
-	s.front.admit(v, u)
-	if u.caller.Token == "" { // over the unix socket
+	s.listener.admit(v, u)
+	if u.caller.Token == "" { // a caller over the unix socket has no token
 		return nil
 	}
-	// If the token was removed before front.admit, Revoke has not found this connection. Therefore the token is checked again.
+	// If the token was removed before admit was called, Revoke has not found this connection. Therefore the token is checked
+	// again.
 	token, err := s.tokens.CheckToken(ctx, u.caller.Account, u.caller.Token)
 	if err != nil {
 		s.leave(v)
 		return err
 	}
-	s.front.endAt(v, token.ExpiresAt)
+	s.listener.endAt(v, token.ExpiresAt)
 	return nil
 }
 
 // leave ends a connection, removes it, and stops counting it. Further calls have no effect.
-func (s *Server) leave(v *visitor) {
+func (s *Server) leave(v *clientConn) {
 	v.end()
-	if u := s.front.remove(v); u != nil {
-		s.count.disconnect(u.caller.Account)
+	if u := s.listener.remove(v); u != nil {
+		s.count.removeConnection(u.caller.Account)
 	}
 }
 
-// serve runs the job for the connection client until the client or the job closes the connection or ctx ends. It then kills the
-// processes that were started for the job, and closes client. who is the user, nil if the client must log in; login is called
-// then.
+// serve runs the job that speaks SSH with the client, until the client or the job closes the connection or ctx ends. It then
+// kills the processes that were started for the job, and closes client. who is the user; if it is nil, the client must log in,
+// and login is called for that.
 func (s *Server) serve(ctx context.Context, client *os.File, who *user, login loginFunc) {
 	defer client.Close()
 	near, far, err := sshproxy.Pair()
@@ -197,7 +198,7 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 	defer stop()
 	defer near.Close()
 	c := &connection{
-		channel: near, inside: s.inside, key: s.key, user: who, login: login, count: s.count, log: s.log, streams: map[uint32]*stream{},
+		channel: near, ops: s.ops, key: s.key, user: who, login: login, count: s.count, log: s.log, streams: map[uint32]*stream{},
 	}
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -226,8 +227,8 @@ type counter struct {
 // A tally contains the numbers of connections and streams of an account.
 type tally struct{ connections, streams int }
 
-// connect counts a connection. Returns Exhausted if the account, or all accounts together, have the maximum number.
-func (c *counter) connect(account string) error {
+// addConnection counts a connection. Returns Exhausted if the account, or all accounts together, have the maximum number.
+func (c *counter) addConnection(account string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.accounts[account]
@@ -240,8 +241,8 @@ func (c *counter) connect(account string) error {
 	return nil
 }
 
-// disconnect stops counting a connection.
-func (c *counter) disconnect(account string) {
+// removeConnection stops counting a connection.
+func (c *counter) removeConnection(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
@@ -250,8 +251,8 @@ func (c *counter) disconnect(account string) {
 	c.set(account, t)
 }
 
-// start counts a stream. Returns Exhausted if the account has the maximum number.
-func (c *counter) start(account string) error {
+// addStream counts a stream of an account. Returns Exhausted if the account has maxStreams.
+func (c *counter) addStream(account string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.accounts[account]
@@ -263,8 +264,8 @@ func (c *counter) start(account string) error {
 	return nil
 }
 
-// stop stops counting a stream.
-func (c *counter) stop(account string) {
+// removeStream stops counting a stream of an account.
+func (c *counter) removeStream(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.accounts[account]
