@@ -161,7 +161,8 @@ func author(r *caisson.Repo) (name, email string) {
 	return cmp.Or(r.AuthorName, "Caisson"), cmp.Or(r.AuthorEmail, "caisson@localhost")
 }
 
-// renew assigns a grant to another run of its sandbox.
+// renew makes g the grant of another run in the same sandbox, and returns its description. Returns Conflict if the request names
+// another base or branch than g, or if the repository is still being cloned.
 func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	if g.Cloning {
 		return nil, caisson.Errorf(caisson.Conflict, "repository %s is being cloned into sandbox %s; try again in a moment", g.Repo, g.Sandbox)
@@ -184,8 +185,8 @@ func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, er
 
 const headsPrefix = "refs/heads/" // prefix of the full names of branches
 
-// resolve returns the grant for a request. start is the branch to check out: the base, or, if Caisson has delivered the branch of
-// the grant before and the remote has it, that branch.
+// resolve returns a new grant for a request, which is not stored yet. start is the branch to check out: the branch of the grant,
+// if Caisson has delivered it before and the remote still has it, else the base.
 func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoAccess) (g *grant, start string, err error) {
 	have, err := a.mirrors.refs(ctx, r)
 	if err != nil {
@@ -238,7 +239,7 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 	return g, start, nil
 }
 
-// viewKey returns the name of the view of refs.
+// viewKey returns the name of the view that has exactly refs. It is a hash, so that grants of the same refs share one view.
 func viewKey(refs []git.Ref) string {
 	h := sha256.New()
 	for _, r := range refs {

@@ -18,13 +18,14 @@ import (
 // cloneTime is the timeout of a clone.
 const cloneTime = 30 * time.Minute
 
-// Caisson clones a repository into a sandbox without git's protocol. A view is one pack with an index, made by git on the host:
-// both are copied into the sandbox. With git's protocol, git in the sandbox would unpack every object to make the same index
-// again, which takes most of the time of a clone.
+// Caisson clones a repository into a sandbox without git's protocol: a view is one pack with an index, made by git on the host,
+// and both files are copied into the sandbox. With git's protocol, git in the sandbox would unpack every object to make the same
+// index again, which takes most of the time of a clone.
 //
-// A view has exactly the objects that the sandbox may fetch, so the sandbox gets no others by the copy.
+// A view has exactly the objects that the sandbox may fetch, so a copy of its pack gives the sandbox no other objects.
 
-// initScript begins a clone. Files that exist, such as the configuration of agents, are excluded from commits.
+// initScript is a shell script that creates an empty git repository for a clone. It excludes files that the directory has
+// already, such as the configuration of agents, from commits.
 const initScript = `set -eu
 dir=$1 url=$2 name=$3 email=$4 format=$5
 if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
@@ -40,14 +41,14 @@ git config user.email "$email"
 mkdir -p .git/objects/pack
 `
 
-// keepScript writes its standard input to a file in the clone's directory of packs, atomically.
+// keepScript is a shell script that writes its standard input to a file in the clone's directory of packs, atomically.
 const keepScript = `set -eu
 cd "$1/.git/objects/pack"
 cat >"$2.part"
 mv "$2.part" "$2"
 `
 
-// checkoutScript creates the refs that its standard input lists, and checks out a branch.
+// checkoutScript is a shell script that creates the refs that its standard input lists, and checks out a branch.
 const checkoutScript = `set -eu
 dir=$1 start=$2 branch=$3
 cd "$dir"
@@ -64,6 +65,7 @@ func (x *sandboxGit) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, 
 	return nil
 }
 
+// cloneInto does the work of clone. Unlike those of clone, its errors do not name the repository.
 func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
 	ctx, cancel := context.WithTimeout(ctx, cloneTime)
 	defer cancel()
@@ -119,7 +121,7 @@ func (x *sandboxGit) copyPack(ctx context.Context, g *grant, dir string) error {
 
 // copyFile writes one file into the clone's directory of packs.
 func (x *sandboxGit) copyFile(ctx context.Context, g *grant, packs *os.File, name, dir string) error {
-	// Opening a FIFO or a device must not block.
+	// O_NONBLOCK: opening a FIFO or a device must not block.
 	fd, err := unix.Openat(int(packs.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("openat", err)

@@ -17,8 +17,8 @@ import (
 
 // Maximum sizes of parts of a delivery.
 const (
-	maxTitle    = 256      // bytes
-	maxAnswer   = 32 << 10 // bytes
+	maxTitle    = 256      // bytes of the title of a pull request, and of the name of an agent
+	maxAnswer   = 32 << 10 // bytes of the agent's answer
 	maxFindings = 100      // findings that are stored
 )
 
@@ -96,7 +96,8 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	return d, nil
 }
 
-// collect commits and pushes the changes in h.Dir, unless that is empty, and then returns the result of latest.
+// collect makes git in the sandbox commit and push the changes in h.Dir, unless h.Dir is empty. It returns the current grant and
+// the branch to deliver; see latest.
 func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryRequest) (*grant, *pushed, error) {
 	g, tip, err := p.latest(ctx, g)
 	if err != nil || h.Dir == "" {
@@ -105,7 +106,7 @@ func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryReque
 	if tip == nil {
 		err = p.inSandbox.collect(ctx, g, h.Dir, h.Subject)
 	} else if err = p.inSandbox.collectMore(ctx, g, h.Dir, h.Subject, tip.Commit); err != nil && h.OnIncomplete != nil && ctx.Err() == nil {
-		h.OnIncomplete(err) // the pushed commits are delivered in any case
+		h.OnIncomplete(err) // the commits that were pushed before are delivered in any case
 		err = nil
 	}
 	if err != nil {

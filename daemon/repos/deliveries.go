@@ -83,7 +83,7 @@ func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.De
 		}
 		d.RetriedAt, d.Attempts = now(), 0
 		if d.State == caisson.DeliverySending {
-			d.Attempts = 1 // the one under way
+			d.Attempts = 1 // the attempt that is under way
 			return nil
 		}
 		d.State, d.NextAt, d.EndedAt = caisson.DeliveryWaiting, time.Time{}, time.Time{}
@@ -143,6 +143,7 @@ func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Del
 	return d, nil
 }
 
+// errBusy returns the Conflict error for a delivery that cannot be dropped because an attempt to send it is under way.
 func errBusy(id caisson.ID) error {
 	return caisson.Errorf(caisson.Conflict, "delivery %s is being sent right now; try again in a moment", id)
 }

@@ -22,9 +22,9 @@ const (
 	newDir    = "new" // temporary directories, see fill
 )
 
-// directories has the files of all repositories.
+// directories creates, opens and locks the directories that contain all files of repositories.
 type directories struct {
-	root     string // the directory of all accounts
+	root     string // has one directory for each account
 	accounts caisson.AccountStore
 	locks    keylock.Locks // by account and repository; held while the directories of a repository are changed
 }
@@ -120,6 +120,7 @@ func (d *directories) openStore(g *grant) (store, view *os.File, err error) {
 	return store, view, nil
 }
 
+// openDir opens a directory. It returns an error if path is a symlink.
 func openDir(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -28,7 +28,8 @@ type grant struct {
 	Refs    []git.Ref  `json:"refs"`   // refs that the sandbox may read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
-	// Cloning is true until the sandbox has its clone. A daemon that starts removes such grants.
+	// Cloning is true until the repository has been cloned into the sandbox. The daemon removes grants that are Cloning when it
+	// starts.
 	Cloning bool `json:"cloning,omitempty"`
 }
 
@@ -48,7 +49,7 @@ type grants struct {
 	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. A stored grant is replaced, never modified
 }
 
-// get returns the grant of a repository to a sandbox, nil if there is none. The caller must not change it.
+// get returns the grant of a repository to a sandbox, nil if there is none. The caller must not modify the grant.
 func (s *grants) get(sandbox caisson.ID, repo string) *grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()

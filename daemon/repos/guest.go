@@ -11,10 +11,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
-// collectTime is the timeout of a collection.
+// collectTime is the time limit of a script that commits and pushes the changes in a sandbox's clone.
 const collectTime = 10 * time.Minute
 
-// collectScript commits the changes in the clone, and pushes HEAD.
+// collectScript is a shell script that commits the changes in a sandbox's clone, and pushes HEAD to the relay.
 const collectScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4
 cd "$dir"
@@ -54,7 +54,8 @@ func (x *sandboxGit) collect(ctx context.Context, g *grant, dir, subject string)
 	return x.push(ctx, g, collectScript, dir, relayURL+g.Repo, g.Branch, subject)
 }
 
-// push runs a script that pushes. If it fails, the error has the answers of the remote.
+// push runs a shell script that pushes to the relay, in the sandbox of a grant. If the relay refuses the push, the error contains
+// the relay's messages.
 func (x *sandboxGit) push(ctx context.Context, g *grant, script string, args ...string) error {
 	err := x.run(ctx, g, collectTime, script, nil, args...)
 	if failed, ok := errors.AsType[*gitError](err); ok {
@@ -81,8 +82,8 @@ func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pu
 	return nil
 }
 
-// run runs a script in a sandbox, with input as its standard input unless that is nil. Untrusted text is in args only, never in
-// script.
+// run runs a shell script in the sandbox of a grant, for at most the time most, with input as its standard input unless that is
+// nil. Untrusted text is in args only, never in script.
 func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(g.Account, "use git in a sandbox"))
 	p, err := x.exec(ctx, string(g.Sandbox), caisson.ExecRequest{
@@ -130,6 +131,6 @@ func writeInput(to io.WriteCloser, input io.Reader) error {
 	if _, err := io.Copy(to, input); err != nil {
 		return caisson.Wrap(err, caisson.Unavailable, "git in the sandbox did not read all of its input")
 	}
-	to.Close() // its error would not say whether the input was read
+	to.Close() // the error is ignored: it would not say whether the process has read the input
 	return nil
 }

@@ -40,6 +40,8 @@ func (k *keeper) reconcile(ctx context.Context) error {
 	return nil
 }
 
+// reconcileRepo does the work of reconcile for one repository. It removes the repository if its creation was not completed, and
+// its directories if the database does not have it.
 func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error {
 	r, err := k.repos.Get(ctx, caisson.In(account), repo)
 	switch {
@@ -173,8 +175,8 @@ func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 }
 
 // room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants. Several
-// of these at the same time can exceed the space together, each by as much as its own limits allow. The caller may hold the lock
-// of one repository.
+// fetches and grants at the same time can exceed the space together, each by as much as its own limits allow. The caller may hold
+// the lock of one repository.
 func (k *keeper) room(ctx context.Context, account string) error {
 	u, err := k.space.measure(account)
 	if err != nil || k.space.check(u) == nil {
@@ -193,7 +195,8 @@ func (k *keeper) room(ctx context.Context, account string) error {
 	return k.space.check(u)
 }
 
-// roomToPush is like room, but is called before pushes, and uses a recent measurement if there is one.
+// roomToPush returns Exhausted if an account has used up its space. It is called before pushes, and unlike room it uses the last
+// measurement if that is recent.
 func (k *keeper) roomToPush(ctx context.Context, account string) error {
 	release, err := k.measuring.Acquire(ctx, account)
 	if err != nil {

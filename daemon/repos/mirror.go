@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-const fetchTimeout = time.Hour // of one mirror
+const fetchTimeout = time.Hour // time limit for fetching one mirror
 
 // mirrors creates and fetches mirrors, the copies of remote repositories.
 type mirrors struct {
@@ -32,7 +32,7 @@ type mirrors struct {
 
 // create makes the directories of a new repository and fetches it. The caller must hold the repository's lock.
 func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
-	if err := os.RemoveAll(m.dirs.path(r.Account, r.Name)); err != nil { // left by a crash
+	if err := os.RemoveAll(m.dirs.path(r.Account, r.Name)); err != nil { // a crash may have left a directory
 		return nil, err
 	}
 	if err := m.dirs.create(r.Account, r.Name); err != nil {

@@ -31,14 +31,14 @@ type queue struct {
 	events     caisson.Publisher
 	settings   Settings
 	log        *slog.Logger
-	kick       chan struct{} // wakes run
+	wakeup     chan struct{} // makes run look for deliveries that are due
 
 	mu       sync.Mutex
-	sending  map[string]int          // attempts under way: all, by account, and by account and repository; guarded by mu
-	attempts map[caisson.ID]*attempt // under way, by delivery; guarded by mu
+	sending  map[string]int          // numbers of attempts under way: "" for all, and by account and account/repository; guarded by mu
+	attempts map[caisson.ID]*attempt // attempts under way, by id of the delivery; guarded by mu
 }
 
-// An attempt is one attempt to send a delivery that is under way.
+// An attempt is one try to send a delivery. It is under way until its outcome is stored.
 type attempt struct {
 	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed when its outcome is stored
@@ -79,10 +79,10 @@ func (q *queue) add(ctx context.Context, d *caisson.Delivery) error {
 	return nil
 }
 
-// wake makes run look for deliveries that are due.
+// wake makes run look for deliveries that are due now.
 func (q *queue) wake() {
 	select {
-	case q.kick <- struct{}{}:
+	case q.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -92,7 +92,7 @@ func (q *queue) run(ctx context.Context) {
 	for {
 		select {
 		case <-time.After(max(q.sendDue(ctx), 10*time.Millisecond)):
-		case <-q.kick:
+		case <-q.wakeup:
 		case <-ctx.Done():
 			return
 		}
@@ -156,7 +156,7 @@ func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(
 		close(a.ended)
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.attempts[d.ID] == a { // else the next attempt has begun
+		if q.attempts[d.ID] == a { // if not, the next attempt to send the delivery has begun
 			delete(q.attempts, d.ID)
 		}
 		for of := range limits {

@@ -21,11 +21,11 @@ import (
 
 // A location is the address of a repository's remote.
 type location struct {
-	url    remoteurl.URL
-	forge  caisson.Forge
-	server forge.Server // without a token; zero without a forge
-	own    bool         // whether URL and API are those of a forge's well-known host
-	local  string       // path on the host, "" if the remote is on a server
+	url          remoteurl.URL
+	forge        caisson.Forge
+	server       forge.Server // the project at the forge, without a token; zero if the remote is not at a forge
+	impliedByURL bool         // whether forge and server.API are those that the URL alone implies, as for github.com
+	local        string       // path on the host, "" if the remote is on a server
 }
 
 // locate parses the address of a repository.
@@ -43,7 +43,7 @@ func locate(r *caisson.Repo) (at location, err error) {
 	}
 	at.forge, at.server.Local = at.server.Forge, r.Local
 	if known, err := forge.Locate(r.URL, "", ""); err == nil {
-		at.own = known.Forge == at.forge && known.API == at.server.API
+		at.impliedByURL = known.Forge == at.forge && known.API == at.server.API
 	}
 	return at, nil
 }
@@ -51,8 +51,9 @@ func locate(r *caisson.Repo) (at location, err error) {
 // branchURL returns the address of a branch's page.
 func (at location) branchURL(branch string) string { return forge.BranchURL(at.server, branch) }
 
-// wellKnown has the names of the credentials that are used at a forge's well-known host if a repository names none.
-var wellKnown = map[caisson.Forge]string{
+// defaultCredentials has the names of the credentials that are used for a remote at a forge's well-known host, such as
+// github.com, if the repository names no credential.
+var defaultCredentials = map[caisson.Forge]string{
 	caisson.ForgeGitHub: "GITHUB_TOKEN", caisson.ForgeGitLab: "GITLAB_TOKEN", caisson.ForgeGitea: "GITEA_TOKEN",
 }
 
@@ -64,11 +65,11 @@ type remotes struct {
 }
 
 // storedCredential returns the stored credential for a repository's remote; zero if there is none. If the repository names no
-// credential, it is the one in wellKnown.
+// credential, the name is that in defaultCredentials.
 func (m *remotes) storedCredential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
-	if name == "" && at.own && at.url.Scheme != remoteurl.SSH {
-		name = wellKnown[at.forge]
+	if name == "" && at.impliedByURL && at.url.Scheme != remoteurl.SSH {
+		name = defaultCredentials[at.forge]
 	}
 	if name == "" {
 		return caisson.Secret{}, nil
@@ -131,18 +132,18 @@ func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
 // tokens caches the tokens of GitHub Apps.
 type tokens struct {
 	mu     sync.Mutex
-	minted map[[sha256.Size]byte]minted // by account, repository and credential; guarded by mu
+	minted map[[sha256.Size]byte]appToken // by the SHA-256 of account, URL, API and credential of a repository; guarded by mu
 }
 
-// minted is a token of a GitHub App.
-type minted struct {
+// An appToken is a token of a GitHub App.
+type appToken struct {
 	token caisson.Secret
-	until time.Time // end of its validity
+	until time.Time // end of the token's validity
 }
 
-const tokenReserve = 10 * time.Minute // how long a token must still be valid to be used again
+const tokenReserve = 10 * time.Minute // how long a cached token must still be valid to be used
 
-// get returns the token that is cached under key, or a new one if that is missing or expires within tokenReserve.
+// get returns the token that is cached under key, or requests a new one if there is none or it expires within tokenReserve.
 func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
 	t.mu.Lock()
 	m := t.minted[key]
@@ -156,14 +157,15 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.minted, func(_ [sha256.Size]byte, m minted) bool { return time.Until(m.until) < 0 })
+	maps.DeleteFunc(t.minted, func(_ [sha256.Size]byte, m appToken) bool { return time.Until(m.until) < 0 })
 	if t.minted == nil {
-		t.minted = map[[sha256.Size]byte]minted{}
+		t.minted = map[[sha256.Size]byte]appToken{}
 	}
-	t.minted[key] = minted{token, until}
+	t.minted[key] = appToken{token, until}
 	return token, nil
 }
 
+// errNoToken returns the error for a pull request of a repository that has no credential.
 func errNoToken(r *caisson.Repo) error {
 	return caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
 }
@@ -250,7 +252,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 		}
 		return err
 	case lerr := <-ended:
-		far.Close() // the last descriptor of the far end, so that f reads the end of the data
+		far.Close() // this closes the last descriptor of the far end, so that f reads the end of the data
 		err := <-done
 		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
 			return lerr // the cause of err

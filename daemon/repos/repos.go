@@ -42,13 +42,17 @@ import (
 
 // Transport connects to remotes, in worker jobs that get the credential. [*transport.Tool] implements it.
 type Transport interface {
+	// Run serves conn with a remote on the network until the other end of conn is closed; see [transport.Tool.Run].
 	Run(ctx context.Context, conn *os.File, req transport.Request) error
+	// RunLocal serves conn with the repository in a directory of the host; see [transport.Tool.RunLocal].
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
 
 // Forges opens pull requests, and gets tokens for GitHub Apps. [*forge.Tool] implements it.
 type Forges interface {
+	// Pull returns the open pull request of the branches in req, and creates it if there is none; see [forge.Tool.Pull].
 	Pull(ctx context.Context, s forge.Server, req forge.PullRequest) (*forge.Pull, error)
+	// Token returns a token of a GitHub App for one project, and the time when it expires; see [forge.Tool.Token].
 	Token(ctx context.Context, app forge.App, s forge.Server) (caisson.Secret, time.Time, error)
 }
 
@@ -108,7 +112,7 @@ type Config struct {
 	Events caisson.Publisher
 	// Exec starts a process in a sandbox. It is the method of [caisson.Processes].
 	Exec          func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
-	Rules         check.Rules // for changes by commits; zero means the gate's defaults
+	Rules         check.Rules // rules that pushed commits are checked by; zero means the defaults of the gate
 	Settings      Settings
 	SweepInterval time.Duration // interval of the removal of unused stores and views; 0 means 1 hour
 	// Settled is called with each delivery whose attempt has ended or that was dropped. If nil, no function is called.
@@ -117,8 +121,8 @@ type Config struct {
 }
 
 const (
-	topDir   = "relay" // in the data directory
-	maxRepos = 1000    // of an account
+	topDir   = "relay" // name of this package's directory in the data directory
+	maxRepos = 1000    // repositories of one account
 )
 
 // Core combines the components of this package. Its methods are for package engine, and are safe for concurrent use.
@@ -174,7 +178,7 @@ func New(cfg Config) (*Core, error) {
 		deliveries: deliveries, settled: cfg.Settled, background: background,
 		sender: &sender{repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes},
 		events: cfg.Events, settings: settings, log: cfg.Log,
-		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
+		wakeup: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
 	}
 	planner := &planner{
 		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes, inSandbox: inSandbox,
@@ -246,9 +250,9 @@ func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 	return c.keeper.leave(ctx, sandbox)
 }
 
-// Stream serves a git request of the sandbox in ctx, see [caisson.GuestOf]. in is a streamRequest. A worker job reads the body of
-// the request from the other end of conn, up to the end of the data, and writes the body of the answer to it. ended is closed
-// when the job has ended.
+// Stream serves a git request of the sandbox in ctx, see [caisson.GuestOf]. in is a streamRequest as JSON. A worker job reads the
+// body of the request from the other end of conn, up to the end of the data, and writes the body of the answer to it. ended is
+// closed when the job has ended.
 func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	return c.streams.connect(ctx, in)
 }
@@ -260,6 +264,7 @@ func rulesFor(r *caisson.Repo, rules check.Rules) check.Rules {
 	return rules
 }
 
+// now returns the current time in UTC.
 func now() time.Time { return time.Now().UTC() }
 
 // asAccount returns a context whose caller is the account.

@@ -33,6 +33,8 @@ type Service struct {
 
 var _ caisson.Repos = (*Service)(nil)
 
+// validName matches the names that a repository may have, except that names with ".." and names that end in ".git" are refused,
+// too.
 var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // AddRepo implements [caisson.Repos].

@@ -14,7 +14,7 @@ import (
 // sandboxes push to).
 type space struct {
 	dirs  *directories
-	limit caisson.Size
+	limit caisson.Size // maximum total size for one account; see Settings.Space
 
 	mu       sync.Mutex
 	measured map[string]usage // by account; guarded by mu
@@ -30,7 +30,7 @@ type usage struct {
 // maxUsageAge is for how long a measurement is used for pushes, which are frequent.
 const maxUsageAge = 10 * time.Second
 
-// recent returns the last measurement of an account, and false if it is too old.
+// recent returns the last measurement of an account, and true if it may be used: it is not older than maxUsageAge.
 func (s *space) recent(account string) (usage, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ type streamRequest struct {
 	Protocol  string `json:"protocol"`  // version=0, version=1, version=2 or empty
 }
 
-// maxStreams is the number of streams that one sandbox may have at the same time.
+// maxStreams is the maximum number of git requests of one sandbox that are served at the same time.
 const maxStreams = 4
 
 // streams serves the git requests of sandboxes.
@@ -44,7 +44,7 @@ type streams struct {
 	log        *slog.Logger
 
 	mu   sync.Mutex
-	open map[caisson.ID]int // streams by sandbox; guarded by mu
+	open map[caisson.ID]int // numbers of git requests that are being served, by sandbox; guarded by mu
 }
 
 // connect implements [Core.Stream].
@@ -81,7 +81,7 @@ func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.Fil
 	}
 	done := make(chan struct{})
 	ok := s.background.Start(func(own context.Context) {
-		// The stream is cancelled when the wire process cancels its request, and when the core is closed.
+		// The git request is cancelled when the wire process cancels its request, and when the core is closed.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(own, cancel)()
@@ -101,7 +101,7 @@ func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.Fil
 	return far, done, nil
 }
 
-// enter counts a stream of a sandbox, and returns false if it has too many.
+// enter counts a git request of a sandbox, and returns false if maxStreams of them are being served already.
 func (s *streams) enter(sandbox caisson.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *streams) enter(sandbox caisson.ID) bool {
 	return true
 }
 
-// leave reverts a call of enter.
+// leave stops counting a git request that enter has counted.
 func (s *streams) leave(sandbox caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *streams) leave(sandbox caisson.ID) {
 	}
 }
 
-// serve runs the worker job of a stream. After a push, it records the commits that the job has received.
+// serve runs the worker job that answers a git request. After a push, it records the commits that the job has received.
 func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
 	store, view, err := s.dirs.openStore(g)
 	if err != nil {

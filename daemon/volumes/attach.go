@@ -34,7 +34,7 @@ func (h *Attachments) Attach(ctx context.Context, account, ref string, sandbox c
 			}
 			v, err = h.c.create(ctx, account, caisson.VolumeRequest{Name: ref})
 			if caisson.KindOf(err) == caisson.Conflict {
-				continue // another caller has created it
+				continue // another caller has created the volume
 			}
 		}
 		if err != nil {
@@ -56,7 +56,7 @@ func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*cais
 	}
 	defer release()
 	if data, err := h.open(ctx, id); err != nil {
-		return nil, err // a sandbox with this volume could not start
+		return nil, err // without the directory, a sandbox with this volume could not start
 	} else if err := data.Close(); err != nil {
 		return nil, err
 	}

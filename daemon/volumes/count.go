@@ -26,13 +26,14 @@ var errCountLimit = errors.New("there is too much to count")
 
 // countLimiter limits how often and how many volumes are counted.
 type countLimiter struct {
-	slots   chan struct{} // semaphore: one token per count in progress
+	slots   chan struct{} // semaphore: one element for each count in progress
 	timeout time.Duration // time limit of one count
 
 	mu      sync.Mutex
 	started map[caisson.ID]time.Time // start of the last count, even if it did not finish; guarded by mu
 }
 
+// newCountLimiter returns a countLimiter with the limits maxConcurrentCounts and countTimeout.
 func newCountLimiter() *countLimiter {
 	return &countLimiter{slots: make(chan struct{}, maxConcurrentCounts), timeout: countTimeout, started: map[caisson.ID]time.Time{}}
 }

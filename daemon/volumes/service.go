@@ -13,7 +13,8 @@ type Service struct{ c *Core }
 
 var _ caisson.Volumes = (*Service)(nil)
 
-// maxVolumes bounds the volumes of an account. A request for a sandbox creates a volume by naming it.
+// maxVolumes is the maximum number of volumes of an account. A client can also create a volume by naming it in a request for a
+// sandbox.
 const maxVolumes = 1000
 
 // CreateVolume implements [caisson.Volumes].
@@ -134,7 +135,7 @@ func (c *Core) deleteRecord(ctx context.Context, in caisson.Scope, id caisson.ID
 	if err := c.detachIfSandboxGone(ctx, id); err != nil {
 		return err
 	}
-	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // read again: a sandbox may have attached it in the meantime
+	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // read again: a sandbox may have attached the volume in the meantime
 	if err != nil {
 		return err
 	}

@@ -40,10 +40,10 @@ type Config struct {
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	top         *os.File      // the directory of all volumes
-	locks       keylock.Locks // held while a volume is attached to a sandbox or removed, by volume id
-	createLocks keylock.Locks // held while a volume is created, by account
-	counts      *countLimiter
+	top         *os.File          // the directory of all volumes
+	locks       keylock.Locks     // held while a volume is attached to a sandbox or removed, by volume id
+	createLocks keylock.Locks     // held while a volume is created, by account
+	counts      *countLimiter     // limits how often the files of volumes are counted
 	background  *background.Group // removes directories
 }
 
@@ -89,4 +89,5 @@ func (c *Core) event(ctx context.Context, v *caisson.Volume, kind string, sandbo
 	c.Events.Publish(ctx, v.Account, kind, string(v.ID), data)
 }
 
+// now returns the current time in UTC.
 func now() time.Time { return time.Now().UTC() }
