@@ -71,7 +71,7 @@ func (a *access) check(ctx context.Context, account string, req caisson.RepoRequ
 }
 
 // protectedBranch returns the reason why no commits may be pushed to branch, "" if it is not protected. base is the branch that
-// work starts from.
+// the work of the sandbox starts from.
 func protectedBranch(r *caisson.Repo, branch, base string) string {
 	switch {
 	case branch == base:
@@ -151,7 +151,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	return g, start, nil
 }
 
-// repoGrant returns the description of a grant for its run. start is the branch that work starts from.
+// repoGrant returns g in the form of the API. start is the branch that is checked out in a clone.
 func repoGrant(g *grant, start string) *caisson.RepoGrant {
 	return &caisson.RepoGrant{URL: relayURL + g.Repo, Start: start, Branch: g.Branch, From: g.From}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	maxTitle    = 256      // bytes of the title of a pull request, and of the name of an agent
 	maxAnswer   = 32 << 10 // bytes of the agent's answer
-	maxFindings = 100      // findings that are stored
+	maxFindings = 100      // findings of one delivery that are stored
 )
 
 // planner creates deliveries: it collects the commits of a sandbox, and prepares from them the commits that are sent.
@@ -157,7 +157,7 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	return tip, nil
 }
 
-// delivers reports whether delivery d has sent a commit of grant g, or may still send it. If pull is true, d must also open a
+// delivers reports whether delivery d has sent a commit for grant g, or may still send it. If pull is true, d must also open a
 // pull request.
 func delivers(d *caisson.Delivery, g *grant, commit string, pull bool) bool {
 	gone := d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryDropped

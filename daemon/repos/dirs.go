@@ -47,7 +47,7 @@ func (d *directories) tryLock(account, repo string) (release func(), ok bool) {
 // A repoKey identifies a repository.
 type repoKey struct{ account, name string }
 
-// all returns the repositories that have a directory. With an error it returns those that could be listed.
+// all returns the repositories that have a directory. If it also returns an error, some of them may be missing.
 func (d *directories) all() (list []repoKey, err error) {
 	accounts, err := names(d.root)
 	for _, account := range accounts {

@@ -28,8 +28,8 @@ type grant struct {
 	Refs    []git.Ref  `json:"refs"`   // refs that the sandbox may read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
-	// Cloning is true until the repository has been cloned into the sandbox. The daemon removes grants that are Cloning when it
-	// starts.
+	// Cloning is true until the repository has been cloned into the sandbox. When the daemon starts, it removes grants for which
+	// Cloning is still true.
 	Cloning bool `json:"cloning,omitempty"`
 }
 

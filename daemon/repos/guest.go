@@ -72,8 +72,8 @@ type gitError struct{ said string } // the end of the script's output, which is 
 
 func (e *gitError) Error() string { return plainLine(e.said, maxOutput) }
 
-// collectMore is like collect, if HEAD is a descendant of pushed, the commit that was pushed before. If HEAD is not and there is
-// something to push, it returns Denied.
+// collectMore does the same as collect, but only if HEAD is a descendant of pushed, the commit that was pushed before. If it is
+// not, collectMore returns Denied, or nil if there is nothing to push.
 func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
 	err := x.push(ctx, g, collectMoreScript, dir, relayURL+g.Repo, g.Branch, subject, pushed)
 	if err != nil {

@@ -34,7 +34,7 @@ type queue struct {
 	wakeup     chan struct{} // makes run look for deliveries that are due
 
 	mu       sync.Mutex
-	sending  map[string]int          // numbers of attempts under way: "" for all, and by account and account/repository; guarded by mu
+	sending  map[string]int          // numbers of attempts: "" for all, and by account and account/repository; guarded by mu
 	attempts map[caisson.ID]*attempt // attempts under way, by id of the delivery; guarded by mu
 }
 
@@ -192,8 +192,8 @@ func (q *queue) beginAttempt(ctx context.Context, id caisson.ID) (*caisson.Deliv
 	})
 }
 
-// attempt makes one attempt to send a delivery, which ends with actx at the latest, and stores and publishes the outcome. ctx
-// ends when the core is closed.
+// attempt makes one attempt to send a delivery, and stores and publishes the outcome. The attempt is cancelled when actx ends;
+// ctx ends when the core is closed.
 func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 	timed, cancel := context.WithTimeout(actx, attemptTimeout)
 	defer cancel()

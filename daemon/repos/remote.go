@@ -223,7 +223,7 @@ func (m *remotes) transportTo(ctx context.Context, r *caisson.Repo, push bool) (
 // transportGrace is how long a transport may take to end after the git job that uses it has ended.
 const transportGrace = 5 * time.Second
 
-// connect calls f with a connection to a repository's remote.
+// connect calls f with a connection to a repository's remote, and with the protocol of the connection.
 func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Protocol) error) error {
 	near, far, err := socketpair.New()
 	if err != nil {

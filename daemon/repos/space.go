@@ -17,12 +17,12 @@ type space struct {
 	limit caisson.Size // maximum total size for one account; see Settings.Space
 
 	mu       sync.Mutex
-	measured map[string]usage // by account; guarded by mu
+	measured map[string]usage // last measurements, by account; guarded by mu
 }
 
 // usage is the size of an account's repositories.
 type usage struct {
-	total, largestSize caisson.Size // of all repositories, and of the largest one
+	total, largestSize caisson.Size // sizes of all repositories together, and of the largest one
 	largest            string       // name of the largest repository
 	measuredAt         time.Time    // when it was measured
 }

@@ -29,8 +29,8 @@ const (
 
 // A listenerState has the anonymous connections, which it limits, and the connections that Revoke must end, by token.
 type listenerState struct {
-	address string
-	jobs    chan struct{} // has one element for each job of an anonymous connection, until the job has ended or the client has logged in
+	address string        // address of the listener; "" if none is configured
+	jobs    chan struct{} // has one element for each job of an anonymous connection that has not ended
 
 	mu        sync.Mutex
 	anonymous *list.List                              // of *clientConn, the oldest first; guarded by mu
@@ -44,7 +44,7 @@ type listenerState struct {
 type clientConn struct {
 	source netip.Prefix
 	end    context.CancelFunc // ends the connection
-	elem   *list.Element      // element of listenerState.anonymous; nil if the connection is not anonymous; guarded by listenerState.mu
+	elem   *list.Element      // element of listenerState.anonymous, nil if not anonymous; guarded by listenerState.mu
 	job    bool               // whether listenerState.jobs has an element for the connection; guarded by listenerState.mu
 	user   *user              // nil while the client has not logged in; guarded by listenerState.mu
 	expiry *time.Timer        // calls end when the token expires; nil if the token does not expire; guarded by listenerState.mu
@@ -94,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		ctx, cancel := context.WithCancel(s.ctx)
 		v := &clientConn{source: source, end: cancel}
-		s.listener.addAnonymous(v) // called here and not in the goroutine, so that the anonymous connections are in the order of arrival
+		s.listener.addAnonymous(v) // called before the goroutine starts, to keep the anonymous connections in order of arrival
 		s.conns.Go(func() { s.serveAnonymous(ctx, v, conn) })
 	}
 }

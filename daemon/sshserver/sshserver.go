@@ -23,7 +23,7 @@ import (
 const (
 	maxConnections = 512                // SSH connections of all accounts
 	maxAccount     = 32                 // SSH connections of one account
-	maxStreams     = 256                // processes in sandboxes and connections to servers in them, of one account over all its SSH connections
+	maxStreams     = 256                // processes in sandboxes, and connections to servers in them, of one account
 	keyType        = "ssh-ed25519"      // type of the host key
 	guestProgram   = "/.caisson/inside" // Caisson's program in a sandbox; its roles session, sftp and connect serve SSH
 )

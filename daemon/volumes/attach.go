@@ -43,7 +43,7 @@ func (h *Attachments) Attach(ctx context.Context, account, ref string, sandbox c
 		if v, err = h.attach(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
 			return v, err
 		}
-		// The volume has been removed since it was read.
+		// The volume has been removed since it was read, so the loop starts again.
 	}
 	return nil, caisson.Errorf(caisson.Conflict, "volume %s is being made and removed all the time; try again", ref)
 }

@@ -35,7 +35,7 @@ func (c *Core) makeDir(id caisson.ID, base uint32) error {
 			return err
 		}
 	}
-	// Chmod is independent of the umask. Every user of a sandbox can write here; the guest's root may restrict it.
+	// Chmod is independent of the umask. Every user of a sandbox can write to the volume; the guest's root may restrict that.
 	if err := os.Chmod(data, 0o777); err != nil {
 		return err
 	}

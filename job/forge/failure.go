@@ -79,7 +79,7 @@ func redact(s string, secrets ...string) string {
 	return s
 }
 
-// statusError is an answer whose status is not 2xx.
+// statusError is the error for an answer whose HTTP status is not 2xx.
 type statusError struct {
 	status      int
 	message     string        // message of the forge, from its JSON; "" if it cannot be decoded
@@ -89,7 +89,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.message) }
 
-// hasStatus reports whether err is an answer with that status whose message contains all of words, which must be in lower case.
+// hasStatus reports whether err is an answer with the given status whose message contains all of words, which must be in lower
+// case.
 func hasStatus(err error, status int, words ...string) bool {
 	e, ok := errors.AsType[*statusError](err)
 	if !ok || e.status != status {
@@ -106,7 +107,7 @@ func newFailure(err error, host string, secrets ...string) *failure {
 	if answered {
 		f.Wait = status.retryAfter
 	}
-	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence over a statusError that it wraps, because it explains that
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence over a statusError, because it explains the answer
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
 	} else if answered {
 		f.Kind, f.Message = status.explain(host)

@@ -35,7 +35,8 @@ type giteaPull struct {
 // toPull implements [forgePull].
 func (p giteaPull) toPull() (*Pull, error) {
 	title := strings.ToUpper(p.Title)
-	p.Draft = p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]") // old versions of Gitea have no field draft
+	// Old versions of Gitea have no field draft.
+	p.Draft = p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]")
 	return p.convert(p.Merged)
 }
 

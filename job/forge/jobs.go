@@ -17,7 +17,7 @@ const jobTime = 2 * time.Minute
 // error.
 var jobLimits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
 
-// Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns all jobs of this package, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
 
 // jobArgs are the arguments of a job. They contain the secret, which is a token or an App's private key, and are sent over a
@@ -29,7 +29,7 @@ type jobArgs struct {
 	Secret       string      // token, user:password, or private key of an App
 	Roots        string      // Server.Roots
 	Local        bool        // Server.Local
-	Own          reach.Host  // Server.Host
+	Own          reach.Host  // addresses of this host; see Server.Host
 	Pull         PullRequest // for jobPull
 	App          string      // id of the App, for jobToken
 	Installation int64       // id of the App's installation, for jobToken; 0 means that it is looked up

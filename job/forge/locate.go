@@ -103,7 +103,7 @@ func apiURL(s Server, host, api string) (string, error) {
 }
 
 // pathPrefix returns the path, with a slash at its end, below which a forge is installed on its host; "" if it has the whole
-// host. The path is derived from the API's address; u begins with it unless u is for SSH.
+// host. The prefix is derived from the API's address. The path of u begins with it unless u is for SSH.
 func pathPrefix(s Server, u remoteurl.URL) string {
 	api, err := url.Parse(s.API)
 	if err != nil || u.Scheme == remoteurl.SSH || !strings.HasPrefix(s.API, s.Web+"/") {

@@ -10,8 +10,8 @@ import (
 
 // Limits on text sent to a forge. GitHub allows 256 characters in a title and 65,536 bytes in a body.
 const (
-	maxTitle  = 255 - len("Draft: ") // characters
-	maxBody   = 60_000               // bytes
+	maxTitle  = 255 - len("Draft: ") // characters of a title, without the prefix of a draft
+	maxBody   = 60_000               // bytes of a body
 	maxBranch = refname.MaxLength    // bytes of the name of a branch
 )
 

@@ -109,8 +109,7 @@ func (s Server) args() jobArgs {
 	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Host}
 }
 
-// trustsURL reports whether raw may be used as the URL of a pull request's page, although the forge chose it: users will open
-// it.
+// trustsURL reports whether raw, which the forge has chosen, may be shown to users as the URL of a pull request's page.
 func (s Server) trustsURL(raw string) bool {
 	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
 		return false

@@ -15,7 +15,7 @@ import (
 
 // Limits of a connection, which both ends enforce.
 const (
-	MaxStreams = 40       // processes and connections at once; a browser opens 32 over -D
+	MaxStreams = 40       // processes and connections at once; a browser opens 32 through ssh -D
 	MaxCommand = 64 << 10 // bytes of a command
 	maxMessage = 96 << 10 // bytes of a message between the job and the daemon
 	maxFiles   = 3        // descriptors of a message

@@ -204,7 +204,7 @@ type socketConn struct {
 	end func() // tells the daemon that the connection has ended
 }
 
-// CloseWrite passes the end of data on.
+// CloseWrite tells the server that no more data follows.
 func (s *socketConn) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -246,7 +246,7 @@ func (p *helperConn) confirm() error {
 func (p *helperConn) Read(b []byte) (int, error)  { return p.out.Read(b) }
 func (p *helperConn) Write(b []byte) (int, error) { return p.in.Write(b) }
 
-// CloseWrite passes the end of data on.
+// CloseWrite tells the server that no more data follows.
 func (p *helperConn) CloseWrite() error { return p.in.Close() }
 
 // Close ends the connection.

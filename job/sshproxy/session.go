@@ -185,7 +185,7 @@ func (w *session) run() {
 	go func() {
 		_, err := io.CopyBuffer(onlyWriter{p.stdin}, onlyReader{w.channel}, make([]byte, blockSize))
 		p.stdin.Close()
-		if err != nil { // the process has closed its input; what the client sends is discarded, so that a full window does not block the client
+		if err != nil { // the process reads no more; discard the rest, so that the client is not blocked
 			_, _ = io.Copy(io.Discard, w.channel)
 		}
 	}()
@@ -221,7 +221,7 @@ func copyOutput(to io.Writer, from *os.File, exited *atomic.Bool) {
 	for rest := maxAfterExit; rest > 0; {
 		over := exited.Load()
 		if over {
-			_ = from.SetReadDeadline(time.Now().Add(silence)) // set before each read, so that the time for writing to the client does not count as silence
+			_ = from.SetReadDeadline(time.Now().Add(silence)) // set before each read, so that a slow client is no silence
 		}
 		n, err := from.Read(buf)
 		if over {

@@ -107,7 +107,7 @@ func setLimits(l Limits) error {
 		what     int
 		cur, max uint64
 	}{
-		{unix.RLIMIT_CPU, cpu, cpu}, // soft and hard limit are equal, so that the kernel sends SIGKILL: Go programs ignore SIGXCPU
+		{unix.RLIMIT_CPU, cpu, cpu}, // both limits are equal, so that the kernel sends SIGKILL: Go programs ignore SIGXCPU
 		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
 		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
 		{unix.RLIMIT_NOFILE, 256, 256},

@@ -37,7 +37,7 @@ type jobRequest struct {
 	Limits       Limits  `json:"limits"`
 }
 
-// frame is one line of a job's reply: any number of progress frames, then one result or error.
+// A frame is one line of a job's reply. A reply has any number of frames with Progress, and then one with Result or Error.
 type frame struct {
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`

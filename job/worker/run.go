@@ -138,7 +138,8 @@ func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
 			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
 		case st.Uid == 0 && req.Programs:
-			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // idmap maps the owner of the files to this uid
+			// The files belong to root; idmap makes them appear to belong to this uid.
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}}
 			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
 			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of
@@ -327,7 +328,7 @@ func (p *process) crashError(c jobRequest, cause, exit error) error {
 	p.log.Log(context.Background(), level, "a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half of the limit, because some ticks of the clock are not counted under load
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half of the limit: under load some ticks are not counted
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))

@@ -47,7 +47,7 @@ type Options struct {
 	RootURL string
 }
 
-// A Request is a request that was made, whether it was authorized or not.
+// A Request is a request that a Forge has received, whether it was authorized or not.
 type Request struct {
 	Method string
 	Path   string // escaped, with the query
@@ -69,7 +69,7 @@ type Forge struct {
 	app app
 
 	mu       sync.Mutex
-	o        Options              // guarded by mu
+	o        Options              // current options; guarded by mu
 	pulls    []*Pull              // guarded by mu
 	requests []Request            // guarded by mu
 	minted   map[string]time.Time // tokens of the App and their expiry times; guarded by mu

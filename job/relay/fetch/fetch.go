@@ -52,8 +52,8 @@ var toleratedFaults = []string{
 // A mirror is a repository that has the branches and tags of a remote.
 type mirror struct{ git.Repo }
 
-// fetch updates r with the branches, tags and HEAD of the remote that f leads to. All objects are fetched and checked before any
-// ref changes, so a failed fetch has no visible effect.
+// fetch updates r with the branches, tags and HEAD of the remote to which f forwards. All objects are fetched and checked before
+// any ref changes, so a failed fetch has no visible effect.
 func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, progress func(string)) (*git.Remote, error) {
 	if err := r.Sweep(ctx); err != nil {
 		return nil, err
@@ -122,8 +122,8 @@ func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
 	return changed, gone
 }
 
-// fetchNew fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then
-// the objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
+// fetchNew fetches the objects that refs reach, without creating refs. Git checks that all these objects exist. Until it has done
+// so, they are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
 func (r mirror) fetchNew(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	objects := filepath.Join(r.Dir, "objects")
 	aside := filepath.Join(objects, "incoming-fetch")
@@ -232,7 +232,7 @@ func (r mirror) optimize(ctx context.Context, changed int) {
 // whole output.
 type progressWriter struct {
 	output *excerpt.Tail
-	to     func(string) // nil for no progress
+	to     func(string) // called with a line of progress; nil for no progress
 	line   []byte       // output since the last end of a line
 	last   time.Time    // time of the last call of to
 }

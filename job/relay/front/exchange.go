@@ -12,7 +12,7 @@ import (
 
 const (
 	copyBufferSize = 32 << 10 // bytes
-	emptyRequest   = 4        // bytes of a flush packet, by which git probes whether a push is allowed; only the answer to it may be empty
+	emptyRequest   = 4        // bytes of a flush packet, with which git probes whether a push is allowed; its answer may be empty
 )
 
 // A stream is the connection over which a job answers a request; the engine opens it. Closing it for writing marks the end of the
@@ -53,7 +53,7 @@ func (x *exchange) run() error {
 		err := x.send()
 		sent <- err
 		if err != nil {
-			x.conn.Close() // not CloseWrite: the job sees an aborted request, and receive returns the reason
+			x.conn.Close() // not CloseWrite, so that the job sees an aborted request and receive returns
 		}
 	}()
 	err := x.receive()

@@ -24,7 +24,7 @@ const Stall = 2 * time.Minute
 // ClientConn is the connection to the client that sent a request.
 type ClientConn struct {
 	net.Conn
-	file       *os.File      // the same socket, for poll
+	file       *os.File      // the socket of Conn, for poll
 	Stall      time.Duration // how long a read or write may be idle
 	Wrote      bool          // whether any byte was written
 	readsEnded atomic.Bool   // whether EndReads was called

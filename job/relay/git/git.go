@@ -30,7 +30,7 @@ const (
 // A Repo is a bare repository with the settings for running git in it.
 type Repo struct {
 	Dir  string   // path of the repository
-	View string   // path of the repository whose objects it borrows; "" for none
+	View string   // path of the repository whose objects this one borrows; "" for none
 	Env  []string // added to the fixed environment, such as "GIT_OBJECT_DIRECTORY=…"
 	Tmp  string   // directory for temporary files outside all repositories; "" for none
 }

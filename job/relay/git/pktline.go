@@ -20,8 +20,8 @@ type PktKind int
 const (
 	PktLine     PktKind = iota + 1 // a line with data; the zero PktKind is not valid
 	PktFlush                       // 0000: end of a list
-	pktDelim                       // 0001: separator of the sections of a list, version 2
-	pktResponse                    // 0002: end of an answer, version 2
+	pktDelim                       // 0001: separator of the sections of a list, in protocol version 2
+	pktResponse                    // 0002: end of an answer, in protocol version 2
 )
 
 // ErrPkt is returned by PktReader.Next for a line that is malformed or exceeds the limit.

@@ -31,8 +31,9 @@ type Request struct {
 	Name, Email string
 	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit, or is nil for unsigned commits. It should return equal
 	// signatures for equal payloads, which have at most 1 MiB.
-	Sign  func(payload []byte) (armored string, err error) `json:"-"`
-	Rules check.Rules                                      // rules that the commits and the text of the pull request are checked by
+	Sign func(payload []byte) (armored string, err error) `json:"-"`
+	// Rules are the rules that the commits and the text of the pull request are checked by.
+	Rules check.Rules
 	// Pull has the data for the text of the pull request, except the commits. Template is the template of the text; see
 	// [CheckPullTemplate]. A suspected secret in the title or text, or a template that fails, yields a finding with verdict ask.
 	Pull     PullText

@@ -63,7 +63,7 @@ func CheckPullTemplate(text string) error {
 	full := PullText{
 		Title: "T", Answer: "A", Run: "rn-a", Agent: "a", Branch: "b", Base: "main", Delivery: "dl-a", Commits: []string{"one", "two"},
 	}
-	for _, v := range []PullText{full, {}} { // render also with empty optional fields
+	for _, v := range []PullText{full, {}} { // the template must also work if the optional fields are empty
 		if _, err := v.render(t); err != nil {
 			return err
 		}

@@ -38,14 +38,14 @@ func (q *Request) check() error {
 
 // Result is the result of a successful push.
 type Result struct {
-	Already bool   // whether the branch was at the commit before
+	Already bool   // whether the branch was at the commit before the push
 	Said    string // message of the remote, as one line; it may contain the URL for opening a pull request
 }
 
 // maxPushAnswer limits what a remote may send during a push, in bytes: its refs and the output of its hooks.
 const maxPushAnswer = 256 << 20
 
-// push moves the branch of the remote that f leads to.
+// push moves the branch of the remote to which f forwards.
 func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*Result, error) {
 	has, err := s.HasCommit(ctx, req.Commit)
 	if err != nil {

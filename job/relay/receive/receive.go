@@ -53,9 +53,9 @@ type Request struct {
 
 // An Update is a ref of the store that a push moved.
 type Update struct {
-	Name string // full name
-	Old  string // "" if the ref is new
-	New  string // "" if the ref was removed
+	Name string // full name of the ref
+	Old  string // commit before the push; "" if the ref is new
+	New  string // commit after the push; "" if the ref was removed
 	// Findings are the findings with verdict ask about commits that are new to the store, at most 100.
 	Findings []caisson.Finding
 }
@@ -111,7 +111,7 @@ type pushCommand struct {
 	name     string           // full name of the ref
 	old, new string           // as sent by the client; all zeros if the ref does not exist
 	refused  string           // reason for the refusal; "" if the command is accepted
-	findings *commit.Findings // about the new commits of the ref
+	findings *commit.Findings // findings about the new commits of the ref
 }
 
 // removes reports whether the command removes the ref.

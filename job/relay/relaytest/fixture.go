@@ -30,10 +30,10 @@ type Fixture struct {
 	T     *testing.T
 	Store git.Repo
 	Url   string // URL of the store on the HTTP server
-	Work  string // clone of the granted branch
+	Work  string // directory of a clone of the granted branch
 	Base  string // commit of the granted branch main
 
-	Mu    sync.Mutex      // guards the fields below
+	Mu    sync.Mutex      // guards Req, Last, Err and count
 	Req   receive.Request // settings of the pushes that the server receives
 	Last  *receive.Result // result of the last request to git-receive-pack
 	Err   error           // error of the last request to git-receive-pack

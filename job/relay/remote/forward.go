@@ -25,7 +25,7 @@ const maxErrorBody = 4 << 10
 // It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
 	transport Protocol     // protocol between the transport and the remote
-	link      *http.Client // client of the transport
+	link      *http.Client // sends requests to the transport
 	listener  net.Listener
 	server    *http.Server
 	running   sync.WaitGroup

@@ -80,5 +80,5 @@ func parseGitRequest(line []byte) (service, protocol string, ok bool) {
 	return service, protocol, true
 }
 
-// errStream is returned by a listing over a stream if the remote sends nothing.
+// errStream is returned by List if a git program at the remote sends nothing.
 var errStream = caisson.Errorf(caisson.Unavailable, "the remote ended the connection without an answer; check the URL, or try again")

@@ -217,7 +217,7 @@ func dialError(host string, err error) error {
 	var notTLS tls.RecordHeaderError
 	var dns *net.DNSError
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
-		return e // connecting to the address is not allowed
+		return e // the dialer does not allow the address
 	}
 	switch {
 	case errors.As(err, &unknown), errors.As(err, &invalid), errors.As(err, &name):
