@@ -33,7 +33,7 @@ type access struct {
 	mirrors    *mirrors
 	grants     *grants
 	keeper     *keeper
-	inSandbox  *sandboxGit
+	inSandbox  *sandboxGit // clones repositories into sandboxes
 	events     caisson.Publisher
 }
 

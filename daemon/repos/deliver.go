@@ -30,9 +30,9 @@ type planner struct {
 	dirs       *directories
 	grants     *grants
 	remotes    *remotes
-	inSandbox  *sandboxGit
+	inSandbox  *sandboxGit // commits and pushes changes in sandboxes
 	queue      *queue
-	rules      check.Rules
+	rules      check.Rules // see Config.Rules
 }
 
 // deliver implements [caisson.Relay.Deliver].

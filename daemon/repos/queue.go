@@ -25,9 +25,9 @@ const (
 type queue struct {
 	deliveries deliveries
 	sender     *sender
-	notifier   notify.Notifier[caisson.ID]
+	notifier   notify.Notifier[caisson.ID]                    // wakes calls of await, by id of the delivery
 	settled    func(ctx context.Context, d *caisson.Delivery) // see Config.Settled
-	background *background.Group
+	background *background.Group                              // runs the goroutines of attempts
 	events     caisson.Publisher
 	settings   Settings
 	log        *slog.Logger
@@ -40,8 +40,8 @@ type queue struct {
 
 // An attempt is one try to send a delivery. It is under way until its outcome is stored.
 type attempt struct {
-	cancel context.CancelCauseFunc
-	ended  chan struct{} // closed when its outcome is stored
+	cancel context.CancelCauseFunc // cancels the attempt
+	ended  chan struct{}           // closed when its outcome is stored
 }
 
 var (

@@ -22,10 +22,10 @@ import (
 // A location is the address of a repository's remote.
 type location struct {
 	url          remoteurl.URL
-	forge        caisson.Forge
-	server       forge.Server // the project at the forge, without a token; zero if the remote is not at a forge
-	impliedByURL bool         // whether forge and server.API are those that the URL alone implies, as for github.com
-	local        string       // path on the host, "" if the remote is on a server
+	forge        caisson.Forge // kind of forge; caisson.ForgeNone if the remote is not at a forge
+	server       forge.Server  // the project at the forge, without a token; zero if the remote is not at a forge
+	impliedByURL bool          // whether forge and server.API are those that the URL alone implies, as for github.com
+	local        string        // path on the host, "" if the remote is on a server
 }
 
 // locate parses the address of a repository.
@@ -61,7 +61,7 @@ var defaultCredentials = map[caisson.Forge]string{
 type remotes struct {
 	RemoteConfig
 	roots  string // PEM of certificate authorities to trust besides the host's
-	tokens tokens
+	tokens tokens // tokens of GitHub Apps
 }
 
 // storedCredential returns the stored credential for a repository's remote; zero if there is none. If the repository names no

@@ -127,7 +127,7 @@ const (
 
 // Core combines the components of this package. Its methods are for package engine, and are safe for concurrent use.
 type Core struct {
-	background *background.Group
+	background *background.Group // runs the goroutines of git requests and attempts
 	keeper     *keeper
 	access     *access
 	streams    *streams

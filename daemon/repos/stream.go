@@ -38,9 +38,9 @@ type streams struct {
 	dirs       *directories
 	grants     *grants
 	keeper     *keeper
-	background *background.Group
+	background *background.Group // runs the goroutines that serve git requests
 	events     caisson.Publisher
-	rules      check.Rules
+	rules      check.Rules // see Config.Rules
 	log        *slog.Logger
 
 	mu   sync.Mutex

@@ -29,7 +29,7 @@ const maxSignatures = 10_000
 // A user is an authenticated client: the caller that it acts as, and the reference of the sandbox that it connects to.
 type user struct {
 	caller caisson.Caller
-	ref    string
+	ref    string // reference of the sandbox
 }
 
 // A loginFunc returns the user for a public key in SSH's wire format. name is the SSH user name, which is the reference of a
@@ -40,8 +40,8 @@ type loginFunc func(ctx context.Context, name string, key []byte, signed bool) (
 // A connection executes the requests of the job that speaks SSH with one client. Because the job may be hostile, it can request
 // only operations on the sandbox of user, with the rights of user.
 type connection struct {
-	channel    *sshproxy.Conn
-	ops        sandboxOps
+	channel    *sshproxy.Conn     // channel to the SSH job
+	ops        sandboxOps         // operations on sandboxes
 	key        ed25519.PrivateKey // host key
 	user       *user              // nil until the client has logged in
 	login      loginFunc          // nil if the client was authenticated before the job was started
@@ -397,7 +397,7 @@ func enlarge(f *os.File) {
 // A processTree finds and signals the descendants of processes in one sandbox.
 type processTree struct {
 	processes caisson.Processes
-	ref       string
+	ref       string // reference of the sandbox
 }
 
 // maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that only if

@@ -42,7 +42,7 @@ type listenerState struct {
 // A clientConn is an SSH connection. It comes from the listener, and is anonymous until the client has logged in, or from a
 // caller of the API, who is authenticated.
 type clientConn struct {
-	source netip.Prefix
+	source netip.Prefix       // address prefix of the client; zero for a caller of the API
 	end    context.CancelFunc // ends the connection
 	elem   *list.Element      // element of listenerState.anonymous, nil if not anonymous; guarded by listenerState.mu
 	job    bool               // whether listenerState.jobs has an element for the connection; guarded by listenerState.mu

@@ -69,7 +69,7 @@ type Tokens interface {
 
 // A Server serves SSH connections.
 type Server struct {
-	ops      sandboxOps
+	ops      sandboxOps // operations on sandboxes
 	jobs     worker.Starter
 	key      ed25519.PrivateKey // host key
 	tokens   Tokens
@@ -79,7 +79,7 @@ type Server struct {
 	ctx   context.Context    // ends when Close is called
 	stop  context.CancelFunc // ends ctx
 	conns sync.WaitGroup     // goroutines of the connections
-	count *counter
+	count *counter           // counts connections and streams of accounts
 }
 
 // New returns a Server.

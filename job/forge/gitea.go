@@ -13,8 +13,8 @@ const wipPrefix = "WIP: "
 
 // gitea is a client of the REST API of Gitea and Forgejo, version 1.
 type gitea struct {
-	c    *client
-	path string // /repos/owner/name/pulls
+	c    *client // sends the requests
+	path string  // /repos/owner/name/pulls
 }
 
 func newGitea(c *client, args jobArgs) *gitea {

@@ -12,9 +12,9 @@ import (
 
 // gitHub is a client of GitHub's REST API, version 2022-11-28.
 type gitHub struct {
-	c     *client
-	owner string // owner of the project
-	path  string // /repos/owner/name/pulls
+	c     *client // sends the requests
+	owner string  // owner of the project
+	path  string  // /repos/owner/name/pulls
 }
 
 func newGitHub(c *client, args jobArgs) *gitHub {

@@ -12,8 +12,8 @@ const draftPrefix = "Draft: "
 
 // gitLab is a client of GitLab's REST API, version 4.
 type gitLab struct {
-	c    *client
-	path string // /projects/group%2Fname/merge_requests
+	c    *client // sends the requests
+	path string  // /projects/group%2Fname/merge_requests
 }
 
 func newGitLab(c *client, args jobArgs) *gitLab {

@@ -24,8 +24,8 @@ func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
 // pipe only.
 type jobArgs struct {
 	Forge        caisson.Forge
-	API          string
-	Project      string
+	API          string      // Server.API
+	Project      string      // Server.Project
 	Secret       string      // token, user:password, or private key of an App
 	Roots        string      // Server.Roots
 	Local        bool        // Server.Local

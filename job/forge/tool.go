@@ -14,7 +14,7 @@ import (
 
 // A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use.
 type Tool struct {
-	run worker.Starter
+	run worker.Starter // starts the jobs
 }
 
 // NewTool returns a Tool that runs its jobs with r; the binary that r starts must have the jobs of this package in its table.

@@ -124,7 +124,7 @@ func (r *remote) forget(id uint32) {
 // A process is a process in the sandbox that the daemon has started for the job.
 type process struct {
 	remote                *remote
-	id                    uint32
+	id                    uint32 // ID of the request that has started the process
 	stdin, stdout, stderr *os.File
 	exits                 <-chan answer // gets the reply with the exit status
 }

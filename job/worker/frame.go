@@ -25,7 +25,7 @@ const (
 // A jobRequest is a Request as the parent writes it to the job's standard input: one line of JSON. The parent keeps the pipe
 // open, so that the job reads the end of the data when the parent has exited.
 type jobRequest struct {
-	Job     string          `json:"job"`
+	Job     string          `json:"job"` // name of the job
 	Args    json.RawMessage `json:"args"`
 	Files   int             `json:"files"` // number of descriptors of Request.Files
 	Input   bool            `json:"input"` // whether a descriptor of Request.Input follows those of Files

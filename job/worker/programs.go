@@ -39,7 +39,7 @@ var (
 
 // layout describes the root of a job with programs. Its mounts are the descriptors after that of the request's Root.
 type layout struct {
-	Mounts []mountPoint `json:"mounts"`
+	Mounts []mountPoint `json:"mounts"` // in the order of their descriptors
 	Links  []link       `json:"links"`
 	// Unix allows named unix sockets as well as socket pairs. It is false if a directory belongs to a user of the host: the
 	// directory may contain sockets with listeners, and a read-only mount does not prevent connecting to them.

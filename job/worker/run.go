@@ -57,7 +57,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 
 // process is the process of one job and the parent's resources for it.
 type process struct {
-	cmd       *exec.Cmd
+	cmd       *exec.Cmd // starts the process of the job
 	log       *slog.Logger
 	cancelled <-chan struct{} // closed when the caller has cancelled the job
 	stderr    excerpt.Head    // beginning of the job's standard error

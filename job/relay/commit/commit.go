@@ -29,8 +29,8 @@ type Header struct{ Name, Value string }
 
 // A RawCommit is a parsed commit object. For an object as git writes it, Bytes returns exactly the parsed bytes.
 type RawCommit struct {
-	tree      string
-	Parents   []string
+	tree      string   // object name of the tree
+	Parents   []string // object names of the parents
 	Author    string   // "name <email> seconds zone"
 	Committer string   // in the same form as Author
 	Extra     []Header // other headers, in the order of the object

@@ -30,11 +30,11 @@ var errTooLarge = errors.New("the object is too large")
 type Objects struct {
 	repo git.Repo
 
-	mu  sync.Mutex // guards the process, err and the cache of trees
-	cmd *exec.Cmd  // git cat-file --batch-command
-	in  io.WriteCloser
-	out *bufio.Reader
-	err error // the first failure of the process; all later reads return it
+	mu  sync.Mutex     // guards the process, err and the cache of trees
+	cmd *exec.Cmd      // git cat-file --batch-command
+	in  io.WriteCloser // standard input of cmd
+	out *bufio.Reader  // standard output of cmd
+	err error          // the first failure of the process; all later reads return it
 
 	trees         map[string]*treeObject // cache, by object name
 	cachedEntries int                    // number of entries in trees

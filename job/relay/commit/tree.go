@@ -30,7 +30,7 @@ const (
 // A treeEntry is an entry of a tree. The zero treeEntry stands for a missing entry.
 type treeEntry struct {
 	name string // any bytes except / and NUL
-	mode string
+	mode string // octal digits, as git writes them; "" for a missing entry
 	id   string // object name; of a submodule, its commit
 }
 

@@ -231,10 +231,10 @@ func (r mirror) optimize(ctx context.Context, changed int) {
 // A progressWriter passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
 // whole output.
 type progressWriter struct {
-	output *excerpt.Tail
-	to     func(string) // called with a line of progress; nil for no progress
-	line   []byte       // output since the last end of a line
-	last   time.Time    // time of the last call of to
+	output *excerpt.Tail // the end of the whole output
+	to     func(string)  // called with a line of progress; nil for no progress
+	line   []byte        // output since the last end of a line
+	last   time.Time     // time of the last call of to
 }
 
 func (p *progressWriter) Write(b []byte) (int, error) {

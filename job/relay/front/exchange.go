@@ -27,10 +27,10 @@ type stream interface {
 type exchange struct {
 	h         *handler
 	w         http.ResponseWriter
-	rc        *http.ResponseController
+	rc        *http.ResponseController // sets the deadlines of w and r
 	r         *http.Request
 	req       *Request
-	conn      stream
+	conn      stream      // connection to the job
 	idleTimer *time.Timer // fires when no data has moved for the idle time
 	started   bool        // whether the status of the answer was written
 	sentBytes int64       // bytes of the body; only send may access it until send has returned

@@ -10,8 +10,8 @@ import (
 
 // A refusal is an error with its own HTTP status.
 type refusal struct {
-	status int // HTTP status
-	msg    string
+	status int    // HTTP status
+	msg    string // message for the client
 	allow  string // value of the Allow header, for status 405
 }
 

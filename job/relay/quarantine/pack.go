@@ -45,10 +45,10 @@ func Deniedf(format string, args ...any) error {
 // the application of deltas and the checksum of the pack.
 type packScanner struct {
 	limits Limits
-	in     *bufio.Reader
+	in     *bufio.Reader // the pack
 	offset int64         // bytes read
 	zlib   io.ReadCloser // decompresses entries; nil before the first one
-	buf    []byte
+	buf    []byte        // scratch space for decompressed data
 
 	starts []int64 // offsets of entries, ascending
 	chains []int   // lengths of the entries' delta chains

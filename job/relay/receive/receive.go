@@ -96,12 +96,12 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 // pushState is a push in progress.
 type pushState struct {
 	store  git.Repo
-	body   io.Reader
+	body   io.Reader // body of the request: commands and a pack
 	req    Request
 	refs   map[string]string // commits of the refs of the store, by full name
 	idSize int               // length of an object name in bytes
 
-	commands []*pushCommand
+	commands []*pushCommand   // commands, in the order of the request
 	caps     map[string]bool  // capabilities that the client requested
 	denials  *commit.Findings // reasons for denials
 }

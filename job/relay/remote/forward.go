@@ -24,12 +24,12 @@ const maxErrorBody = 4 << 10
 // A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over the socket pair.
 // It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
-	transport Protocol     // protocol between the transport and the remote
-	link      *http.Client // sends requests to the transport
-	listener  net.Listener
-	server    *http.Server
-	running   sync.WaitGroup
-	budget    atomic.Int64 // bytes that the remote may still send
+	transport Protocol       // protocol between the transport and the remote
+	link      *http.Client   // sends requests to the transport
+	listener  net.Listener   // accepts git's connections
+	server    *http.Server   // serves git over HTTP; nil with ProtocolStream
+	running   sync.WaitGroup // goroutines that accept and serve git's connections
+	budget    atomic.Int64   // bytes that the remote may still send
 
 	mu      sync.Mutex
 	failure error // the first failure; guarded by mu
@@ -251,8 +251,8 @@ func newLinkRequest(r *http.Request) (req *http.Request, want string) {
 // trailer why the body ended early, Read returns that as an error.
 type limitedBody struct {
 	io.ReadCloser
-	resp   *http.Response
-	budget *atomic.Int64
+	resp   *http.Response // the answer, which has the trailers
+	budget *atomic.Int64  // bytes that the remote may still send; see Forwarder
 }
 
 func (c *limitedBody) Read(p []byte) (int, error) {

@@ -34,9 +34,9 @@ const (
 // An httpLink forwards smart HTTP requests to a remote.
 type httpLink struct {
 	transport *http.Transport
-	user      string
-	secret    caisson.Secret
-	push      bool // whether pushes are allowed
+	user      string         // user of the credential; see Auth
+	secret    caisson.Secret // token or password; zero for no credential
+	push      bool           // whether pushes are allowed
 
 	mu   sync.Mutex
 	base *url.URL // base URL of the remote; changes after a redirect to another path; guarded by mu

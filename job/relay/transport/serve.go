@@ -75,7 +75,7 @@ type singleListener struct {
 	mu   sync.Mutex
 	conn net.Conn // nil after it was accepted; guarded by mu
 	once sync.Once
-	done chan struct{}
+	done chan struct{} // closed by Close
 }
 
 func (l *singleListener) Accept() (net.Conn, error) {
@@ -117,10 +117,10 @@ func oneLine(s string) string {
 
 // A stream is one execution of a git program at the remote.
 type stream struct {
-	service  string // remote.UploadPack or remote.ReceivePack
-	protocol string // accepted by remote.ValidProtocol
-	in       io.Reader
-	out      io.Writer
+	service  string    // remote.UploadPack or remote.ReceivePack
+	protocol string    // accepted by remote.ValidProtocol
+	in       io.Reader // input of the program
+	out      io.Writer // gets the output of the program
 }
 
 // A streamHandler answers the requests of [remote.ProtocolStream].
