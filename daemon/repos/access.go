@@ -151,7 +151,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	return g, start, nil
 }
 
-// repoGrant returns g in the form of the API. start is the branch that is checked out in a clone.
+// repoGrant returns g in the form of the API. start is the branch that the work of the sandbox starts from.
 func repoGrant(g *grant, start string) *caisson.RepoGrant {
 	return &caisson.RepoGrant{URL: relayURL + g.Repo, Start: start, Branch: g.Branch, From: g.From}
 }

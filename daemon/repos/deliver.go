@@ -157,8 +157,8 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	return tip, nil
 }
 
-// delivers reports whether delivery d has sent a commit for grant g, or may still send it. If pull is true, d must also open a
-// pull request.
+// delivers reports whether delivery d has sent the given commit for grant g, or may still send it. If pull is true, d must also
+// open a pull request.
 func delivers(d *caisson.Delivery, g *grant, commit string, pull bool) bool {
 	gone := d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryDropped
 	return !gone && d.Pushed == commit && d.Branch == g.Branch && d.From == g.From && (d.Pull || !pull)

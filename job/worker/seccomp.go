@@ -28,9 +28,9 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // syscallFilter returns the filter for all threads of a job, which new processes inherit. Without programs, a job may start
-// threads, but no processes and no programs; with programs, it may start both, but no process in newNamespaces. The only sockets
-// are internet sockets for jobs with network, and stream sockets for jobs with programs. All other deniedSyscalls are denied to
-// every job.
+// threads, but no processes and no programs; with programs, it may start both, but not in new namespaces. The only sockets are
+// internet sockets for jobs with network, and stream sockets for jobs with programs. All other deniedSyscalls are denied to every
+// job.
 func syscallFilter(network bool, programs *layout) confine.Filter {
 	clone := confine.Test{Arg: 0, AnyBit: unix.CLONE_THREAD}
 	var sockets []confine.Rule

@@ -108,7 +108,7 @@ func (req *Request) parseAdvertise(r *http.Request) error {
 	return nil
 }
 
-// parsePost validates the method, path and headers of a fetch or push.
+// parsePost validates the method, query and headers of a fetch or push.
 func parsePost(r *http.Request, service string) error {
 	switch types := r.Header["Content-Type"]; {
 	case r.Method != http.MethodPost:
