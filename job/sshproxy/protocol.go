@@ -80,7 +80,7 @@ type Login struct {
 // A Reply is a message from the daemon to the job. The replies to Start and Dial have descriptors.
 type Reply struct {
 	ID        uint32              `json:"id"`                  // ID of the request
-	PID       int                 `json:"pid,omitempty"` // process id in the sandbox of the process that was started
+	PID       int                 `json:"pid,omitempty"`       // process id in the sandbox of the process that was started
 	Exit      *caisson.ExitStatus `json:"exit,omitempty"`      // exit status of a process, in a second reply to its Start
 	Error     *Failure            `json:"error,omitempty"`     // why the request has failed; nil if it has not
 	Signature []byte              `json:"signature,omitempty"` // the reply to Sign
