@@ -9,13 +9,13 @@ import (
 // LocalAccount is the default account of requests over the unix socket. It always exists.
 const LocalAccount = "local"
 
-// UIDRange is the size of an account's range of host uids and gids: guest ids 0 to 65535.
+// UIDRange is the number of host uids, and of host gids, that an account has. The guest ids 0 to 65535 are mapped to them.
 const UIDRange = 65536
 
 // accountName is the form of the names of accounts, which are parts of keys and of paths on the host.
 var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// ValidAccountName reports whether s is the name of an account that may exist.
+// ValidAccountName reports whether s has the form of an account's name. It does not check whether the account exists.
 func ValidAccountName(s string) bool { return accountName.MatchString(s) }
 
 // An Account owns objects and is charged for model calls.
@@ -25,11 +25,11 @@ type Account struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// A Scope restricts a store query to the objects of one account. The zero Scope covers no objects: a query without an
-// account does not compile, and the engine's own queries over all accounts name [AllAccounts] explicitly.
+// A Scope restricts a store query to the objects of one account. The methods of stores require a Scope, so no caller can forget
+// to name an account. The zero Scope covers no objects. Only the engine's own queries cover all accounts, with [AllAccounts].
 type Scope struct {
-	account string
-	all     bool
+	account string // covers the objects of this account; "" if all is set
+	all     bool   // covers the objects of every account
 }
 
 // In returns the scope of one account.
@@ -42,17 +42,17 @@ func AllAccounts() Scope { return Scope{all: true} }
 // Account returns the account and false, or "" and true for [AllAccounts].
 func (s Scope) Account() (account string, all bool) { return s.account, s.all }
 
-// Covers reports whether objects of account are in s.
+// Covers reports whether s includes the objects of account.
 func (s Scope) Covers(account string) bool { return s.all || (s.account != "" && s.account == account) }
 
 // A Caller is the identity of an API request, or of background work of the daemon. API servers put it into the
 // request's context, and the cores read it from there.
 type Caller struct {
-	Account string
-	Local   bool   // the request came over the unix socket: full rights, host paths as descriptors, may act for any account
-	Token   ID     // "" if Local
+	Account string // the account that the caller acts for
+	Local   bool   // the request came over the unix socket: all rights, for any account; host paths are passed as descriptors
+	Token   ID     // the token that authenticated the request; "" for Local callers and background work
 	work    string // description of background work of the daemon; "" for a request
-	host    bool   // the work was configured by the host's administrator
+	host    bool   // the host's administrator configured the background work, see HostCaller
 }
 
 // DaemonCaller returns the caller of background work of the daemon on the objects of an account. It has the rights of a
@@ -68,8 +68,8 @@ func HostCaller(account, work string) Caller {
 // Work returns the description of the daemon's background work; "" for a request.
 func (c Caller) Work() string { return c.work }
 
-// MayUseHost reports whether host resources may be used for the caller: directories and networks of the host,
-// registries in these networks, and limits beyond those for all accounts.
+// MayUseHost reports whether host resources may be used for the caller: directories and networks of the host, registries in
+// networks of the host, and higher limits than those that apply to all accounts.
 func (c Caller) MayUseHost() bool { return c.Local || c.host }
 
 // callerKey is the key of the Caller in a context.
@@ -80,7 +80,7 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller in ctx, or an Unauthed error: there is no default caller.
+// CallerOf returns the caller in ctx. It returns an Unauthed error if ctx has no caller: there is no default caller.
 func CallerOf(ctx context.Context) (Caller, error) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	if !ok || c.Account == "" {
@@ -112,7 +112,7 @@ type Token struct {
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
 	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
-	// SSHKey is not empty for the token of an SSH key. Only the owner of the private key can use such a token, and only over SSH.
+	// SSHKey is empty for a token with a secret. A token of an SSH key can be used only by the owner of the private key, over SSH.
 	SSHKey string `json:"sshKey,omitempty" doc:"Fingerprint of the SSH key that the token stands for; such a token has no secret"`
 }
 
@@ -122,7 +122,7 @@ type Tokens interface {
 	// only (Denied otherwise); a ttl of 0 means no expiry.
 	CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*Token, Secret, error)
 	// CreateSSHKey is CreateToken for an SSH key, a line of authorized_keys without options: the owner of the private key may
-	// connect to the account's sandboxes over SSH. Conflict if the key is registered already, for whatever account.
+	// connect to the account's sandboxes over SSH. Conflict if the key is registered already, for this or another account.
 	CreateSSHKey(ctx context.Context, account, name, key string, ttl time.Duration) (*Token, error)
 	// ListTokens returns the tokens of the caller's account, newest first.
 	ListTokens(ctx context.Context) ([]*Token, error)

@@ -20,9 +20,9 @@ const (
 
 // Ways to pass the prompt to a program, for [DriverExec] and [DriverJSONL].
 const (
-	PromptArgument = "argument" // as its last argument
-	PromptStdin    = "stdin"
-	PromptFile     = "file" // in a file, whose path replaces "{prompt}" in the command
+	PromptArgument = "argument" // the prompt is the program's last argument
+	PromptStdin    = "stdin"    // the prompt is the program's standard input
+	PromptFile     = "file"     // the prompt is in a file, whose path replaces "{prompt}" in the command
 )
 
 // An Agent is an entry of the catalog: the template that it starts from, the protocol of its program, and its limits.
@@ -37,7 +37,8 @@ type Agent struct {
 	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; if empty, image and setup define one"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; their changes are stored as a layer"`
-	// BuildPolicy is the egress policy of the set-up steps. Policy is that of runs, which can also reach the model gateway.
+	// BuildPolicy is the egress policy of the set-up steps. Policy is the egress policy of runs, which can also reach the model
+	// gateway.
 	BuildPolicy Policy            `json:"buildPolicy,omitzero" yaml:"buildPolicy"`
 	Policy      Policy            `json:"policy,omitzero" yaml:"policy"`
 	Env         map[string]string `json:"env,omitempty" yaml:"env"`
@@ -49,12 +50,12 @@ type Agent struct {
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
 	// Interactive is the command of the agent's own interface for people. Interactive runs start it at a terminal.
 	Interactive []string `json:"interactive,omitempty" yaml:"interactive" doc:"What is started at a terminal for an interactive run; placeholders as in command, without {prompt}"`
-	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
-	// "final", "error", "tool", "result" and "usage", with conditions such as "text.when"; empty means the first built-in
-	// dialect that accepts a line.
+	// Events defines, for jsonl, how lines of output become events of the run. It contains either the key "dialect" with the name of
+	// a built-in output format, or, under the keys "text", "final", "error", "tool", "result" and "usage", paths of JSON fields in a
+	// line, with conditions such as "text.when". Empty means the first built-in format that accepts a line.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error, tool, result and usage in a line, and conditions"`
-	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready
-	// is polled until it answers.
+	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready is a URL of
+	// that program, which is polled until it answers with 200.
 	Service    []string   `json:"service,omitempty" yaml:"service"`
 	ServiceDir string     `json:"serviceDir,omitempty" yaml:"serviceDir" doc:"Where the service runs; default the workspace"`
 	Ready      string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
@@ -79,8 +80,8 @@ type Agent struct {
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
 
-// SupportsAPI reports whether the agent's program can call models of an API, as far as that is known. "" is the API of a
-// model that can be called in all of them.
+// SupportsAPI reports whether the agent's program can call models in api, one of the API constants; "" means a model that can be
+// called in every API. If the agent does not list its APIs, SupportsAPI returns true; for OpenClaw, only for APIOpenAI and "".
 func (a *Agent) SupportsAPI(api string) bool {
 	if a.Driver == DriverOpenClaw { // Caisson generates OpenClaw's configuration, which has one API for all models
 		return api == "" || api == APIOpenAI
@@ -112,7 +113,7 @@ func DefaultAgentLimits() AgentLimits {
 	}
 }
 
-// UnmarshalJSON returns an error for 0 where it would mean the default.
+// UnmarshalJSON returns an Invalid error for an explicit 0 in a field in which 0 means the default.
 func (l *AgentLimits) UnmarshalJSON(b []byte) error {
 	return l.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
 }
@@ -120,6 +121,7 @@ func (l *AgentLimits) UnmarshalJSON(b []byte) error {
 // UnmarshalYAML is [AgentLimits.UnmarshalJSON] for YAML.
 func (l *AgentLimits) UnmarshalYAML(decode func(any) error) error { return l.unmarshal(decode) }
 
+// unmarshal decodes l with decode, for the formats JSON and YAML, and rejects an explicit 0, see [AgentLimits.UnmarshalJSON].
 func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	type plain AgentLimits // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(l)); err != nil {
@@ -130,8 +132,9 @@ func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	})
 }
 
-// rejectZero returns Invalid if the decoded object contains a field for which zero is true. An explicit 0 is an error, because
-// nothing can run with it, and only a missing field means the default.
+// rejectZero returns Invalid if the object that decode decodes contains a field which zero maps to true. zero has the fields that
+// must not be 0, and whether their decoded values are 0. A missing field means the default, but nothing could run with an
+// explicit 0.
 func rejectZero(decode func(any) error, zero map[string]bool) error {
 	var given map[string]any
 	if err := decode(&given); err != nil {
@@ -175,7 +178,7 @@ type Persona struct {
 	Instructions string   `json:"instructions,omitempty" yaml:"instructions"`
 }
 
-// A SeedFile is a small file that is written in a sandbox.
+// A SeedFile is a small file that is written into a sandbox before a program that needs it is started.
 type SeedFile struct {
 	Path string `json:"path" yaml:"path" doc:"Absolute path inside the sandbox"`
 	Mode uint32 `json:"mode,omitempty" yaml:"mode" doc:"Default 0644"`
@@ -201,7 +204,7 @@ type AgentStatus struct {
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
 	Pool     int       `json:"pool,omitempty" doc:"How many forks of the warm snapshot are kept ready"`
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`
-	// Setup contains the commands of the set-up steps that the driver adds to an agent which defines none.
+	// Setup contains the commands of the set-up steps that the driver adds if the agent defines no set-up steps.
 	Setup [][]string `json:"setup,omitempty" doc:"The commands of the set-up that the driver adds"`
 }
 
@@ -213,7 +216,7 @@ type AgentCheck struct {
 	Remedy  string `json:"remedy,omitempty" doc:"How to fix it"`
 }
 
-// Agents is the catalog. Errors are as for [Sandboxes].
+// Agents is the service that manages the catalog of agents. Errors are as for [Sandboxes].
 type Agents interface {
 	// ListAgents returns the built-in agents and the account's, by id.
 	ListAgents(ctx context.Context) ([]*Agent, error)
@@ -223,8 +226,8 @@ type Agents interface {
 	RemoveAgent(ctx context.Context, id string) error
 	// BuildAgent builds the root file system that the agent starts from. progress may be nil.
 	BuildAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
-	// WarmAgent makes the agent's warm snapshot again, after building the template if necessary. Returns Invalid for an
-	// agent that has no warm snapshot.
+	// WarmAgent makes a new warm snapshot of the agent, after building the template if necessary. Returns Invalid for an agent whose
+	// catalog entry configures no warm snapshot.
 	WarmAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
 	// SetAgentPool sets how many forks of the agent's warm snapshot are kept ready for runs without a directory of the host, until the
 	// agent is changed. Returns Conflict if it has no warm snapshot.

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// API contains all services of the API; each must be set. The engine returns an API of its cores, the HTTP server serves it, and
-// the client returns an API that sends requests to a server, which the command line uses.
+// API contains all services of the API; each must be set. The engine returns an API whose services are its cores, and the HTTP
+// server serves that API. The client returns an API that sends requests to such a server; the command line uses it.
 type API struct {
 	Sandboxes
 	Processes

@@ -17,7 +17,7 @@ type Info struct {
 	Upload    Size         `json:"upload" doc:"Bytes that the directory of a run may have as an archive; 0: not known"`
 }
 
-// Usage is the disk space of one kind of object.
+// Usage is the disk space that the objects of one kind use.
 type Usage struct {
 	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, volumes, programs, tools, runs, ledger, store"`
 	Count       int    `json:"count"`
@@ -41,8 +41,8 @@ type Garbage struct {
 // The values of Status of a [Check] and of an [AgentCheck].
 const (
 	CheckOK      = "ok"
-	CheckWarning = "warning" // works with the limitation that Detail describes
-	CheckFailed  = "failed"  // does not work, or not safely
+	CheckWarning = "warning" // what was checked works, with the limitation that Detail describes
+	CheckFailed  = "failed"  // what was checked does not work, or does not work safely
 )
 
 // A Check is the result of one check of the host.
@@ -79,7 +79,7 @@ type Settings struct {
 	Invalid string   `json:"invalid,omitempty" doc:"Why the file cannot be used"`
 }
 
-// Reloaded is the result of reading the configuration again.
+// Reloaded is the result of [Daemon.Reload], which reads the configuration again.
 type Reloaded struct {
 	Applied     []string `json:"applied" doc:"Keys of the settings that have changed and are in force"`
 	NeedRestart []string `json:"needRestart" doc:"Keys of the settings that have changed and take effect when the daemon is restarted"`

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Kind classifies an error for its handlers: HTTP statuses and exit codes are one table each over these kinds. The
-// values are sent as strings over the API; they are append-only.
+// Kind classifies an error: the HTTP status of a response and the exit code of a command depend only on the kind. The values are
+// sent as strings over the API, so kinds may be added, but not renamed or removed.
 type Kind string
 
 // The kinds of error. Any error that is not an [*Error] counts as Internal and is shown to users as "internal error".
@@ -25,11 +25,11 @@ const (
 type Error struct {
 	Kind  Kind
 	Field string // the field at fault, as the user wrote it ("resources.memory"); always set for Invalid
-	Msg   string
-	Err   error // cause, only logged; may be nil
+	Msg   string // message for users
+	Err   error  // cause, only logged; may be nil
 }
 
-// Error returns the whole chain, including the cause, for logs. Users see [MessageOf].
+// Error returns the message and the messages of all causes, for logs. Users see only the result of [MessageOf].
 func (e *Error) Error() string {
 	msg := e.Msg
 	if e.Field != "" {
@@ -54,7 +54,7 @@ func Invalidf(field, format string, args ...any) error {
 	return &Error{Kind: Invalid, Field: field, Msg: fmt.Sprintf(format, args...)}
 }
 
-// Wrap returns an error of kind k whose cause stays in the log. It returns nil if cause is nil.
+// Wrap returns an error of kind k with a message for users. The cause is only logged. Wrap returns nil if cause is nil.
 func Wrap(cause error, k Kind, format string, args ...any) error {
 	if cause == nil {
 		return nil
@@ -70,7 +70,7 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// IgnoreNotFound returns nil if err is NotFound, and else err.
+// IgnoreNotFound returns nil if err is of kind NotFound, and otherwise err.
 func IgnoreNotFound(err error) error {
 	if KindOf(err) == NotFound {
 		return nil

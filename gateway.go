@@ -26,15 +26,15 @@ type GatewayConfig struct {
 	Roots string `json:"roots,omitempty"`
 	// Remote configures the gateways of other machines; the zero value means none.
 	Remote RemoteConfig `json:"remote,omitzero"`
-	// Ingress configures the ingress and has its routes; nil if there is no ingress.
+	// Ingress is the configuration of the ingress, with its routes; nil if there is no ingress.
 	Ingress *IngressConfig `json:"ingress,omitempty"`
 }
 
 // A RemoteConfig configures the wire process to serve the sandboxes of other machines, or to use the gateway of another
 // machine.
 type RemoteConfig struct {
-	// RunKeys are the keys of run tokens: one, or two during a rotation. The first one signs. Without keys, no other
-	// machine is served.
+	// RunKeys are the keys that verify run tokens: one, or two during a rotation. The first key also signs new tokens. Without
+	// keys, no other machine is served.
 	RunKeys []string `json:"runKeys,omitempty"`
 	// Certificate and CertificateKey are the TLS certificate for clients over TCP, in PEM. Without them only loopback
 	// is served.
@@ -79,8 +79,8 @@ type GatewayRuns interface {
 	RemoveGatewayRun(ctx context.Context, run string) error
 }
 
-// GatewayRunStore holds runs on other machines. Get, List and Count omit runs that have ended. The id of such a run
-// still belongs to its account until Trim deletes it, so that calls that were in progress are charged to that account.
+// GatewayRunStore holds runs on other machines. Get, List and Count omit runs that have ended. The id of an ended run still
+// belongs to its account until Trim deletes the run, so that calls that were in progress are charged to that account.
 type GatewayRunStore interface {
 	// Put adds or replaces a run. Conflict if the id belongs to another account.
 	Put(ctx context.Context, in Scope, r *GatewayRun) error
@@ -88,7 +88,7 @@ type GatewayRunStore interface {
 	Get(ctx context.Context, in Scope, run string) (*GatewayRun, error)
 	// List returns the runs that have not ended, by id.
 	List(ctx context.Context, in Scope) ([]*GatewayRun, error)
-	// Count returns how many runs in that scope have not ended.
+	// Count returns how many runs of the scope have not ended.
 	Count(ctx context.Context, in Scope) (int, error)
 	// End ends a run; NotFound if it has ended.
 	End(ctx context.Context, in Scope, run string, at time.Time) error
@@ -100,6 +100,6 @@ type GatewayRunStore interface {
 
 // A GatewayRunChange is a change of the runs that the wire process serves. Removals are applied first.
 type GatewayRunChange struct {
-	Remove []string      `json:"remove,omitempty"`
-	Put    []*GatewayRun `json:"put,omitempty"`
+	Remove []string      `json:"remove,omitempty"` // ids of runs that are no longer served
+	Put    []*GatewayRun `json:"put,omitempty"`    // runs to add or to replace
 }

@@ -22,7 +22,8 @@ type Guest struct {
 	Trace   string `json:"trace,omitempty" doc:"Trace id of all records of the attempt"`
 }
 
-// Reference returns "run/attempt/call", which is unique together with the source of a charge.
+// Reference returns "run/attempt/call", the reference of the charge for a call. The source and the reference of a charge are
+// unique together.
 func (g Guest) Reference(call ID) string {
 	run := g.Run
 	if run == "" {
@@ -53,5 +54,5 @@ type WireSpec struct {
 	Guest  Guest       `json:"guest"`
 	Policy Policy      `json:"policy"`
 	Models *ModelGrant `json:"models,omitempty"` // nil: no model gateway
-	Tools  bool        `json:"tools,omitempty"`  // whether the guest may start sub-runs
+	Tools  bool        `json:"tools,omitempty"`  // the guest may start sub-runs
 }

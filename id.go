@@ -28,6 +28,7 @@ const (
 	TerminalPrefix = "tm"
 )
 
+// idLen is the length of an ID in bytes: the kind of object, "-", and the random part.
 const idLen = 2 + 1 + 16
 
 // idEncoding encodes the random part of an ID.

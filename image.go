@@ -7,7 +7,7 @@ import (
 
 // A Rootfs describes how the read-only part of a sandbox's root file system is composed on this host.
 type Rootfs struct {
-	// Digest identifies the content of the fields below; equal digests mean equal files.
+	// Digest identifies the content of Layers and Binds; equal digests mean equal files.
 	Digest string `json:"digest"`
 	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase]
 	// and enter a sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and
@@ -78,7 +78,7 @@ type PullRequest struct {
 	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee
 	// owns and closes it.
 	Source Handle `json:"-"`
-	// Local means that the caller is on this host, and that the pull may connect to any address. The core sets it from
-	// the [Caller]; for others, only public addresses and those that the administrator lists can be reached.
+	// Local means that the caller is on this host, and that the pull may connect to any address. Without Local, it can connect only
+	// to public addresses and to those that the administrator lists. The core sets Local from the [Caller].
 	Local bool `json:"-"`
 }

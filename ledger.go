@@ -26,8 +26,8 @@ type Call struct {
 	Detail string     `json:"detail,omitempty" doc:"The provider's error, or why it could not be reached; one line without secrets, at most 512 bytes"`
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
-	// Estimated means that Tokens and Cost do not come from the provider: the answer was cut off, or the gateway
-	// stopped in between.
+	// Estimated means that Tokens and Cost do not come from the provider, because the answer was cut off or the gateway stopped
+	// before the answer ended.
 	Estimated bool `json:"estimated,omitempty"`
 	// AtMost is the maximum usage that the call can have had. It is set if Tokens and Cost are an estimate from the request's
 	// text, and budgets then count it; see [Call.Amount]. If it is nil, budgets count Tokens and Cost.
@@ -59,7 +59,7 @@ type Demand struct {
 	MaxOutput   int64  // tokens of output that the call requests
 }
 
-// At returns the maximum usage of the call if its answer has output tokens.
+// At returns the maximum usage of the call if output is the number of tokens of its answer.
 func (d Demand) At(output int64) Amount {
 	return d.Fixed.Plus(Amount{USD: perMillion(d.OutputPrice, output), Tokens: output})
 }
@@ -90,8 +90,8 @@ type OverBudget struct {
 	What   string        // usd, tokens or calls
 	Limit  string        // limit of the budget, for messages: "5 USD", "100000 tokens"
 	Left   string        // remaining amount of the limit, in the same format
-	Busy   bool          // enough may be left when calls in progress have ended; retry after Retry
-	Retry  time.Duration // time after which a retry may succeed; 0 if not Busy
+	Busy   bool          // the budget may cover the call once calls in progress have ended, so a retry after Retry may succeed
+	Retry  time.Duration // time to wait before a retry; 0 if not Busy
 }
 
 // Error returns a message with the budget and its remaining amount.
@@ -105,12 +105,12 @@ func (e *OverBudget) Error() string {
 // A Lease is a part of a budget that was durably handed out: its holder may spend it without a further request, and any
 // part that it does not return counts as spent.
 type Lease struct {
-	Granted   Amount    `json:"granted"`
+	Granted   Amount    `json:"granted"`         // the leased part of the budget; 0 if less than the needed amount is left
 	Limits    Limits    `json:"limits"`          // limits of the budget; no lease is needed of a quantity without a limit
 	Left      Amount    `json:"left"`            // rest of the budget, without Granted and the leases of other holders
 	Held      Amount    `json:"held"`            // sum of the leases of all holders, Granted included
 	Until     time.Time `json:"until,omitzero"`  // end of the budget's period, when the lease becomes void; zero: never
-	Unlimited bool      `json:"unlimited"`       // there is no such budget
+	Unlimited bool      `json:"unlimited"`       // the budget does not exist, so it limits no call
 	Title     string    `json:"title,omitempty"` // the budget's name for messages
 }
 
@@ -119,7 +119,7 @@ type Lessor interface {
 	// Lease reserves at least need and at most want of a budget for calls of an account, or nothing if less than need
 	// is left. A budget of another account is treated as missing.
 	Lease(ctx context.Context, account, budget string, need, want Amount) (Lease, error)
-	// Return returns the unspent part of leases.
+	// Return gives back the amount a, the unspent part of leases of a budget.
 	Return(ctx context.Context, budget string, a Amount) error
 }
 
@@ -155,15 +155,15 @@ func (g Guest) Budgets() []string {
 
 // A UsageQuery selects calls of the caller's account. A local caller may name another account, or all with "*".
 type UsageQuery struct {
-	By      string // run, sandbox, account, model, day, session, agent, user; "" means one sum
+	By      string // what calls are summed by: run, sandbox, account, model, day, session, agent or user; "" means one sum
 	Account string
 	Run     string
 	Under   string // id of a run: selects its calls, and those of all its sub-runs
 	Agent   string
 	Sandbox ID
 	Model   string
-	Since   time.Time // zero: from the beginning
-	Until   time.Time // exclusive; zero: to the end
+	Since   time.Time // selects calls from this time on; zero: from the first call
+	Until   time.Time // selects calls before this time; zero: to the last call
 }
 
 // A UsageRow is a sum of calls.
@@ -191,8 +191,8 @@ type Discrepancy struct {
 	Call       ID     `json:"call,omitempty"`
 	UpstreamID string `json:"upstreamId,omitempty"`
 	Problem    string `json:"problem" doc:"missing upstream, missing here, cost differs"`
-	Here       USD    `json:"here"`
-	Upstream   USD    `json:"upstream"`
+	Here       USD    `json:"here"`     // the call's cost in the ledger
+	Upstream   USD    `json:"upstream"` // the call's cost in the spend logs
 }
 
 // Ledger is the service for the record of calls and the budgets. Queries include every call whose answer a guest has
@@ -219,8 +219,8 @@ type LedgerStore interface {
 	// Ingest adds calls, the rows of a journal between the offsets from and to, in one transaction. For each row that is new by
 	// its source and reference, it moves the call's Amount from held to used in the guest's budgets, except budgets of other
 	// accounts. Rows that exist already change nothing. from must be the offset up to which the journal was ingested before;
-	// otherwise Ingest returns Conflict. Returns Invalid if a row can never be stored. Sums saturate at 9e18: nine billion
-	// dollars, or that number of tokens.
+	// otherwise Ingest returns Conflict. Returns Invalid if a row can never be stored. Sums saturate at 9e18, which is nine billion
+	// dollars (in nanodollars), or 9e18 tokens.
 	Ingest(ctx context.Context, journal ID, from, to int64, calls []Call) error
 	// Offset returns the offset up to which a journal was ingested; 0 for an unknown journal.
 	Offset(ctx context.Context, journal ID) (int64, error)

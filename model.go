@@ -46,7 +46,7 @@ type Model struct {
 	Output  int64   `json:"output,omitempty" yaml:"output" doc:"Tokens that an answer may have"`
 }
 
-// Prices are per million tokens. CacheRead and CacheWrite at 0 mean the price of input.
+// Prices are the prices of a million tokens each. If CacheRead or CacheWrite is 0, the price of input applies.
 type Prices struct {
 	Input      USD `json:"input" yaml:"input"`
 	Output     USD `json:"output" yaml:"output"`
@@ -63,19 +63,19 @@ type TokenCount struct {
 	CacheWrite int64 `json:"cacheWrite,omitempty"`
 }
 
-// Total returns all tokens; it saturates.
+// Total returns the sum of all tokens, at most math.MaxInt64.
 func (t TokenCount) Total() int64 {
 	return addSat(addSat(t.Input, t.Output), addSat(t.CacheRead, t.CacheWrite))
 }
 
-// Cost returns the cost of t, rounded up to a nanodollar; it saturates.
+// Cost returns the cost of t, rounded up to a nanodollar, and at most math.MaxInt64.
 func (p Prices) Cost(t TokenCount) USD {
 	read, write := cmp.Or(p.CacheRead, p.Input), cmp.Or(p.CacheWrite, p.Input)
 	fresh := addSat(perMillion(p.Input, t.Input), perMillion(p.Output, t.Output))
 	return addSat(fresh, addSat(perMillion(read, t.CacheRead), perMillion(write, t.CacheWrite)))
 }
 
-// MaxInput returns the highest price of a token of input.
+// MaxInput returns the highest price of a million tokens of input, whether or not they are in a cache.
 func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) }
 
 // A ModelGrant lets a sandbox use the model gateway.
@@ -118,13 +118,13 @@ type ListedPrice struct {
 	Model    string    `json:"model" doc:"The provider's name for it"`
 	Provider string    `json:"provider,omitempty"`
 	Prices   Prices    `json:"prices"`
-	Context  int64     `json:"context,omitempty"`
-	Output   int64     `json:"output,omitempty"`
+	Context  int64     `json:"context,omitempty"` // tokens that input and output may have together; 0: not known
+	Output   int64     `json:"output,omitempty"`  // tokens that an answer may have; 0: not known
 	Source   string    `json:"source" doc:"Where the list came from"`
-	At       time.Time `json:"at"`
+	At       time.Time `json:"at"` // when the list was imported
 }
 
-// GatewayModel is a model as the gateway serves it, with the source of its price.
+// GatewayModel is a model that the gateway serves, with the source of its prices.
 type GatewayModel struct {
 	Model
 	Kind        string `json:"kind" doc:"Kind of its provider"`
@@ -150,7 +150,7 @@ func (m GatewayModel) API() string {
 type Models interface {
 	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)
-	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
+	// ImportPrices replaces the price list that was imported from source; local callers only. data is LiteLLM's
 	// model_prices_and_context_window.json, OpenRouter's list of models, or a JSON list of ListedPrice. ImportPrices returns
 	// the number of models in data that have a price.
 	ImportPrices(ctx context.Context, source string, data []byte) (int, error)

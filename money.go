@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// USD is an amount of United States dollars, in billionths. As text it is a decimal number: "0.25".
+// USD is an amount in billionths of a United States dollar (nanodollars). As text it is a decimal number of dollars: "0.25".
 type USD int64
 
 // Dollar is one dollar.
@@ -61,7 +61,7 @@ func (u *USD) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// perMillion returns the cost of n tokens at a price per million, rounded up; it saturates.
+// perMillion returns the cost of n tokens at the price of a million tokens, rounded up, and at most math.MaxInt64.
 func perMillion(price USD, n int64) USD {
 	if price <= 0 || n <= 0 {
 		return 0
@@ -84,7 +84,7 @@ type Amount struct {
 	Calls  int64 `json:"calls"`
 }
 
-// Plus returns a+b, saturating.
+// Plus returns a+b; fields that would overflow are math.MaxInt64.
 func (a Amount) Plus(b Amount) Amount {
 	return Amount{addSat(a.USD, b.USD), addSat(a.Tokens, b.Tokens), addSat(a.Calls, b.Calls)}
 }
@@ -120,7 +120,7 @@ func addSat[T ~int64](a, b T) T {
 	return a + b
 }
 
-// Limits bounds usage. nil means no limit, 0 allows nothing.
+// Limits bounds the usage of calls. A field that is nil is no limit; 0 allows nothing.
 type Limits struct {
 	USD    *USD   `json:"usd,omitempty" yaml:"usd"`
 	Tokens *int64 `json:"tokens,omitempty" yaml:"tokens"`
@@ -135,6 +135,7 @@ func (l Limits) Plus(more Amount) Limits {
 	return Limits{addToLimit(l.USD, more.USD), addToLimit(l.Tokens, more.Tokens), addToLimit(l.Calls, more.Calls)}
 }
 
+// addToLimit returns limit plus more; nil, which means no limit, stays nil.
 func addToLimit[T ~int64](limit *T, more T) *T {
 	if limit == nil || more == 0 {
 		return limit
@@ -144,10 +145,11 @@ func addToLimit[T ~int64](limit *T, more T) *T {
 
 // Left returns how much may still be used after used, never negative; fields without a limit are math.MaxInt64.
 func (l Limits) Left(used Amount) Amount {
-	return Amount{leftOf(l.USD, used.USD), leftOf(l.Tokens, used.Tokens), leftOf(l.Calls, used.Calls)}
+	return Amount{remaining(l.USD, used.USD), remaining(l.Tokens, used.Tokens), remaining(l.Calls, used.Calls)}
 }
 
-func leftOf[T ~int64](limit *T, used T) T {
+// remaining returns limit minus used, at least 0; math.MaxInt64 if limit is nil, which means no limit.
+func remaining[T ~int64](limit *T, used T) T {
 	if limit == nil {
 		return math.MaxInt64
 	}

@@ -78,7 +78,7 @@ func (p *PortRange) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// UnmarshalJSON accepts a number besides a string.
+// UnmarshalJSON accepts a number, for one port, or a string in the format of [PortRange.String].
 func (p *PortRange) UnmarshalJSON(b []byte) error {
 	var s string
 	if len(b) > 0 && b[0] != '"' {
@@ -98,7 +98,7 @@ type Flow struct {
 	Names []string
 }
 
-// A Verdict is a decision and the reason for it.
+// A Verdict is the result of one decision of a [Decider], with the reason.
 type Verdict struct {
 	Allowed bool `json:"allowed"`
 	// Rule is the position of the deciding rule among Policy.Rules; -1 if no rule decided.
@@ -106,8 +106,8 @@ type Verdict struct {
 	// Name is the one of Flow.Names that the deciding rule matched; "" if it matched the address. If it is a name,
 	// the name that the connection then contains (TLS server name, HTTP host) must be allowed, too.
 	Name string `json:"name,omitempty"`
-	// Exact means that the deciding rule allows exactly one address, which is the destination's: its Host is an
-	// address, or a CIDR of one. The host's own addresses can be reached only by such a rule.
+	// Exact means that the deciding rule allows only the destination's address: the rule's Host is that address, or a CIDR that
+	// contains no other address. Only such a rule makes the host's own addresses reachable.
 	Exact bool `json:"exact,omitempty"`
 	// Reason is a sentence for people and agents, without the destination: "rule 2 denies *.example.com".
 	Reason string `json:"reason"`
@@ -158,8 +158,8 @@ type Policies interface {
 	// SetPolicy replaces the policy of a sandbox, in any state. When SetPolicy returns, the new policy is in force,
 	// also for existing connections.
 	SetPolicy(ctx context.Context, ref string, p Policy) (*Policy, error)
-	// ExplainPolicy returns how the sandbox's policy decides about target (HOST, HOST:PORT, ADDRESS:PORT, with the
-	// suffix /udp for udp; a HOST without port means 443), and recent denials; target "" means only the latter.
+	// ExplainPolicy returns how the sandbox's policy decides about target, and recent denials. target is HOST, HOST:PORT or
+	// ADDRESS:PORT, with the suffix /udp for udp; a HOST without port means port 443. With target "", it returns only the denials.
 	ExplainPolicy(ctx context.Context, ref, target string) (*Explanation, error)
 	// TestPolicy returns how a policy would decide about targets, without a sandbox.
 	TestPolicy(ctx context.Context, p Policy, targets []string) ([]Explanation, error)

@@ -52,21 +52,21 @@ type ExecRequest struct {
 	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and what it writes is dropped"`
 }
 
-// A Process is one exec session. Stdin, Stdout and Stderr must each be used by at most one goroutine at a time; Signal,
-// Resize and Wait are safe for concurrent use.
+// A Process is one exec session, or a viewer of a terminal. Stdin, Stdout and Stderr must each be used by at most one goroutine
+// at a time; Signal, Resize and Wait are safe for concurrent use.
 type Process interface {
 	// PID is the process id inside the sandbox.
 	PID() int
 	// Stdin is the process's standard input, nil if none was requested. Closing it signals end of file; with a TTY it
 	// sends ^D.
 	Stdin() io.WriteCloser
-	// Stdout and Stderr return io.EOF when no process has the output open any longer. With a TTY, Stderr is empty.
+	// Reads of Stdout and of Stderr return io.EOF when no process has that output open any longer. With a TTY, Stderr is empty.
 	Stdout() io.Reader
 	Stderr() io.Reader
 	// Resize sets the terminal's size; Conflict without a TTY.
 	Resize(rows, cols uint16) error
-	// Signal sends a signal to the process; with a TTY to its foreground process group. After the process has ended, it
-	// returns NotFound or nil.
+	// Signal sends a signal to the process; with a TTY to the foreground process group of the terminal. After the process has ended,
+	// Signal returns NotFound or nil.
 	Signal(ctx context.Context, signal int) error
 	// Wait returns how the process ended. It may be called by any number of callers.
 	Wait(ctx context.Context) (ExitStatus, error)
@@ -115,7 +115,7 @@ type Processes interface {
 	// Kill sends a signal to one process (pid as seen in the sandbox), or to every process if pid is -1.
 	Kill(ctx context.Context, ref string, pid, signal int) error
 	Stats(ctx context.Context, ref string) (*Stats, error)
-	// Logs returns the output of the sandbox's command (stdout and stderr interleaved). It is bounded: only the newest
-	// part of a long log is kept. With follow it ends when the sandbox stops or ctx ends.
+	// Logs returns the output of the sandbox's command (stdout and stderr interleaved). Only the newest part of a long log is kept.
+	// With follow, the stream ends when the sandbox stops or ctx ends.
 	Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error)
 }

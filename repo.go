@@ -8,7 +8,7 @@ import (
 // DeliveryPrefix is the prefix of the IDs of deliveries.
 const DeliveryPrefix = "dl"
 
-// A Forge is the API that the remote of a repository has besides git.
+// A Forge names the API that the server of a remote repository has besides git.
 type Forge string
 
 // The forges.
@@ -16,12 +16,12 @@ const (
 	ForgeNone   Forge = "none" // git only: branches, and no pull requests
 	ForgeGitHub Forge = "github"
 	ForgeGitLab Forge = "gitlab"
-	ForgeGitea  Forge = "gitea" // and Forgejo
+	ForgeGitea  Forge = "gitea" // Gitea or Forgejo
 )
 
 // What the relay does with the authors of commits.
 const (
-	AuthorKeep = "keep" // unchanged
+	AuthorKeep = "keep" // authors and committers are not changed
 	AuthorSet  = "set"  // author and committer of every new commit are the repository's AuthorName and AuthorEmail
 )
 
@@ -39,15 +39,15 @@ type Repo struct {
 	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Host keys of an SSH server, in the format of known_hosts; required for ssh"`
 	Protected  []string `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
 	Allow      []string `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
-	// AllowSecrets is for false positives: a suspected secret in these files does not reject a push, but holds its
-	// delivery.
+	// AllowSecrets has patterns of files with false positives: a suspected secret in such a file does not reject a push, but holds
+	// the delivery of the push.
 	AllowSecrets []string `json:"allowSecrets,omitempty" maxItems:"100" doc:"Patterns of files in which what looks like a secret is asked about, and not denied"`
 	Authors      string   `json:"authors,omitempty" enum:"keep,set," doc:"Default set"`
 	AuthorName   string   `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
 	AuthorEmail  string   `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`
 	SigningKey   string   `json:"signingKey,omitempty" doc:"Name of a credential with an SSH private key that new commits are signed with"`
-	// PullBody is a template of package text/template with Title, Answer, Run, Agent, Branch, Base, Delivery and
-	// Commits, the subjects. Only functions that do not produce text are available, and range accepts only .Commits.
+	// PullBody is a template of package text/template with the fields Title, Answer, Run, Agent, Branch, Base, Delivery and Commits,
+	// the subjects of the commits. Only functions that do not produce text are available, and range accepts only .Commits.
 	PullBody  string    `json:"pullBody,omitempty" maxLength:"16384" doc:"Template of the text of pull requests; default the agent's answer, and which run and delivery it is"`
 	Local     bool      `json:"local,omitempty" doc:"Whether it was added over the unix socket: only then may its remote be in the host's own networks"`
 	Head      string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
@@ -79,11 +79,11 @@ type DeliveryState string
 
 // The states of deliveries.
 const (
-	DeliveryHeld      DeliveryState = "held"      // its run failed or a check requires a confirmation; retry sends it
-	DeliveryWaiting   DeliveryState = "waiting"   // it is in the queue, for its first or its next try
-	DeliverySending   DeliveryState = "sending"   // a try is in progress
+	DeliveryHeld      DeliveryState = "held"      // the run failed, or a check requires a confirmation, see RetryDelivery
+	DeliveryWaiting   DeliveryState = "waiting"   // the delivery is in the queue for its first or its next try
+	DeliverySending   DeliveryState = "sending"   // a try to deliver the commits is in progress
 	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
-	DeliveryFailed    DeliveryState = "failed"    // the remote refused, or the time for tries is over; retry tries again
+	DeliveryFailed    DeliveryState = "failed"    // the remote refused the commits, or the time for tries is over; see RetryDelivery
 	DeliveryDropped   DeliveryState = "dropped"
 )
 
@@ -119,8 +119,8 @@ type Delivery struct {
 	Attempts int           `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
 	Error    string        `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
 	NextAt   time.Time     `json:"nextAt,omitzero"`
-	// CreatedAt is when the commits were taken; RetriedAt when a client last requested another try; EndedAt when they
-	// were delivered, given up or dropped.
+	// CreatedAt is when the delivery was created; RetriedAt when a client last requested another try; EndedAt when the commits were
+	// delivered or dropped, or the delivery failed.
 	CreatedAt time.Time `json:"createdAt"`
 	RetriedAt time.Time `json:"retriedAt,omitzero"`
 	EndedAt   time.Time `json:"endedAt,omitzero"`
@@ -131,8 +131,8 @@ type DeliveryFilter struct {
 	States []DeliveryState
 	Repo   string
 	Run    ID
-	// Before is the id of the last one of the previous page; pages are sorted from new to old. Limit is at most 1000; 0
-	// means 100.
+	// Before is the id of the last delivery of the previous page; pages are sorted from new to old. Limit is the size of a page, at
+	// most 1000; 0 means 100.
 	Before ID
 	Limit  int
 }
@@ -156,8 +156,8 @@ type Repos interface {
 	// GrantRepo grants a running sandbox, given by id or name, access to a repository, and clones it into dir, an
 	// absolute path in the sandbox.
 	GrantRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*RepoGrant, error)
-	// DeliverRepo creates a delivery of the commits that a sandbox with such a grant has pushed and, unless dir is empty, of the
-	// changes in dir. Only Name, Pull, Ready and Title of req are used. NotFound if there is nothing new.
+	// DeliverRepo creates a delivery of the commits that a sandbox with a grant from GrantRepo has pushed and, unless dir is empty,
+	// of the changes in dir. Only Name, Pull, Ready and Title of req are used. NotFound if there are no new commits or changes.
 	DeliverRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*Delivery, error)
 
 	// GetDelivery finds a delivery by its id, or the newest of the run with that id.
@@ -206,7 +206,7 @@ type DeliveryRequest struct {
 	Sandbox ID
 	Repo    RepoRequest
 	Dir     string // directory in the sandbox with changes that were not pushed; empty for none
-	Subject string // of the commit of uncommitted changes
+	Subject string // subject of the commit that is made of uncommitted changes
 	Agent   string // the agent that made the changes; empty if a person made them
 	Body    string // the agent's final answer, for the text of a pull request
 	Hold    bool   // hold the delivery until a client releases it
@@ -222,13 +222,13 @@ type Relay interface {
 	// Grant grants a sandbox access to a repository and clones it there. A sandbox that has access already keeps its
 	// clone, and starts a new run.
 	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
-	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its
-	// run, and of its changes that were not pushed. It returns nil if there are none.
+	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its run, and of
+	// its changes that were not pushed. It returns nil if there are no such commits and changes.
 	Deliver(ctx context.Context, h DeliveryRequest) (*Delivery, error)
 	// Await waits until a delivery has ended, see [DeliveryState.Ended], ctx ends, or the time most has passed, and returns
 	// the delivery in its current state.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)
-	// Leave reports that a sandbox was removed. Its pushed commits are kept as long as a delivery needs them.
-	// Idempotent.
+	// Leave must be called after a sandbox was removed. The sandbox's pushed commits are kept as long as a delivery needs them.
+	// Leave is idempotent.
 	Leave(ctx context.Context, sandbox ID) error
 }

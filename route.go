@@ -123,13 +123,13 @@ type Routes interface {
 	// SignURL returns a URL that gives its holder access to a port of a sandbox of the caller's account, or to a route.
 	// Conflict if no ingress is configured.
 	SignURL(ctx context.Context, req SignRequest) (*SignedURL, error)
-	// RouteLog returns recent requests of a route, the newest last. It is in memory and bounded; entries may be missing.
+	// RouteLog returns recent requests of a route, the newest last. The log is in memory and bounded, so entries may be missing.
 	RouteLog(ctx context.Context, ref string) ([]RouteRequest, error)
 }
 
 // An IngressConfig is the part of the settings of the wire process with which it serves routes.
 type IngressConfig struct {
-	Domain string `json:"domain"`
+	Domain string `json:"domain"` // domain of the ingress; routes and signed URLs use it and hosts below it
 	// Key is the public key (Ed25519) of signed URLs.
 	Key    []byte         `json:"key"`
 	Routes []IngressRoute `json:"routes"`
@@ -147,7 +147,7 @@ type IngressRoute struct {
 // An IngressUse reports to the daemon that the ingress has passed requests to a sandbox.
 type IngressUse struct {
 	Sandbox ID   `json:"sandbox"`
-	Active  bool `json:"active,omitempty"` // whether any of the requests are still in progress
+	Active  bool `json:"active,omitempty"` // at least one of the requests is still in progress
 }
 
 // An IngressDial is the wire process's request to the daemon for a connection to a port of a sandbox. It names either a route or

@@ -12,14 +12,14 @@ type RunState string
 
 // The states of runs.
 const (
-	RunQueued    RunState = "queued"   // in the queue, until few enough other runs are in progress
-	RunStarting  RunState = "starting" // its sandbox is being created, forked or resumed
+	RunQueued    RunState = "queued"   // waits until the limits on runs in progress allow another one
+	RunStarting  RunState = "starting" // the run's sandbox is being created, forked or resumed
 	RunRunning   RunState = "running"
 	RunSucceeded RunState = "succeeded"
 	RunFailed    RunState = "failed" // Result.Error contains the reason; includes cancelled runs
 )
 
-// Ended reports whether s is final.
+// Ended reports whether a run in the state s has ended.
 func (s RunState) Ended() bool { return s == RunSucceeded || s == RunFailed }
 
 // The codes of a run's error.
@@ -27,7 +27,7 @@ const (
 	RunInvalid    = "invalid_request"
 	RunNotFound   = "not_found"
 	RunTimeout    = "timeout"
-	RunAborted    = "aborted" // cancelled
+	RunAborted    = "aborted" // the run was cancelled
 	RunRateLimit  = "rate_limit"
 	RunNoCredits  = "insufficient_credits"
 	RunAgentError = "agent_error"
@@ -188,7 +188,7 @@ type FileChange struct {
 	Path    string `json:"path"`
 	Kind    string `json:"kind" enum:"added,modified,removed"`
 	Added   int    `json:"added,omitempty" doc:"Lines"`
-	Removed int    `json:"removed,omitempty"`
+	Removed int    `json:"removed,omitempty"` // lines
 }
 
 // The types of a run's events.
@@ -304,8 +304,8 @@ type SessionFilter struct {
 type GuestRuns interface {
 	// GuestAgents returns the agents of which the guest may start runs.
 	GuestAgents(ctx context.Context) ([]*Agent, error)
-	// StartGuestRun starts a sub-run. It is limited by the remaining time, cost and number of runs of the guest's run and of
-	// all ancestors of that; Exhausted if nothing remains.
+	// StartGuestRun starts a sub-run. The sub-run is limited by the remaining time, cost and number of runs of the guest's run and
+	// of each ancestor of the guest's run; Exhausted if nothing remains.
 	StartGuestRun(ctx context.Context, req RunRequest) (*Run, error)
 	// GuestRun returns a sub-run of the guest's run.
 	GuestRun(ctx context.Context, id ID) (*Run, error)
@@ -314,10 +314,9 @@ type GuestRuns interface {
 
 // RunStore holds runs and their events.
 type RunStore interface {
-	// Insert adds a run. If it has a lineage, each run in it must not have ended and must have started fewer runs than
-	// its Limits.Runs; all of them are counted up in the same transaction. Otherwise nothing is changed and the error
-	// is Exhausted or Conflict. live, if not 0, is the maximum number of the account's runs that have not ended,
-	// without sub-runs (Exhausted).
+	// Insert adds a run. If the run has a lineage, no run of the lineage may have ended (Conflict), and each must have started fewer
+	// runs than its Limits.Runs (Exhausted); the Children of each are incremented in the same transaction. live, if not 0, is the
+	// maximum number of the account's runs that have not ended, without sub-runs (Exhausted). On error, nothing is changed.
 	Insert(ctx context.Context, r *Run, live int) error
 	Get(ctx context.Context, in Scope, id ID) (*Run, error)
 	// List returns a page, newest first, and whether there are more.
@@ -336,7 +335,7 @@ type RunStore interface {
 	Trim(ctx context.Context, before time.Time, limit int) ([]ID, error)
 }
 
-// SessionName returns the name under which the table of sessions has a session: one string that encodes agent, user and key.
+// SessionName returns the name of a session in the table of sessions: one string that encodes agent, user and key.
 func SessionName(agent, user, key string) string {
 	b, err := json.Marshal([]string{agent, user, key})
 	if err != nil {

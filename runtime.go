@@ -12,8 +12,9 @@ import (
 // clean up the sandbox. Errors: NotFound for an unknown id, Conflict for one that exists already or is in the wrong
 // state, Exhausted if a limit of the host is reached, Invalid for a program that cannot be executed.
 type Runtime interface {
-	// Create creates the sandbox and starts it: its init process, and spec.Command as a child of that if there is one.
-	// If it fails, nothing remains. A command that cannot be executed is Invalid, or exits with 126 or 127.
+	// Create creates the sandbox and starts its init process and, if spec.Command is not empty, the command as a child of init. If
+	// Create fails, nothing remains. If the command cannot be executed, Create returns Invalid, or the command exits with 126 or
+	// 127.
 	Create(ctx context.Context, id ID, spec RuntimeSpec) error
 	// Exec starts a further process; ctx applies to the call, not to the process. The process ends with this run of the
 	// sandbox: it is not restored from a checkpoint, unless it has started a session of its own (setsid) as a child of
@@ -23,8 +24,8 @@ type Runtime interface {
 	// command. If the sandbox dies with the command, the status is Unknown or contains the reason; a call during which
 	// Destroy is called returns such a status, or NotFound.
 	WaitCommand(ctx context.Context, id ID) (ExitStatus, error)
-	// Done returns a channel that is closed when the sandbox is no longer running, for whatever reason; for unknown ids
-	// it is already closed.
+	// Done returns a channel that is closed when the sandbox is no longer running, whatever the reason is. For an unknown id, the
+	// channel is closed already.
 	Done(id ID) <-chan struct{}
 	// Signal sends signal (1 to 64, otherwise Invalid) to process pid, or to all but init if pid is -1. NotFound if
 	// there is no such process.
@@ -47,10 +48,10 @@ type Checkpointer interface {
 	// Checkpoint writes memory and the root file system's changes at one instant to the empty directory dir. With keep,
 	// the sandbox keeps running afterwards, including exec'd processes; otherwise it is left paused, to be destroyed.
 	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
-	// Restore creates the sandbox from the files that Checkpoint wrote to dir. They are only read: any number of
-	// restores may share them. spec is that of the checkpointed sandbox with host name, etc layer, network and logs of
-	// the new one, and optionally other directories in place of those in Mounts with an Overlay: Conflict if they lack
-	// files that were open there. If it fails, nothing remains.
+	// Restore creates the sandbox from the files that Checkpoint wrote to dir. The files are only read, so any number of restores
+	// may share them. spec is the spec of the checkpointed sandbox, with the host name, the layer for /etc, the network and the
+	// outputs of the new sandbox. Mounts with an Overlay may have other directories; Conflict if these lack files that were open in
+	// the checkpointed sandbox. If Restore fails, nothing remains.
 	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
 	// SaveFiles writes the changes to the root file system as a tar archive, for RuntimeSpec.Files.
 	SaveFiles(ctx context.Context, id ID, w *os.File) error
@@ -86,9 +87,9 @@ type Dialer interface {
 // RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork
 // of the same checkpoint.
 type RandomnessReporter interface {
-	// SharedRandomness returns the names of these programs among those restored from the checkpoint, sorted, at most 16
-	// of them, and then one line with the number of others. The names come from the sandbox, as one line of visible
-	// text each. Empty if there are none, or if the sandbox was not restored.
+	// SharedRandomness returns the names of the restored programs that may draw the same secrets as another fork: at most 16,
+	// sorted, and then one line with the number of further programs. The names come from the sandbox; each is one line of visible
+	// text. The result is empty if there is no such program, or if the sandbox was not restored.
 	SharedRandomness(ctx context.Context, id ID) ([]string, error)
 }
 
@@ -122,7 +123,7 @@ type Writers struct {
 	Dropped uint64   `json:"dropped"` // at least this number of paths is missing, because the list was full
 }
 
-// After returns the earlier records before, merged with the later records w. Either may be nil, which means empty.
+// After returns the earlier records before, merged with the later records w. w and before may be nil, which means no records.
 func (w *Writers) After(before *Writers) *Writers {
 	switch {
 	case w == nil:
@@ -134,7 +135,8 @@ func (w *Writers) After(before *Writers) *Writers {
 	for _, x := range w.List {
 		again[x.Path] = true
 	}
-	// Not the sum: before may have been saved from the same sandbox, and w then includes the paths that before has dropped.
+	// Dropped is not the sum of both numbers: before may come from the same sandbox as w, and w.Dropped then includes the paths that
+	// before has dropped.
 	all := &Writers{Dropped: max(before.Dropped, w.Dropped)}
 	for _, x := range before.List {
 		if !again[x.Path] {
@@ -154,9 +156,9 @@ type Writer struct {
 	// Moved means that the process has renamed the file or directory at Path, or away from it: this also applies to the
 	// files below it, unless they have been changed since.
 	Moved   bool   `json:"moved,omitempty"`
-	PID     int    `json:"pid"` // in the sandbox's PID namespace
-	UID     uint32 `json:"uid"`
-	Command string `json:"command"` // program name, at most 16 bytes, escaped unless plain text
+	PID     int    `json:"pid"`     // in the sandbox's PID namespace
+	UID     uint32 `json:"uid"`     // in the sandbox
+	Command string `json:"command"` // program name, at most 16 bytes; unprintable characters are escaped
 }
 
 // RuntimeSpec is the configuration of a sandbox for a Runtime. All paths are absolute host paths created by Caisson.
@@ -174,14 +176,14 @@ type RuntimeSpec struct {
 	Resources Resources
 	// Programs is the set of programs that a checkpoint is restored with; "" means the current one, see [Programs].
 	Programs string
-	// Randomness "openssl" makes OpenSSL's generators in restored processes reseed.
+	// Randomness "openssl" makes OpenSSL's random generators in restored processes reseed; "" does not.
 	Randomness string
 	// ContinueClock means that the monotonic clock of restored processes continues at the time of the checkpoint. Otherwise it
 	// also includes the time between checkpoint and restore.
 	ContinueClock bool
 	Stdout        *os.File // the command's output; nil discards it. Must stay open without the caller: a FIFO opened O_RDWR
-	Stderr        *os.File
-	NetNS         *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
+	Stderr        *os.File // the command's error output, as Stdout
+	NetNS         *os.File // network namespace with the wire's TAP; nil means loopback only. It may be closed after the call
 }
 
 // Programs determines which sets of programs this daemon can run sandboxes with. A set contains the programs of one build, and
@@ -219,7 +221,7 @@ type RuntimeOverlay struct {
 	// Upper receives the written files, in the format of Linux's overlayfs (character devices 0:0,
 	// trusted.overlay.opaque; no redirects, no metacopy, no index). Work is on the same file system.
 	Upper, Work *os.File
-	// Mask is a layer between the two, with a whiteout for each hidden name; nil hides nothing.
+	// Mask is a layer between Upper and Source with a whiteout for each hidden name; nil hides nothing.
 	Mask *os.File
 	// Hide contains patterns of names that are hidden as well if they appear in Source later, unless a pattern in Show
 	// matches: see package namemask. Files that the guest creates itself are visible to it.
@@ -234,9 +236,9 @@ type RuntimeExec struct {
 	Command []string // resolved in PATH of Env, inside the sandbox
 	Env     []string
 	Workdir string // "" is "/"
-	// User is "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are resolved in the sandbox's /etc, as is the
-	// group of a user without one, which is 0 if none is found. An unknown user is Invalid, or a process that exits
-	// with 125 without running the program.
+	// User is "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are looked up in the sandbox's /etc/passwd and /etc/group.
+	// Without GROUP, the group is the user's in /etc/passwd, or 0 if the user is not there. For an unknown user, starting fails with
+	// Invalid, or the process exits with 125 without running the program.
 	User       string
 	TTY        bool
 	Rows, Cols uint16
@@ -246,8 +248,8 @@ type RuntimeExec struct {
 // RuntimeSandbox is a sandbox that a Runtime has found on the host.
 type RuntimeSandbox struct {
 	ID      ID
-	Running bool // false: only resources to be destroyed remain
-	PID     int  // host pid of the sandbox's main process if running
+	Running bool // the sandbox runs; if not, only resources remain, which must be destroyed
+	PID     int  // host pid of the sandbox's main process if Running
 }
 
 // Capabilities describes a Runtime.
@@ -256,20 +258,20 @@ type Capabilities struct {
 	Platform string `json:"platform"` // "systrap", "ptrace"; "" if there is none
 	Version  string `json:"version"`
 	CPU      string `json:"cpu"`    // hash of the processor features that a checkpoint depends on
-	Memory   bool   `json:"memory"` // Checkpointer
+	Memory   bool   `json:"memory"` // the Runtime can capture memory: it is a Checkpointer
 }
 
 // Wires manages the network attachments of sandboxes.
 //
 // A wire belongs to a sandbox's ID. All methods are safe for concurrent use.
 type Wires interface {
-	// Attach creates a network namespace with a TAP that the wire process serves, and returns the namespace. The
-	// namespace exists as long as its descriptor, or a process in it. spec is in force from the first packet.
+	// Attach creates a network namespace with a TAP that the wire process serves, and returns a descriptor of the namespace. The
+	// namespace exists as long as a descriptor of it is open or a process is in it. spec is in force from the first packet.
 	Attach(ctx context.Context, id ID, spec WireSpec) (*os.File, error)
 	// Reattach attaches the TAP in the namespace of a running sandbox again, after a restart of the daemon or of the
 	// wire process.
 	Reattach(ctx context.Context, id ID, netns *os.File, spec WireSpec) error
-	// Configure replaces the spec of a wire. When it returns, the new one is in force and connections that it does not
+	// Configure replaces the spec of a wire. When it returns, the new spec is in force, and connections that the new spec does not
 	// allow have ended. NotFound if the sandbox has no wire.
 	Configure(ctx context.Context, id ID, spec WireSpec) error
 	// Detach closes the sandbox's TAP, once its last model calls are in the ledger. Idempotent.

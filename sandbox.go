@@ -38,7 +38,8 @@ type Sandbox struct {
 	WakeAt   *time.Time  `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then"`
 	// IdleSince is only set where the sandbox has an AutoPause.
 	IdleSince *time.Time `json:"idleSince,omitempty" doc:"For a suspended or paused sandbox: its last use, from which autoPause counts"`
-	// Announced are the times of PauseAt and RemoveAt that were announced by an event. Like Rootfs, it is never in answers.
+	// Announced has those values of PauseAt and RemoveAt that an event has announced in advance. Like Rootfs, it is never in
+	// answers.
 	Announced Times `json:"announced,omitempty"`
 	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
@@ -107,7 +108,7 @@ type AutoPause struct {
 	Stop    Duration `json:"stop,omitempty" yaml:"stop" doc:"Stop it after this long without use: only its files are kept; 0 is never"`
 }
 
-// Resources are hard limits. Zero means the default of [DefaultResources] in a request or template.
+// Resources are hard limits of a sandbox. In a request or template, zero means the value of [DefaultResources].
 type Resources struct {
 	CPUs      float64 `json:"cpus,omitempty" yaml:"cpus" doc:"Processor time, in cores"`
 	Memory    Size    `json:"memory,omitempty" yaml:"memory" doc:"Memory of all processes, file cache of /tmp and Caisson's own share included, in bytes"`
@@ -116,7 +117,7 @@ type Resources struct {
 	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
 }
 
-// UnmarshalJSON returns an error for 0 where it would mean the default.
+// UnmarshalJSON returns an Invalid error for an explicit 0 in a field in which 0 means the default.
 func (r *Resources) UnmarshalJSON(b []byte) error {
 	return r.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
 }
@@ -124,6 +125,7 @@ func (r *Resources) UnmarshalJSON(b []byte) error {
 // UnmarshalYAML is [Resources.UnmarshalJSON] for YAML.
 func (r *Resources) UnmarshalYAML(decode func(any) error) error { return r.unmarshal(decode) }
 
+// unmarshal decodes r with decode, for the formats JSON and YAML, and rejects an explicit 0, see [Resources.UnmarshalJSON].
 func (r *Resources) unmarshal(decode func(any) error) error {
 	type plain Resources // has no UnmarshalJSON and UnmarshalYAML, which would call unmarshal again
 	if err := decode((*plain)(r)); err != nil {
@@ -139,6 +141,7 @@ func DefaultResources() Resources {
 	return Resources{CPUs: 2, Memory: 2 << 30, PIDs: 1024, Disk: 10 << 30, OpenFiles: 65536}
 }
 
+// labelName is the form of the names of labels.
 var labelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 
 // CheckLabels returns an Invalid error about field if there are too many labels, or one has an invalid name or too long a value.
@@ -203,8 +206,8 @@ type CreateRequest struct {
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes
 	// them.
 	Directories []Handle `json:"-"`
-	// Workspace is a host directory that the sandbox changes only in a layer of its own, until the changes are applied
-	// (only over the unix socket), or a volume.
+	// Workspace requests a workspace. It is a host directory, which can be requested only over the unix socket and which the sandbox
+	// changes only in a layer of its own until the changes are applied, or a volume.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// Placeholder is the path of an empty directory that is mounted in the sandbox. Forks of a snapshot of the sandbox can have a
 	// workspace mounted there instead.

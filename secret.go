@@ -19,7 +19,7 @@ const redacted = "[redacted]"
 // function.
 type Secret struct{ reveal func() string }
 
-// NewSecret wraps s.
+// NewSecret returns a Secret that contains the bytes of s.
 func NewSecret(s string) Secret {
 	if s == "" {
 		return Secret{}
@@ -27,7 +27,7 @@ func NewSecret(s string) Secret {
 	return Secret{reveal: func() string { return s }}
 }
 
-// Reveal returns the bytes. Callers pass them to the one place that needs them and keep no copy.
+// Reveal returns the bytes of the secret. Callers pass them directly to the code that needs them, and keep no copy.
 func (s Secret) Reveal() string {
 	if s.reveal == nil {
 		return ""
@@ -38,7 +38,7 @@ func (s Secret) Reveal() string {
 // IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.reveal == nil }
 
-// Equal reports whether both contain the same bytes, in a time that depends on their length only.
+// Equal reports whether s and other contain the same bytes, in a time that depends only on the lengths.
 func (s Secret) Equal(other Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
 }

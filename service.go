@@ -28,7 +28,7 @@ type RestartPolicy string
 // The restart policies.
 const (
 	RestartAlways    RestartPolicy = "always"
-	RestartOnFailure RestartPolicy = "on-failure" // unless it has exited with 0
+	RestartOnFailure RestartPolicy = "on-failure" // the service is started again unless its program has exited with 0
 	RestartNever     RestartPolicy = "never"
 )
 
@@ -53,11 +53,11 @@ type ServiceState string
 
 // The states of a service.
 const (
-	ServiceStarting ServiceState = "starting" // it was started, or has no command, and no readiness check has succeeded yet
+	ServiceStarting ServiceState = "starting" // the service was started, or has no command, and no readiness check has succeeded yet
 	ServiceReady    ServiceState = "ready"
-	ServiceBackoff  ServiceState = "backoff" // it has ended and waits to be started again
+	ServiceBackoff  ServiceState = "backoff" // the service has ended and will be started again after a wait
 	ServiceFailed   ServiceState = "failed"  // it has ended with an error and is not started again, or no program serves its port
-	ServiceStopped  ServiceState = "stopped" // it has ended and is not started again, or its sandbox does not run
+	ServiceStopped  ServiceState = "stopped" // the service has ended and is not started again, or its sandbox does not run
 )
 
 // A ServiceCondition is the state of a service as the sandbox reports it. It is untrusted: programs with the right privileges in
@@ -99,7 +99,7 @@ type Services interface {
 	RemoveService(ctx context.Context, ref, id string) error
 	// RestartService ends a service, if it runs, and starts it. Conflict if the sandbox does not run or the service has no command.
 	RestartService(ctx context.Context, ref, id string) error
-	// ServiceLogs returns the last output of a service, standard output and error interleaved, which is untrusted. With follow the
-	// stream continues until the sandbox stops or the service is removed. Conflict if the sandbox does not run.
+	// ServiceLogs returns the newest part of the output of a service, standard output and error interleaved. It is untrusted. With
+	// follow, the stream continues until the sandbox stops or the service is removed. Conflict if the sandbox does not run.
 	ServiceLogs(ctx context.Context, ref, id string, follow bool) (io.ReadCloser, error)
 }

@@ -24,8 +24,8 @@ type Snapshot struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// Dependencies are the conditions for restoring a memory snapshot. On any mismatch only its files are restored, which
-// an event reports.
+// Dependencies are the conditions for restoring the memory of a snapshot. If the host does not meet one of them, only the files
+// of the snapshot are restored, and an event reports this.
 type Dependencies struct {
 	Build    string `json:"build" doc:"Programs that it is restored with, by content"`
 	CPU      string `json:"cpu" doc:"Hash of the processor's features"`
@@ -59,7 +59,7 @@ type ForkRequest struct {
 	FinalSnapshot  *bool      `json:"finalSnapshot,omitempty" doc:"Instead of the origin's"`
 	// Assigned is the run that the fork is created for.
 	Assigned *Assignment `json:"-"`
-	// Resources, where not zero, replace the origin's; the memory limit cannot be less than the snapshot's.
+	// Resources replace the origin's resources in each field that is not zero. Memory cannot be less than that of the snapshot.
 	Resources Resources `json:"-"`
 }
 

@@ -11,8 +11,8 @@ type State string
 // The states. Those ending in -ing are transient: a change is in progress, and after a crash reconcile determines its
 // outcome from the objects on the host.
 const (
-	Creating   State = "creating" // intent is stored; host objects are being created
-	Created    State = "created"  // has a root file system, runs nothing yet
+	Creating   State = "creating" // the plan is stored; objects on the host are being created
+	Created    State = "created"  // the root file system exists; no process was started yet
 	Starting   State = "starting"
 	Running    State = "running"
 	Pausing    State = "pausing"
@@ -24,7 +24,7 @@ const (
 	Stopping   State = "stopping"
 	Stopped    State = "stopped" // files are on disk, memory was discarded
 	Removing   State = "removing"
-	Failed     State = "failed" // Reason contains the cause; can only be removed
+	Failed     State = "failed" // the sandbox can only be removed; Sandbox.Reason contains the cause
 )
 
 // States lists all states.
@@ -32,7 +32,8 @@ func States() []State {
 	return []State{Creating, Created, Starting, Running, Pausing, Paused, Resuming, Suspending, Suspended, Waking, Stopping, Stopped, Removing, Failed}
 }
 
-// A Verb is a change, or a use, of a sandbox.
+// A Verb is an operation on a sandbox that its state must allow: a change of the state, or an access, such as exec, that changes
+// no state.
 type Verb string
 
 // The verbs.
@@ -53,12 +54,11 @@ const (
 	VerbRemove   Verb = "remove"
 )
 
-// transition is the transition of a verb: from one of From, through Via while it is in progress (empty for uses, which
-// change nothing), to To.
+// A transition describes the change of a sandbox's state by a verb.
 type transition struct {
-	From []State
-	Via  State
-	To   State
+	From []State // states in which the verb is allowed
+	Via  State   // state while the verb is in progress; "" if the verb changes no state
+	To   State   // state after the verb; "" if the verb changes no state, or removes the sandbox
 }
 
 // transitions is the table of all allowed transitions; every verb is checked against it.
@@ -79,7 +79,7 @@ var transitions = map[Verb]transition{
 	VerbRemove:   {From: States(), Via: Removing},
 }
 
-// hints are the possible next steps by state, for errors.
+// hints has the next steps that errors suggest, by the state of the sandbox.
 var hints = map[State]string{
 	Created:   "start it first",
 	Paused:    "resume it first",
@@ -105,7 +105,8 @@ func (s State) Allow(v Verb) error {
 	return Errorf(Conflict, "cannot %s a %s sandbox; it must be %s", v, s, strings.Join(from, " or "))
 }
 
-// Transition returns the state of a sandbox while v is in progress, and the final one. Both are empty for uses.
+// Transition returns the state of a sandbox while v is in progress, and the state afterwards. Both are "" if v changes no state;
+// to is also "" for VerbRemove.
 func (v Verb) Transition() (via, to State) {
 	p := transitions[v]
 	return p.Via, p.To

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Store persists the state that must survive the daemon: intents before their side effects, and acknowledged results. When a
-// method that writes returns nil, the change is durable.
+// A Store persists the state that must survive the daemon: intended changes before they are made, and results before they are
+// acknowledged. When a method that writes returns nil, the change is durable.
 //
 // All methods are safe for concurrent use. There is one writer; readers see committed states only.
 type Store interface {
@@ -116,7 +116,7 @@ type EventStore interface {
 	After(ctx context.Context, in Scope, subject string, seq int64, limit int) ([]Event, error)
 	// Last returns the greatest Seq that was ever assigned, 0 if there is none; Trim does not lower it.
 	Last(ctx context.Context) (int64, error)
-	// Trim removes events older than before.
+	// Trim removes the events that are older than before, and returns their number.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)
 	// Verify reads the whole record and reports events that were changed, added or removed since Append stored them. head, if
 	// not "", is the Head of an earlier report. If the record does not contain it, the report has a Problem. Returns Invalid if

@@ -25,7 +25,7 @@ type Template struct {
 	// FinalSnapshot is as in [Spec].
 	FinalSnapshot bool    `json:"finalSnapshot,omitempty" yaml:"finalSnapshot"`
 	Mounts        []Mount `json:"mounts,omitempty" yaml:"mounts"`
-	// Setup steps run one after another in a sandbox, as root; the resulting changes are stored as a layer.
+	// Setup has the set-up steps, which run one after another in a sandbox, as root; their changes of files are stored as a layer.
 	Setup []SetupStep `json:"setup,omitempty" yaml:"setup"`
 	// Services are started with each sandbox.
 	Services []Service         `json:"services,omitempty" yaml:"services"`
@@ -69,7 +69,7 @@ type Templates interface {
 type Progress struct {
 	Stage   string `json:"stage" doc:"Current step: resolve, pull, unpack, setup 1/3, freeze"`
 	Detail  string `json:"detail,omitempty"`
-	Done    int64  `json:"done,omitempty"`
+	Done    int64  `json:"done,omitempty"` // finished part of the step: bytes of an image, or number of set-up steps
 	Total   int64  `json:"total,omitempty" doc:"0 if not known"`
 	Message string `json:"message,omitempty" doc:"A line of output of a set-up step"`
 }

@@ -11,9 +11,9 @@ const (
 	MaxTerminalViewers = 16 // of one terminal
 )
 
-// A Terminal is a program in a sandbox that runs at a terminal of its own, which clients attach to and detach from. It lives
-// inside the sandbox: it goes on without viewers, and through suspend, pause, resume and a restart of the daemon, and each fork
-// has its own copy. All fields come from the sandbox and are untrusted.
+// A Terminal is a program in a sandbox that runs at a terminal of its own, which clients attach to and detach from. Program and
+// terminal are inside the sandbox: they need no viewers, continue after suspend and wake, pause and resume, and a restart of the
+// daemon, and each fork has its own copy. All fields come from the sandbox and are untrusted.
 type Terminal struct {
 	ID        ID          `json:"id"`
 	Command   []string    `json:"command" nullable:"false" doc:"The beginning of the program and its arguments"`
@@ -50,9 +50,9 @@ type Terminals interface {
 	CreateTerminal(ctx context.Context, ref string, req TerminalRequest) (*Terminal, error)
 	// ListTerminals lists the sandbox's terminals, oldest first.
 	ListTerminals(ctx context.Context, ref string) ([]Terminal, error)
-	// AttachTerminal returns a session at a terminal. Its output begins with the end of the earlier output, at most 256 KiB.
-	// A slow session misses output. Stderr has one line of text for each such event. The last session
-	// that was not ReadOnly is the only one whose input, size and signals count. Close detaches: the program runs on.
+	// AttachTerminal attaches a viewer to a terminal and returns it as a Process. Stdout begins with the end of the earlier output,
+	// at most 256 KiB. A viewer that reads slowly misses output; Stderr has one line of text for each gap. Input, size and signals
+	// are accepted only from the viewer that attached last without ReadOnly. Close detaches; the program keeps running.
 	AttachTerminal(ctx context.Context, ref string, id ID, req AttachRequest) (Process, error)
 	// RemoveTerminal kills the program and removes its terminal.
 	RemoveTerminal(ctx context.Context, ref string, id ID) error

@@ -10,7 +10,7 @@ import (
 // Size is a number of bytes. As text it is a number with an optional unit: 512M, 2GiB, 1.5g; units are powers of 1024.
 type Size int64
 
-// sizeUnits are the numbers of bytes of units, in lower case.
+// sizeUnits has the number of bytes of each unit, by the unit's name in lower case.
 var sizeUnits = map[string]int64{
 	"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
 	"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
@@ -28,7 +28,7 @@ func ParseSize(s string) (Size, error) {
 	return Size(n * float64(unit)), nil
 }
 
-// String returns the size in the largest unit that keeps it readable.
+// String returns the size in the largest unit of which it has at least one, with at most one decimal place: "1.5GiB".
 func (s Size) String() string {
 	for _, u := range []struct {
 		n    Size
@@ -89,7 +89,7 @@ func (d Duration) String() string {
 	return time.Duration(d).Round(unit).String()
 }
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML. It loses nothing.
+// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML. The text is exact.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].

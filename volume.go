@@ -31,6 +31,7 @@ type VolumeRequest struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
+// volumeName is the form of the names of volumes.
 var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // CheckVolumeName returns an Invalid error about field if name is not a valid name of a volume. Names in the format of
@@ -50,8 +51,8 @@ func CheckVolumeName(field, name string) error {
 type Volumes interface {
 	// CreateVolume creates an empty volume. Conflict if the name is taken.
 	CreateVolume(ctx context.Context, req VolumeRequest) (*Volume, error)
-	// GetVolume measures the contents of the volume again, unless they were measured within the last minute or that
-	// takes longer than a second.
+	// GetVolume returns a volume. It measures the contents again, unless they were measured within the last minute. If measuring
+	// takes longer than a second, it returns the previous result.
 	GetVolume(ctx context.Context, ref string) (*Volume, error)
 	ListVolumes(ctx context.Context, f Filter) (page []*Volume, more bool, err error)
 	// RemoveVolume removes a volume with its contents. Conflict while it is attached to a sandbox.
@@ -60,8 +61,8 @@ type Volumes interface {
 
 // VolumeAttachments attaches volumes to sandboxes, for package sandboxes. All methods are safe for concurrent use.
 type VolumeAttachments interface {
-	// Attach attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
-	// is none of that name. Conflict if it is attached to another sandbox. Idempotent for one sandbox.
+	// Attach attaches a volume of the account to a sandbox that is being created. If the account has no volume with the name ref,
+	// Attach creates it. Conflict if the volume is attached to another sandbox. Idempotent for one sandbox.
 	Attach(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)
 	// Open returns the mount for a start of the sandbox, without its target. The caller closes its descriptor. Conflict
 	// if the volume is not, or no longer, attached to the sandbox.

@@ -13,7 +13,7 @@ const (
 	ReceiptPrefix   = "rc"
 )
 
-// A WorkspaceKind is the kind of directory that a sandbox works in. A clone of a repository is not one of them: see
+// A WorkspaceKind is the kind of directory that a sandbox works in. Clones of repositories have no WorkspaceKind, see
 // [RepoRequest].
 type WorkspaceKind string
 
@@ -21,8 +21,8 @@ type WorkspaceKind string
 const (
 	// WorkspaceOverlay shows the directory as it is, and writes changes to a layer of the sandbox.
 	WorkspaceOverlay WorkspaceKind = "overlay"
-	// WorkspaceCopy is like WorkspaceOverlay with a copy of the directory made at the start, which does not include
-	// later changes on the host.
+	// WorkspaceCopy is like WorkspaceOverlay, but with a copy of the directory that is made at the start: later changes on the host
+	// are not visible.
 	WorkspaceCopy WorkspaceKind = "copy"
 	// WorkspaceDirect is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
 	WorkspaceDirect WorkspaceKind = "direct"
@@ -30,8 +30,8 @@ const (
 	WorkspaceVolume WorkspaceKind = "volume"
 )
 
-// A SyncMode defines how changes in a workspace are applied to the host directory. With SyncYolo, changes that fail a
-// check, and removals of most of the directory's files, are not applied until a person does so.
+// A SyncMode defines how changes in a workspace are applied to the host directory. With SyncYolo, changes that fail a check, and
+// removals of most of the directory's files, are applied only by a person.
 type SyncMode string
 
 // The modes.
@@ -51,7 +51,7 @@ const (
 	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no change is left; removed after a retention time
 )
 
-// A Workspace is a host directory as one sandbox sees it, with its changes there. It outlives its sandbox.
+// A Workspace is a host directory as one sandbox sees it, with the changes that the sandbox has made. It outlives its sandbox.
 type Workspace struct {
 	ID      ID             `json:"id"`
 	Account string         `json:"account"`
@@ -111,8 +111,8 @@ type WorkspaceRequest struct {
 	Directory Handle `json:"-"`
 }
 
-// DefaultKind fills in the kind and mode of a host directory. Changes without review must have been requested
-// explicitly, by the kind or the mode. It returns an Invalid error for kinds and modes that are unknown or do not fit together.
+// DefaultKind fills in the defaults of Kind and Mode. The defaults never allow changes without review, which the kind or the mode
+// must request explicitly. It returns an Invalid error for kinds and modes that are unknown or do not fit together.
 func (r *WorkspaceRequest) DefaultKind() error {
 	if r.Kind == "" {
 		r.Kind = WorkspaceOverlay
@@ -155,7 +155,7 @@ const (
 // The verdicts on a change.
 const (
 	VerdictPass     = "pass"  // may be applied
-	VerdictAsk      = "ask"   // only a person may apply it, after reading the reason; never automatically
+	VerdictAsk      = "ask"   // may be applied by a person who has read the reason; is never applied automatically
 	VerdictDeny     = "deny"  // is never applied
 	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged; see Change.Merge
 )
@@ -178,11 +178,11 @@ type Change struct {
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
 	Added   int       `json:"added,omitempty" doc:"Lines"`
-	Removed int       `json:"removed,omitempty"`
+	Removed int       `json:"removed,omitempty"` // lines
 	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"`
 	Finding []Finding `json:"findings,omitempty"`
-	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the two
-	// changes can be merged without one overwriting the other.
+	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the host's
+	// change and the sandbox's can be merged without one overwriting the other.
 	HostChanged bool   `json:"moved,omitempty"`
 	Merge       bool   `json:"merge,omitempty" doc:"Whether the change can be merged into the host's current file; hash is that of the merged file"`
 	Patch       string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
@@ -248,7 +248,7 @@ type SyncReceipt struct {
 	Workspace ID             `json:"workspace"`
 	Sandbox   ID             `json:"sandbox,omitempty"`
 	Run       ID             `json:"run,omitempty"`
-	By        string         `json:"by"`
+	By        string         `json:"by"` // who applied the changes: the actor of the sync, as in Event
 	Mode      SyncMode       `json:"mode"`
 	State     string         `json:"state" enum:"applied,undone"`
 	At        time.Time      `json:"at"`
@@ -266,7 +266,7 @@ type ReceiptEntry struct {
 	Kind   string `json:"kind"`
 	Before string `json:"before,omitempty" doc:"Hash of what was there; empty: nothing"`
 	After  string `json:"after,omitempty" doc:"Hash of what is there now; empty: nothing"`
-	Merged bool   `json:"merged,omitempty"`
+	Merged bool   `json:"merged,omitempty"` // the change was merged into a file that had changed on the host
 }
 
 // A WorkspaceFilter selects workspaces and receipts. Zero fields select everything.
@@ -274,9 +274,9 @@ type WorkspaceFilter struct {
 	States    []WorkspaceState
 	Run       ID
 	Sandbox   ID
-	Workspace ID // of receipts
-	// Before is the id of the last one of the previous page; pages are sorted from new to old. Limit is at most 1000; 0
-	// means 100.
+	Workspace ID // selects receipts of this workspace
+	// Before is the id of the last object of the previous page; pages are sorted from new to old. Limit is the size of a page, at
+	// most 1000; 0 means 100.
 	Before ID
 	Limit  int
 }
@@ -296,8 +296,8 @@ type Workspaces interface {
 	RemoveWorkspace(ctx context.Context, ref string) error
 	ListReceipts(ctx context.Context, f WorkspaceFilter) (page []*SyncReceipt, more bool, err error)
 	GetReceipt(ctx context.Context, id ID) (*SyncReceipt, error)
-	// Undo reverts the changes of a receipt: all or none. Conflict if the host directory has changed since. dir is as
-	// in [SyncRequest].
+	// Undo reverts the changes of a receipt: all or none. Conflict if the host directory has changed since the sync. dir is as
+	// Directory in [SyncRequest].
 	Undo(ctx context.Context, id ID, dir Handle) (*SyncReceipt, error)
 }
 
