@@ -36,7 +36,7 @@ func (t *tree) copyLayer(dir, to, opaqueAttr string, ownerOf func(*syscall.Stat_
 		}
 		at := path.Join(to, name)
 		old, err := t.root.Lstat(at)
-		if err == nil && (!old.IsDir() || !info.IsDir() || opaque(path.Join(dir, name), opaqueAttr)) {
+		if err == nil && (!old.IsDir() || !info.IsDir() || isOpaque(path.Join(dir, name), opaqueAttr)) {
 			if err := t.root.RemoveAll(at); err != nil {
 				return err
 			}
@@ -48,8 +48,8 @@ func (t *tree) copyLayer(dir, to, opaqueAttr string, ownerOf func(*syscall.Stat_
 	})
 }
 
-// opaque reports whether a file of the host has the attribute attr with the value "y".
-func opaque(name, attr string) bool {
+// isOpaque reports whether a file of the host has the attribute attr with the value "y".
+func isOpaque(name, attr string) bool {
 	var b [2]byte
 	n, err := unix.Lgetxattr(name, attr, b[:])
 	return err == nil && string(b[:n]) == "y"
@@ -100,7 +100,7 @@ func guestOwner(base int) func(*syscall.Stat_t) owner {
 	return func(st *syscall.Stat_t) owner { return owner{id(st.Uid), id(st.Gid)} }
 }
 
-// create creates the file name with the content of r. It fails if the file exists.
+// create creates the file name in root with the content of r. It fails if the file exists.
 func create(root *os.Root, name string, r io.Reader) error {
 	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -113,7 +113,7 @@ func create(root *os.Root, name string, r io.Reader) error {
 	return f.Close()
 }
 
-// makeDir creates the directory name unless it exists.
+// makeDir creates the directory name in root unless it exists.
 func makeDir(root *os.Root, name string) error {
 	if err := root.Mkdir(name, 0o755); !errors.Is(err, fs.ErrExist) {
 		return err
@@ -151,7 +151,7 @@ func (t *tree) save(w io.Writer) error {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
 		if there || !parent && path.Dir(name) != "." || t.overlays.contains(name) {
-			continue // it exists, was removed with its parent, or is below a mounted directory
+			continue // no whiteout: the file exists, was removed with its parent, or is below a mounted directory
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {
 			return err
@@ -202,7 +202,7 @@ func (t *tree) saveFile(tw *tar.Writer, name string, e entry) error {
 	return err
 }
 
-// load applies an archive that save wrote.
+// load applies an archive that save wrote to the tree.
 func (t *tree) load(r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {
@@ -219,9 +219,9 @@ func (t *tree) load(r io.Reader) error {
 	}
 }
 
-// loadFile applies one entry of an archive.
+// loadFile applies the entry h of an archive, whose content tr returns, to the tree.
 func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
-	name := clean(h.Name)
+	name := relativePath(h.Name)
 	if name == "." || strings.Contains(h.Name, "\x00") {
 		return fmt.Errorf("bad name %q", h.Name)
 	}

@@ -8,8 +8,8 @@ import (
 // A stepBarrier blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
 type stepBarrier struct {
 	mu       sync.Mutex
-	active   int           // number of steps in progress
-	reopened chan struct{} // nil while the barrier is open; closed by open
+	active   int           // number of steps in progress; guarded by mu, as all fields
+	reopened chan struct{} // closed when the barrier is opened again; nil while the barrier is open
 	idle     chan struct{} // closed when active becomes 0; nil unless close waits for that
 }
 
@@ -48,7 +48,7 @@ func (g *stepBarrier) leave() {
 
 // close closes the barrier and waits until no step is in progress. On error, the barrier is open again. It reports whether the
 // barrier was open before.
-func (g *stepBarrier) close(ctx context.Context) (was bool, err error) {
+func (g *stepBarrier) close(ctx context.Context) (wasOpen bool, err error) {
 	g.mu.Lock()
 	if g.reopened != nil {
 		g.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 // A memory is the state of a sandbox that is not in files, as stored in memoryName.
 type memory struct {
 	Processes []processMemory     `json:"processes"`
-	NextPID   int                 `json:"nextPid"`        // sandbox.lastPID: the last PID that was assigned
+	NextPID   int                 `json:"nextPid"`        // despite its name, the last PID that was assigned: sandbox.lastPID
 	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // exit status of the command, if it has exited
 }
 
@@ -43,7 +43,7 @@ type processMemory struct {
 // Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a
 // [StatefulProgram].
 func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
-	s, err := r.use(OpCheckpoint, id)
+	s, err := r.findFor(OpCheckpoint, id)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (s *sandbox) capturedProcesses() (m *memory, keep []*Proc) {
 
 // Restore implements [caisson.Checkpointer].
 func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
-	if err := r.fault(OpRestore); err != nil {
+	if err := r.takeFault(OpRestore); err != nil {
 		return err
 	}
 	var m memory
@@ -220,7 +220,7 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 
 // SaveFiles implements [caisson.Checkpointer].
 func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) error {
-	s, err := r.use(OpSaveFiles, id)
+	s, err := r.findFor(OpSaveFiles, id)
 	if err != nil {
 		return err
 	}

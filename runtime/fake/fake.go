@@ -43,15 +43,15 @@ var (
 	_ caisson.Dialer       = (*Runtime)(nil)
 )
 
-// A sharedState has the state that outlives a restart of the daemon.
+// A sharedState has the state that the Runtimes before and after a simulated restart of the daemon share.
 type sharedState struct {
 	dir      string                                 // Config.Dir
 	programs map[string]func(args []string) Program // Config.Programs
 
 	mu        sync.Mutex
-	sandboxes map[caisson.ID]*sandbox // nil while the sandbox is being created; guarded by mu
+	sandboxes map[caisson.ID]*sandbox // by id; an element is nil while the sandbox is being created; guarded by mu
 	remains   map[caisson.ID]string   // RuntimeSpec.Dir of sandboxes of an earlier process, which do not run; guarded by mu
-	faults    map[Op][]error          // errors that the next calls return, see FailNext; guarded by mu
+	faults    map[Op][]error          // errors that the next calls of an operation return, see FailNext; guarded by mu
 }
 
 // New returns a fake runtime. Returns Invalid if cfg.Dir is empty.
@@ -82,7 +82,7 @@ func (r *Runtime) Capabilities() caisson.Capabilities {
 
 // List implements [caisson.Runtime]. No sandbox has a host process.
 func (r *Runtime) List(context.Context) ([]caisson.RuntimeSandbox, error) {
-	if err := r.fault(OpList); err != nil {
+	if err := r.takeFault(OpList); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
@@ -107,7 +107,7 @@ func (r *Runtime) Kill(id caisson.ID) error {
 	s.mu.Lock()
 	s.stop(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "the sandbox died"})
 	s.mu.Unlock()
-	s.procs.Wait()
+	s.goroutines.Wait()
 	return nil
 }
 
@@ -124,9 +124,10 @@ func (h *sharedState) find(id caisson.ID) (*sandbox, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "no sandbox %.40s in this runtime", id)
 }
 
-// use returns the sandbox with the id for op. Returns the next fault of op if there is one, else the errors of find.
-func (h *sharedState) use(op Op, id caisson.ID) (*sandbox, error) {
-	if err := h.fault(op); err != nil {
+// findFor returns the sandbox with the id, for a call of op. It returns the next injected error of op if there is one, and
+// otherwise the errors of find.
+func (h *sharedState) findFor(op Op, id caisson.ID) (*sandbox, error) {
+	if err := h.takeFault(op); err != nil {
 		return nil, err
 	}
 	return h.find(id)
@@ -155,7 +156,7 @@ func (h *sharedState) reserve(id caisson.ID, dir string) error {
 	return nil
 }
 
-// forget removes the id and its record.
+// forget removes the sandbox with the id from h, and its record.
 func (h *sharedState) forget(id caisson.ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,9 +170,10 @@ func (h *sharedState) forget(id caisson.ID) error {
 
 // A record is the JSON content of a sandbox's file in Config.Dir.
 type record struct {
-	Dir string `json:"dir"`
+	Dir string `json:"dir"` // RuntimeSpec.Dir
 }
 
+// recordSuffix follows the sandbox's id in the name of a record's file.
 const recordSuffix = ".json"
 
 // recordFile returns the path of the record of a sandbox.

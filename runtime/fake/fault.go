@@ -29,8 +29,8 @@ func (r *Runtime) FailNext(op Op, err error) {
 	r.faults[op] = append(r.faults[op], err)
 }
 
-// fault removes and returns the next fault of op, or nil if there is none.
-func (h *sharedState) fault(op Op) error {
+// takeFault removes and returns the error that the next call of op must return, see FailNext; nil if there is none.
+func (h *sharedState) takeFault(op Op) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.faults[op]) == 0 {

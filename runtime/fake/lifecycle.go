@@ -14,7 +14,7 @@ const treeName = "root"
 
 // Create implements [caisson.Runtime].
 func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error {
-	if err := r.fault(OpCreate); err != nil {
+	if err := r.takeFault(OpCreate); err != nil {
 		return err
 	}
 	return r.createSandbox(ctx, id, spec, func(s *sandbox) error { return s.boot() })
@@ -37,7 +37,7 @@ func (h *sharedState) createSandbox(ctx context.Context, id caisson.ID, spec cai
 			return
 		}
 		s.shutdown("")
-		s.procs.Wait()
+		s.goroutines.Wait()
 		s.free()
 		_ = os.RemoveAll(filepath.Join(spec.Dir, treeName))
 		_ = h.forget(id)
@@ -70,7 +70,7 @@ func (h *sharedState) createSandbox(ctx context.Context, id caisson.ID, spec cai
 	return nil
 }
 
-// loadArchive applies the archive at path, if there is one.
+// loadArchive applies the archive at path to the tree. It does nothing if path is "".
 func (t *tree) loadArchive(path string) error {
 	if path == "" {
 		return nil
@@ -85,7 +85,7 @@ func (t *tree) loadArchive(path string) error {
 
 // Destroy implements [caisson.Runtime].
 func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
-	if err := r.fault(OpDestroy); err != nil {
+	if err := r.takeFault(OpDestroy); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -95,7 +95,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 		dir = s.spec.Dir
 		s.shutdown("the sandbox was destroyed")
 		gone := make(chan struct{})
-		go func() { s.procs.Wait(); close(gone) }()
+		go func() { s.goroutines.Wait(); close(gone) }()
 		select {
 		case <-gone:
 		case <-ctx.Done():

@@ -26,8 +26,8 @@ type endpoint struct{ network, address string }
 
 // A Listener is a server of a process. Its connections end with the process.
 type Listener struct {
-	p       *Proc
-	at      endpoint
+	p       *Proc         // the process that serves the connections
+	at      endpoint      // the address at which p listens
 	waiting chan *os.File // connections that Accept has not returned yet
 	closed  chan struct{} // closed by Close
 	once    sync.Once     // for Close
@@ -86,8 +86,8 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// closeOf closes the servers of a process and ends their connections.
-func (n *network) closeOf(p *Proc) {
+// closeServersOf closes the servers of a process and ends their connections.
+func (n *network) closeServersOf(p *Proc) {
 	n.mu.Lock()
 	var all []*Listener
 	for _, l := range n.listeners {
@@ -99,18 +99,18 @@ func (n *network) closeOf(p *Proc) {
 	for _, l := range all {
 		l.Close()
 	}
-	n.end(func(l *Listener) bool { return l.p == p })
+	n.endMatching(func(l *Listener) bool { return l.p == p })
 }
 
 // endConnections ends all connections.
-func (n *network) endConnections() { n.end(func(*Listener) bool { return true }) }
+func (n *network) endConnections() { n.endMatching(func(*Listener) bool { return true }) }
 
-// end ends the connections to the servers for which of returns true.
-func (n *network) end(of func(*Listener) bool) {
+// endMatching ends the connections to the servers for which match returns true.
+func (n *network) endMatching(match func(*Listener) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for conn, l := range n.conns {
-		if !of(l) {
+		if !match(l) {
 			continue
 		}
 		delete(n.conns, conn)
@@ -135,7 +135,7 @@ func Connect(ctx context.Context, p *Proc, network, address string) (*os.File, e
 
 // Dial implements [caisson.Dialer].
 func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
-	s, err := r.use(OpDial, id)
+	s, err := r.findFor(OpDial, id)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	return s.network.dial(ctx, s, endpoint{network, address})
 }
 
-// dial connects to a server of sandbox s. n must be the network of s.
+// dial connects to the server of sandbox s at the address to. n must be the network of s.
 func (n *network) dial(ctx context.Context, s *sandbox, to endpoint) (*os.File, error) {
 	refused := caisson.Errorf(caisson.Unavailable, "nobody listens at %.200s in the sandbox", to.address)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -178,7 +178,7 @@ func (n *network) dial(ctx context.Context, s *sandbox, to endpoint) (*os.File, 
 	return nil, err
 }
 
-// add adds a connection to the server at an address. It returns nil if there is no server.
+// add records that conn is a connection to the server at the address to, and returns that server; nil if there is none.
 func (n *network) add(to endpoint, conn *os.File) (*Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -198,6 +198,7 @@ func (n *network) add(to endpoint, conn *os.File) (*Listener, error) {
 	return l, nil
 }
 
+// remove removes the record that add made of conn.
 func (n *network) remove(conn *os.File) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

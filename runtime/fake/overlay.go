@@ -28,18 +28,18 @@ type overlay struct {
 	upper  *os.Root        // nil if the directory is read-only
 	work   *os.Root        // the overlay's work directory, which stays empty; nil without a lower layer
 	owner  int             // host uid and gid of the guest's root, or -1 if this process may not change the owners of files
-	lower  map[string]bool // files in the lower layers, by path relative to target
+	lower  map[string]bool // paths of the files in the lower layers, relative to target
 
 	mu      sync.Mutex
-	written map[string]entry // state that has been written to the upper layer, by path relative to target; guarded by mu
+	written map[string]entry // files as the last flush has left them, by path relative to target; guarded by mu
 }
 
 // overlays are the mounted directories of a tree.
 type overlays []*overlay
 
-// mount creates a mounted directory in t.
+// mount adds the mounted directory that m describes to l, and copies its layers to t.
 func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err error) {
-	o := &overlay{tree: t, target: clean(m.Target), owner: -1, lower: map[string]bool{}}
+	o := &overlay{tree: t, target: relativePath(m.Target), owner: -1, lower: map[string]bool{}}
 	if os.Geteuid() == 0 {
 		o.owner = int(uidBase)
 	}
@@ -85,10 +85,10 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 	return err
 }
 
-// openRoot opens the directory that dir is open for.
+// openRoot opens the directory that dir refers to as a root.
 func openRoot(dir *os.File) (*os.Root, error) { return os.OpenRoot(fdPath(dir)) }
 
-// fdPath returns a path to the file that f is open for. It is valid in this process until f is closed.
+// fdPath returns a path of the file that f refers to. The path is valid in this process until f is closed.
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // copyLower copies the host directory to the mounted directory. Files of the host directory's owner get the guest's root as
@@ -130,7 +130,7 @@ func (o *overlay) entries() (map[string]entry, error) {
 		return nil, err
 	}
 	defer sub.Close()
-	return o.tree.entriesOf(sub, func(string) bool { return false })
+	return o.tree.entriesIn(sub, func(string) bool { return false })
 }
 
 // flush writes the changes since the last flush to the upper layer. Changes made during the call are left to the next flush.
@@ -172,7 +172,7 @@ func (o *overlay) flush() error {
 // writeWhiteout writes a whiteout for name, a character device 0:0, to the upper layer.
 func (o *overlay) writeWhiteout(name string) error {
 	if _, err := o.upper.Lstat(name); err == nil {
-		return nil // The whiteout exists: flush has removed removed files from the upper layer before.
+		return nil // name is a whiteout already: flush has deleted all other entries of removed files from the upper layer.
 	}
 	if err := o.copyUpParents(name); err != nil {
 		return err
@@ -239,7 +239,7 @@ func (o *overlay) close() {
 	}
 }
 
-// contains reports whether name is the mount point of a directory or below it.
+// contains reports whether name is the mount point of a mounted directory, or below one.
 func (l overlays) contains(name string) bool {
 	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
 }
@@ -261,7 +261,7 @@ func (s *sandbox) flushPeriodically() {
 	if len(s.tree.overlays) == 0 {
 		return
 	}
-	s.procs.Go(func() {
+	s.goroutines.Go(func() {
 		tick := time.NewTicker(flushInterval)
 		defer tick.Stop()
 		for {

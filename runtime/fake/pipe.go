@@ -17,7 +17,7 @@ type pipe struct {
 	changed      *sync.Cond // signals a change of a field, or that the context of a call was cancelled
 	buf          []byte     // at most pipeSize bytes that have not been read
 	writers      int        // number of writers that have not called release
-	eof          bool       // makes one read return io.EOF although there are writers: a terminal's ^D
+	eof          bool       // makes one read return io.EOF although there are writers, for ^D at a terminal
 	readerClosed bool       // the reader has called closeRead
 }
 

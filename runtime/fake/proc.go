@@ -54,11 +54,11 @@ type Proc struct {
 	out, errOut output // standard output and standard error
 	log         string // absolute path of the file that a logOutput writes to
 
-	// Guarded by sandbox.mu.
+	// The following fields are guarded by sandbox.mu.
 	ppid        int
 	origin      origin
 	termination *caisson.ExitStatus                    // the status if the process was terminated, set before it exits
-	caught      map[syscall.Signal]chan syscall.Signal // results of Catch
+	caught      map[syscall.Signal]chan syscall.Signal // channels that Catch has returned, by signal
 	memory      int64                                  // allocated bytes, see Alloc
 	started     time.Time
 }
@@ -166,7 +166,7 @@ func (p *Proc) Alloc(n int64) error {
 
 // A Child describes a process to start. Zero fields User and Dir are inherited from the parent.
 type Child struct {
-	Args    []string // the program first; required
+	Args    []string // the program and its arguments; required
 	User    string   // as in RuntimeExec
 	Dir     string
 	Session bool   // starts the child in a new Linux session, without the parent's outputs and terminal
@@ -179,7 +179,7 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
 	}
-	c, err := p.sandbox.prepare(caisson.RuntimeExec{
+	c, err := p.sandbox.newProc(caisson.RuntimeExec{
 		Command: child.Args, Env: p.env, Workdir: cmp.Or(child.Dir, p.dir), User: child.User,
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func SpawnTerminal(p *Proc, child Child, rows, cols uint16) (caisson.Process, er
 	e := caisson.RuntimeExec{
 		Command: child.Args, Env: p.env, Workdir: cmp.Or(child.Dir, p.dir), User: child.User, TTY: true, Rows: rows, Cols: cols, Stdin: true,
 	}
-	c, err := p.sandbox.prepare(e)
+	c, err := p.sandbox.newProc(e)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,8 @@ type procWriter struct {
 }
 
 func (w procWriter) Write(b []byte) (int, error) {
-	// The workspaces are flushed first: a reader of the output must find the files that were written before the output.
+	// The workspaces are flushed before the output is written, so that a reader of the output finds the files that were written
+	// before.
 	if err := w.p.Step(func() { _ = w.p.sandbox.tree.overlays.flush() }); err != nil {
 		return 0, err
 	}

@@ -23,16 +23,16 @@ const baseMemory = 4 << 20
 
 // A sandbox is a file system and the processes that use it.
 type sandbox struct {
-	id       caisson.ID
-	spec     caisson.RuntimeSpec                    // its *os.Files belong to the caller and are not used after Create
-	programs map[string]func(args []string) Program // Config.Programs
-	tree     *tree
-	out      output      // the command's standard output, shared with each process
-	errOut   output      // the command's standard error, shared with each process
-	barrier  stepBarrier // closed while the sandbox is frozen or captured
-	started  time.Time
-	done     chan struct{}  // closed when the sandbox is no longer running
-	procs    sync.WaitGroup // goroutines of processes, and that of flushPeriodically
+	id         caisson.ID
+	spec       caisson.RuntimeSpec                    // its *os.Files belong to the caller and are not used after Create
+	programs   map[string]func(args []string) Program // Config.Programs
+	tree       *tree
+	out        output      // the command's standard output, shared with each process
+	errOut     output      // the command's standard error, shared with each process
+	barrier    stepBarrier // closed while the sandbox is frozen or captured
+	started    time.Time
+	done       chan struct{}  // closed when the sandbox is no longer running
+	goroutines sync.WaitGroup // goroutines of processes, and that of flushPeriodically
 
 	mu      sync.Mutex
 	running bool          // guarded by mu
@@ -77,7 +77,7 @@ func (s *sandbox) start(p *Proc) error {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	s.memory += p.memory
 	s.table[p.pid] = p
-	s.procs.Go(func() { s.reap(p, p.program.Run(p.ctx, p)) })
+	s.goroutines.Go(func() { s.reap(p, p.program.Run(p.ctx, p)) })
 	return nil
 }
 
@@ -97,11 +97,11 @@ func (s *sandbox) reap(p *Proc, code int) {
 	}
 	s.mu.Unlock()
 	p.cancel()
-	_ = s.tree.overlays.flush() // the next flush tries again
+	_ = s.tree.overlays.flush() // an error is ignored, because the next flush tries again
 	p.CloseStdin()
 	p.out.release()
 	p.errOut.release()
-	s.network.closeOf(p)
+	s.network.closeServersOf(p)
 	close(p.exited)
 }
 
@@ -118,7 +118,7 @@ func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
 	if ch, ok := p.caught[sig]; ok {
 		select {
 		case ch <- sig:
-		default: // a signal is pending already
+		default: // the channel is full: a signal is pending already, and sig is dropped
 		}
 		return
 	}
@@ -162,7 +162,7 @@ func (s *sandbox) boot() error {
 	if len(s.spec.Command) == 0 {
 		return nil
 	}
-	p, err := s.prepare(caisson.RuntimeExec{
+	p, err := s.newProc(caisson.RuntimeExec{
 		Command: s.spec.Command, Env: s.spec.Env, Workdir: s.spec.Workdir, User: s.spec.User,
 	})
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *sandbox) startCommand(p *Proc) error {
 	return nil
 }
 
-// shareOutputs connects the outputs of p to the destinations of out and errOut.
+// shareOutputs sets the outputs of p to new references to the destinations of out and errOut.
 func shareOutputs(p *Proc, out, errOut output) (err error) {
 	if p.out, err = out.share(); err != nil {
 		return err
@@ -208,38 +208,38 @@ func shareOutputs(p *Proc, out, errOut output) (err error) {
 	return err
 }
 
-// prepare returns a process that has not been started and has no outputs. Returns Invalid if the program, user or working
+// newProc returns a process that has not been started and has no outputs. Returns Invalid if the program, user or working
 // directory does not exist.
-func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
+func (s *sandbox) newProc(e caisson.RuntimeExec) (*Proc, error) {
 	if len(e.Command) == 0 || e.Command[0] == "" {
 		return nil, caisson.Invalidf("command", "is empty; name a program")
 	}
 	program, err := s.lookup(e.Command[0], getenv(e.Env, "PATH"))
 	if err != nil {
-		return nil, s.orStopping(err)
+		return nil, s.conflictIfStopping(err)
 	}
 	user, err := s.tree.user(e.User)
 	if err != nil {
-		return nil, s.orStopping(err)
+		return nil, s.conflictIfStopping(err)
 	}
 	dir := cmp.Or(e.Workdir, "/")
 	if info, err := s.tree.stat(dir); err != nil || !info.IsDir() {
-		return nil, s.orStopping(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
+		return nil, s.conflictIfStopping(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
 	}
 	args := append([]string{program}, e.Command[1:]...)
 	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
 }
 
-// orStopping returns err, or Conflict if the sandbox's root directory is missing: then the sandbox is being destroyed, and the
-// file that err reports as missing may have been removed for that reason.
-func (s *sandbox) orStopping(err error) error {
+// conflictIfStopping returns err, or Conflict if the sandbox's root directory is missing: then the sandbox is being destroyed,
+// and the file that err reports as missing may have been removed for that reason.
+func (s *sandbox) conflictIfStopping(err error) error {
 	if _, gone := s.tree.stat("/"); gone != nil {
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is stopping")
 	}
 	return err
 }
 
-// defaultPath is searched if the environment has no PATH.
+// defaultPath is the PATH in which commands are looked up if the environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // lookup resolves the program name in the directories of search, a value of PATH. Returns Invalid if it does not exist.

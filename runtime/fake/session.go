@@ -16,7 +16,7 @@ type session struct {
 	stdin      io.WriteCloser
 	stdout     *pipe
 	stderr     io.Reader
-	stderrPipe *pipe     // nil with a terminal
+	stderrPipe *pipe     // source of stderr; nil with a terminal
 	once       sync.Once // for Close
 }
 

@@ -47,7 +47,7 @@ type mount struct {
 type inode struct {
 	dev, ino uint64
 	sec      int64  // birth time in seconds since 1970
-	nsec     uint32 // and nanoseconds
+	nsec     uint32 // nanoseconds of the birth time
 }
 
 // An owner is a user and a group in the sandbox.
@@ -82,7 +82,7 @@ func newTree(dir string, spec *caisson.RuntimeSpec) (*tree, error) {
 	return t, nil
 }
 
-// fill copies the layers and adds the mounts.
+// fill copies the layers of spec to t and adds the mounts.
 func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 	for _, layer := range slices.Backward(spec.Rootfs.Layers) {
 		if err := t.copyLayer(layer, ".", "user.overlay.opaque", guestOwner(caisson.LayerUIDBase)); err != nil {
@@ -143,7 +143,7 @@ func (t *tree) close() {
 
 // mount adds a mount of a host directory or file that is not copied.
 func (t *tree) mount(source, target string, writable bool) error {
-	m := mount{target: clean(target), writable: writable}
+	m := mount{target: relativePath(target), writable: writable}
 	info, err := os.Stat(source)
 	if err != nil {
 		return err
@@ -158,8 +158,8 @@ func (t *tree) mount(source, target string, writable bool) error {
 	return nil
 }
 
-// clean converts the absolute guest path name to a path relative to the root; "." is the root.
-func clean(name string) string {
+// relativePath converts the absolute guest path name to a clean path relative to the root directory, which itself is ".".
+func relativePath(name string) string {
 	if p := strings.TrimPrefix(path.Clean("/"+name), "/"); p != "" {
 		return p
 	}
@@ -169,7 +169,7 @@ func clean(name string) string {
 // resolve returns the root that contains the file at the absolute guest path name: the root of a mount, or that of the tree. rel
 // is the path of the file in the root, and writable is whether the file may be written.
 func (t *tree) resolve(name string) (root *os.Root, rel string, writable bool) {
-	p := clean(name)
+	p := relativePath(name)
 	for _, m := range t.mounts {
 		switch rest, below := strings.CutPrefix(p, m.target+"/"); {
 		case p == m.target && m.file != "":
@@ -237,7 +237,7 @@ func (t *tree) reserveDisk(n int64) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n > t.headroom {
-		used, err := t.usedLocked()
+		used, err := t.usedBytesLocked()
 		if err != nil {
 			return 0, err
 		}
@@ -248,8 +248,8 @@ func (t *tree) reserveDisk(n int64) (int64, error) {
 	return n, nil
 }
 
-// usedLocked returns the size in bytes of all files that differ from the layers. The caller must hold t.mu.
-func (t *tree) usedLocked() (used int64, err error) {
+// usedBytesLocked returns the size in bytes of all files that differ from the layers. The caller must hold t.mu.
+func (t *tree) usedBytesLocked() (used int64, err error) {
 	now, err := t.entriesLocked()
 	for name, e := range now {
 		if e.mode.IsRegular() && t.lower[name] != e {
@@ -259,7 +259,7 @@ func (t *tree) usedLocked() (used int64, err error) {
 	return used, err
 }
 
-// entries is entriesLocked with t.mu locked.
+// entries locks t.mu and returns the result of entriesLocked: the files in the tree by relative path.
 func (t *tree) entries() (map[string]entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,14 +269,14 @@ func (t *tree) entries() (map[string]entry, error) {
 // entriesLocked returns the files in the tree by relative path, without the root directory, /proc and mounted directories. The
 // caller must hold t.mu.
 func (t *tree) entriesLocked() (map[string]entry, error) {
-	return t.entriesOf(t.root, func(name string) bool {
+	return t.entriesIn(t.root, func(name string) bool {
 		return name == procName || t.overlays.contains(name)
 	})
 }
 
-// entriesOf returns the files in root by relative path, except for directories for which skip returns true. The caller must
+// entriesIn returns the files in root by relative path, except for directories for which skip returns true. The caller must
 // hold t.mu.
-func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string]entry, error) {
+func (t *tree) entriesIn(root *os.Root, skip func(name string) bool) (map[string]entry, error) {
 	out := map[string]entry{}
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -10,12 +10,12 @@ import (
 const (
 	keyInterrupt = 0x03 // ^C
 	keyEOF       = 0x04 // ^D
-	keyErase     = 0x7f
+	keyErase     = 0x7f // Backspace (DEL)
 )
 
 // A tty is a terminal in canonical mode: input is echoed and delivered line by line, and LF in output becomes CR LF.
 type tty struct {
-	in, out   *pipe  // from the terminal to the process, and from the process or the echo to the user
+	in, out   *pipe  // in: from the terminal to the process; out: from the process, and the echo of input, to the user
 	interrupt func() // called for ^C
 
 	mu         sync.Mutex

@@ -13,7 +13,7 @@ import (
 
 // Exec implements [caisson.Runtime].
 func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
-	s, err := r.use(OpExec, id)
+	s, err := r.findFor(OpExec, id)
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 	if err := s.requireRunning(); err != nil {
 		return nil, err
 	}
-	p, err := s.prepare(e)
+	p, err := s.newProc(e)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 
 // WaitCommand implements [caisson.Runtime].
 func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error) {
-	s, err := r.use(OpWaitCommand, id)
+	s, err := r.findFor(OpWaitCommand, id)
 	if err != nil {
 		return caisson.ExitStatus{}, err
 	}
@@ -80,7 +80,7 @@ func (r *Runtime) Done(id caisson.ID) <-chan struct{} {
 
 // Signal implements [caisson.Runtime]. Signals to init other than SIGKILL are ignored.
 func (r *Runtime) Signal(_ context.Context, id caisson.ID, pid, signal int) error {
-	s, err := r.use(OpSignal, id)
+	s, err := r.findFor(OpSignal, id)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func checkSignal(signal int) error {
 
 // Processes implements [caisson.Runtime].
 func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
-	s, err := r.use(OpProcesses, id)
+	s, err := r.findFor(OpProcesses, id)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.Process
 
 // Stats implements [caisson.Runtime]. It reports a hundredth of the elapsed time as CPU time.
 func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error) {
-	s, err := r.use(OpStats, id)
+	s, err := r.findFor(OpStats, id)
 	if err != nil {
 		return nil, err
 	}
@@ -170,13 +170,13 @@ func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	}
 	s.tree.mu.Lock()
 	defer s.tree.mu.Unlock()
-	n, err := s.tree.usedLocked()
+	n, err := s.tree.usedBytesLocked()
 	return caisson.Size(n), err
 }
 
 // Freeze implements [caisson.Freezer].
 func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
-	s, err := r.use(OpFreeze, id)
+	s, err := r.findFor(OpFreeze, id)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (s *sandbox) freeze(ctx context.Context) error {
 
 // Thaw implements [caisson.Freezer].
 func (r *Runtime) Thaw(_ context.Context, id caisson.ID) error {
-	s, err := r.use(OpThaw, id)
+	s, err := r.findFor(OpThaw, id)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (t *tree) user(spec string) (owner, error) {
 		return owner{}, caisson.Invalidf("user", "%.100q is not of the form USER or USER:GROUP", spec)
 	}
 	var o owner
-	entry := t.account("/etc/passwd", name)
+	entry := t.passwdFields("/etc/passwd", name)
 	switch uid, err := parseID(name); {
 	case err == nil:
 		o.uid = uid
@@ -37,7 +37,7 @@ func (t *tree) user(spec string) (owner, error) {
 		return o, nil
 	}
 	gid, err := parseID(group)
-	if entry := t.account("/etc/group", group); err != nil && len(entry) > 2 {
+	if entry := t.passwdFields("/etc/group", group); err != nil && len(entry) > 2 {
 		gid, err = parseID(entry[2])
 	}
 	if err != nil {
@@ -53,8 +53,8 @@ func parseID(s string) (int, error) {
 	return int(n), err
 }
 
-// account returns the fields of the line for name, a name or a number, in a file in the format of passwd, or nil.
-func (t *tree) account(file, name string) []string {
+// passwdFields returns the fields of the line for name, a name or a number, in a file in the format of passwd, or nil.
+func (t *tree) passwdFields(file, name string) []string {
 	b, err := t.readFile(file)
 	if err != nil {
 		return nil

@@ -65,7 +65,7 @@ func arg(args []string, i int) string {
 	return args[i]
 }
 
-// runGuestd runs the roles that package guestd implements without a kernel.
+// runGuestd runs the role in the arguments of p, one of those that package guestd implements without a kernel.
 func runGuestd(ctx context.Context, p *fake.Proc) int {
 	root, err := os.OpenRoot(p.Root())
 	if err != nil {
@@ -132,9 +132,9 @@ func publicError(err error) error {
 	return caisson.Errorf(caisson.Internal, "%v", err)
 }
 
-// testProgram returns the program of the role test with these arguments if it needs support by the fake runtime: for memory that
-// checkpoints capture, for memory that is limited, or for files with owners and a limit. It returns nil for the others, which
-// package guestd implements.
+// testProgram returns the program of the role test that args, the arguments after the role, select. It returns only programs that
+// need support by the fake runtime: for memory that checkpoints capture, for memory that is limited, or for files with owners and
+// a limit. For other arguments it returns nil, because package guestd implements those programs.
 func testProgram(args []string) fake.Program {
 	switch name := arg(args, 0); {
 	case name == "alloc":
@@ -153,8 +153,8 @@ func testProgram(args []string) fake.Program {
 	return nil
 }
 
-// number parses argument i, which must not be negative.
-func number(p *fake.Proc, i int) (int64, error) {
+// numberArg returns argument i of p as a number. It returns an error if the argument is not a number, or is negative.
+func numberArg(p *fake.Proc, i int) (int64, error) {
 	n, err := strconv.ParseInt(arg(p.Args(), i), 10, 64)
 	if err == nil && n < 0 {
 		err = syscall.EINVAL
@@ -162,9 +162,9 @@ func number(p *fake.Proc, i int) (int64, error) {
 	return n, err
 }
 
-// alloc allocates memory, prints the number of bytes, and keeps it until EOF on its input.
+// alloc is the test program that allocates memory, prints the number of bytes, and keeps the memory until EOF on its input.
 func alloc(_ context.Context, p *fake.Proc) int {
-	n, err := number(p, 3)
+	n, err := numberArg(p, 3)
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
@@ -176,9 +176,9 @@ func alloc(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// fill writes zeros to a file and prints how many bytes it has written, followed by the error, if any.
+// fill is the test program that writes zeros to a file and prints how many bytes it has written, followed by the error, if any.
 func fill(_ context.Context, p *fake.Proc) int {
-	want, err := number(p, 4)
+	want, err := numberArg(p, 4)
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
@@ -197,13 +197,13 @@ func fill(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// stat prints type, mode, uid, gid, size and target of a file.
+// stat is the test program that prints type, mode, uid, gid, size and target of a file.
 func stat(_ context.Context, p *fake.Proc) int {
 	f, err := p.Lstat(p.Args()[3])
 	if err != nil {
 		return fail(p, exitFailure, err)
 	}
-	line := []any{kind(f.Mode), fmt.Sprintf("%04o", mode(f.Mode)), f.UID, f.GID, f.Size}
+	line := []any{fileType(f.Mode), fmt.Sprintf("%04o", chmodBits(f.Mode)), f.UID, f.GID, f.Size}
 	if f.Target != "" {
 		line = append(line, f.Target)
 	}
@@ -211,8 +211,8 @@ func stat(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// kind returns the name of a file's type.
-func kind(m os.FileMode) string {
+// fileType returns the name of a file's type.
+func fileType(m os.FileMode) string {
 	i := slices.Index([]os.FileMode{0, os.ModeDir, os.ModeSymlink, os.ModeNamedPipe, os.ModeSocket}, m.Type())
 	if i < 0 {
 		return "other"
@@ -220,8 +220,8 @@ func kind(m os.FileMode) string {
 	return []string{"file", "directory", "symlink", "fifo", "socket"}[i]
 }
 
-// mode returns the permissions of a file, with setuid, setgid and sticky, as the bits that chmod(2) uses.
-func mode(m os.FileMode) uint32 {
+// chmodBits returns the permissions of a file, with setuid, setgid and sticky, as the bits that chmod(2) uses.
+func chmodBits(m os.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	for i, b := range []os.FileMode{os.ModeSticky, os.ModeSetgid, os.ModeSetuid} {
 		if m&b != 0 {
@@ -234,7 +234,7 @@ func mode(m os.FileMode) uint32 {
 // counterInterval is the time between two increments of a counter.
 const counterInterval = 20 * time.Millisecond
 
-// A counter counts in memory and writes the number to a file that it never reads.
+// A counter is the test program that counts in memory, in n, and writes the number to a file that it never reads.
 type counter struct{ n int }
 
 func (c *counter) Run(_ context.Context, p *fake.Proc) int {
@@ -259,14 +259,15 @@ func (c *counter) RestoreMemory(b []byte) (err error) {
 	return err
 }
 
-// A server listens. After a restore, it listens again, without the connections that it had.
+// A server is the test program that listens at an address. After a restore, it listens again, without the connections that it
+// had.
 type server struct{}
 
 func (*server) Run(ctx context.Context, p *fake.Proc) int { return runGuestd(ctx, p) }
 func (*server) Memory() ([]byte, error)                   { return nil, nil }
 func (*server) RestoreMemory([]byte) error                { return nil }
 
-// A sleeper sleeps. After a restore, it sleeps for the full duration again.
+// A sleeper is the test program that sleeps for a duration. After a restore, it sleeps for the full duration again.
 type sleeper struct{}
 
 func (*sleeper) Run(_ context.Context, p *fake.Proc) int {

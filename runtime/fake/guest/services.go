@@ -19,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// listeners has the listener of each supervisor that has been started and has not begun to run: a chan *fake.Listener by
-// *fake.Proc.
+// listeners has the listeners of the supervisors that were started and have not begun to run. The keys are the supervisors'
+// processes (*fake.Proc); the values are channels that contain one listener each (chan *fake.Listener).
 var listeners sync.Map
 
-// handover returns the channel by which startSupervisor passes the listener to the supervisor process p.
-func handover(p *fake.Proc) chan *fake.Listener {
+// listenerChannel returns the channel by which startSupervisor passes the listener to the supervisor process p.
+func listenerChannel(p *fake.Proc) chan *fake.Listener {
 	ch, _ := listeners.LoadOrStore(p, make(chan *fake.Listener, 1))
 	return ch.(chan *fake.Listener)
 }
@@ -44,34 +44,34 @@ func startSupervisor(_ context.Context, p *fake.Proc) int {
 		return fail(p, exitUsage, err)
 	}
 	l.HandTo(c)
-	handover(c) <- l
+	listenerChannel(c) <- l
 	return 0
 }
 
 // A supervisor runs services. The processes of services are goroutines of the supervisor, so a restored supervisor starts them
 // again.
 type supervisor struct {
-	services *service.Supervisor // set in Run
-	saved    *saved              // set by RestoreMemory; nil if the supervisor was not restored
+	services *service.Supervisor // set by Run
+	restored *supervisorMemory   // set by RestoreMemory; nil if the process was not restored
 }
 
-// saved is the memory of a supervisor.
-type saved struct {
-	Revision int64
-	Services []caisson.Service
+// supervisorMemory is the memory of a supervisor.
+type supervisorMemory struct {
+	Revision int64             // revision of Services, which the host counts
+	Services []caisson.Service // the services that the supervisor runs
 }
 
 func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
 	var l *fake.Listener
 	s.services = service.New(serviceHost{ctx, p})
-	if s.saved != nil {
+	if s.restored != nil {
 		var err error
 		if l, err = fake.Listen(p, "unix", service.Socket, 16); err != nil {
 			return fail(p, exitUsage, err)
 		}
-		_ = s.services.Apply(s.saved.Revision, nil, s.saved.Services) // these services were accepted before the checkpoint
+		_ = s.services.Apply(s.restored.Revision, nil, s.restored.Services) // no error: the services were valid before the checkpoint
 	} else {
-		ch := handover(p)
+		ch := listenerChannel(p)
 		defer listeners.Delete(p)
 		select {
 		case l = <-ch:
@@ -96,7 +96,7 @@ func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
 
 // Memory implements [fake.StatefulProgram].
 func (s *supervisor) Memory() ([]byte, error) {
-	m := saved{}
+	m := supervisorMemory{}
 	if s.services != nil {
 		m.Revision, m.Services = s.services.Set()
 	}
@@ -105,13 +105,13 @@ func (s *supervisor) Memory() ([]byte, error) {
 
 // RestoreMemory implements [fake.StatefulProgram].
 func (s *supervisor) RestoreMemory(b []byte) error {
-	s.saved = &saved{}
-	return json.Unmarshal(b, s.saved)
+	s.restored = &supervisorMemory{}
+	return json.Unmarshal(b, s.restored)
 }
 
 // A listener is a fake.Listener as a [net.Listener].
 type listener struct {
-	ctx context.Context
+	ctx context.Context // ends Accept
 	l   *fake.Listener
 }
 
@@ -132,10 +132,10 @@ type conn struct{ *os.File }
 func (conn) LocalAddr() net.Addr  { return &net.UnixAddr{} }
 func (conn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
 
-// serviceHost implements [service.Host] with goroutines of a process.
+// serviceHost implements [service.Host] with goroutines of a supervisor's process.
 type serviceHost struct {
-	ctx context.Context
-	p   *fake.Proc
+	ctx context.Context // cancelled when p is terminated
+	p   *fake.Proc      // the supervisor's process
 }
 
 // Dial implements [service.Host].
@@ -179,9 +179,9 @@ func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, e
 
 // A serviceProcess is a goroutine that runs a service.
 type serviceProcess struct {
-	pid    int
-	cancel context.CancelFunc
-	done   chan struct{}
+	pid    int                // PID of the supervisor, which the service shares
+	cancel context.CancelFunc // ends the goroutine
+	done   chan struct{}      // closed when the goroutine has ended
 	exit   caisson.ExitStatus // set before done is closed
 }
 

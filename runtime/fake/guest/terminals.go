@@ -19,8 +19,8 @@ import (
 // terminals are the terminals of all sandboxes. A checkpoint cannot capture them.
 type terminals struct {
 	mu     sync.Mutex
-	served map[string]*terminal.Server // by the sandbox's root directory and the terminal's id; guarded by mu
-	opened map[string]chan struct{}    // closed when the terminal is served; guarded by mu
+	served map[string]*terminal.Server // servers by key: the sandbox's root directory and the terminal's id; guarded by mu
+	opened map[string]chan struct{}    // channels, closed when the terminal is served, by the same key; guarded by mu
 }
 
 // program returns the program of the role terminal for the arguments args.
@@ -31,11 +31,11 @@ func (t *terminals) program(args []string) fake.Program {
 	case "serve":
 		return fake.Func(t.serve)
 	}
-	return fake.Func(t.manage)
+	return fake.Func(t.listOrRemove)
 }
 
-// open returns the channel that is closed when a terminal is served.
-func (t *terminals) open(key string) chan struct{} {
+// openedChannel returns the channel that is closed when the terminal with the key is served, and creates it if necessary.
+func (t *terminals) openedChannel(key string) chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.opened[key] == nil {
@@ -54,7 +54,7 @@ func (t *terminals) create(ctx context.Context, p *fake.Proc) int {
 		return fail(p, guestd.ExitFull, caisson.Errorf(caisson.Exhausted, "too many"))
 	}
 	key := p.Root() + string(c.ID)
-	opened := t.open(key)
+	opened := t.openedChannel(key)
 	child, err := p.Spawn(fake.Child{Args: append([]string{Path, "terminal", "serve"}, p.Args()[3:]...), Session: true})
 	if err != nil {
 		return fail(p, exitUsage, err)
@@ -92,7 +92,7 @@ func (t *terminals) serve(ctx context.Context, p *fake.Proc) int {
 	s := terminal.NewServer(c.ID, c.Launch.Command, ttyProgram{session}, c.Rows, c.Cols, c.Keep)
 	defer context.AfterFunc(ctx, s.Kill)()
 	key := p.Root() + string(c.ID)
-	opened := t.open(key)
+	opened := t.openedChannel(key)
 	t.mu.Lock()
 	t.served[key] = s
 	t.mu.Unlock()
@@ -120,8 +120,8 @@ func (t *terminals) list(root string) (list []caisson.Terminal) {
 	return list
 }
 
-// manage lists and removes terminals.
-func (t *terminals) manage(_ context.Context, p *fake.Proc) int {
+// listOrRemove executes the command list, which lists the terminals of the sandbox, or remove, which removes one.
+func (t *terminals) listOrRemove(_ context.Context, p *fake.Proc) int {
 	switch arg(p.Args(), 2) {
 	case "list":
 		if err := terminal.WriteList(p.Stdout(), t.list(p.Root())); err != nil {
@@ -141,7 +141,7 @@ func (t *terminals) manage(_ context.Context, p *fake.Proc) int {
 	return exitUsage
 }
 
-// A ttyProgram is a program at a terminal of the fake runtime.
+// A ttyProgram implements [terminal.Program] with a program at a terminal of the fake runtime.
 type ttyProgram struct{ session caisson.Process }
 
 func (p ttyProgram) PID() int                       { return p.session.PID() }
