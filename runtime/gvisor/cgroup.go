@@ -17,7 +17,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// group returns the sandbox's cgroup, whether or not it exists on the host. Returns os.ErrNotExist if no cgroup is recorded.
+// group returns the sandbox's cgroup, whether or not the cgroup exists on the host. Returns os.ErrNotExist if the sandbox's state
+// names no cgroup.
 func (s *sandbox) group() (cgroup.Cgroup, error) {
 	if s.state.Cgroup == "" {
 		return nil, os.ErrNotExist
@@ -70,8 +71,8 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// EndReason returns a short description of why the main process of a sandbox exited. It must be called after that and before
-// Destroy, which removes the cgroup from which the reason is read.
+// EndReason implements [caisson.EndReporter]: it returns a short description of why the main process of a sandbox exited. It must
+// be called after the exit and before Destroy, which removes the cgroup from which the reason is read.
 func (r *Runtime) EndReason(id caisson.ID) string {
 	s, err := r.get(id)
 	if err != nil || !s.outOfMemory() {
@@ -89,7 +90,7 @@ func (s *sandbox) endReason() string {
 	return "the sandbox ended"
 }
 
-// outOfMemory reports whether the kernel has killed a process of the sandbox because its memory limit was reached.
+// outOfMemory reports whether the kernel has killed a process of the sandbox because the sandbox's memory limit was reached.
 func (s *sandbox) outOfMemory() bool {
 	g, err := s.group()
 	if err != nil {
@@ -100,7 +101,8 @@ func (s *sandbox) outOfMemory() bool {
 	return err == nil && oomKills(string(data)) > 0
 }
 
-// oomKills parses the number of killed processes. The line has the same form in cgroup v1 and v2.
+// oomKills returns the number of killed processes in events, the content of the file that memoryStatFiles names. The line with
+// the number has the same form in cgroup v1 and v2.
 func oomKills(events string) int {
 	for line := range strings.Lines(events) {
 		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
@@ -111,8 +113,8 @@ func oomKills(events string) int {
 	return 0
 }
 
-// controllers are the hierarchies of cgroup v1 in which gVisor creates groups. In v2, a group has the same path in all of
-// them.
+// controllers are the hierarchies of cgroup v1 in which gVisor creates groups. With cgroup v2, the path of a group is the same
+// for each controller.
 var controllers = []string{
 	"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "net_cls", "net_prio", "perf_event", "pids", "systemd", "rdma", "hugetlb", "job",
 }
@@ -199,7 +201,7 @@ func prepareCgroupMove() {
 		}
 		group := filepath.Join("/sys/fs/cgroup", names, path, "cgroup.procs")
 		pid := strconv.Itoa(os.Getpid())
-		// In a container, the path may refer to another cgroup; writing to that would move this process.
+		// In a container, the path may refer to another cgroup; writing the PID to that cgroup would move this process.
 		members, err := os.ReadFile(group)
 		if err == nil && slices.Contains(strings.Fields(string(members)), pid) && os.WriteFile(group, []byte(pid), 0) == nil {
 			return

@@ -69,9 +69,9 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 
 // Restore implements [caisson.Checkpointer].
 func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
-	spec.Files = "" // the checkpoint contains them
+	spec.Files = "" // the checkpoint contains the files
 	err := r.launch(ctx, id, spec, dir)
-	// gVisor reopens open files and working directories by path. Its errors have no codes, so their text is compared.
+	// gVisor reopens open files and working directories by path. gVisor's errors have no codes, so their text is compared.
 	if err != nil && caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), "failed to walk") &&
 		slices.ContainsFunc(spec.Mounts, func(m caisson.RuntimeMount) bool { return m.Overlay != nil }) {
 		return caisson.Wrap(err, caisson.Conflict, "what runs there has files open in its workspace that the directory given instead does not have; end it before the snapshot, or let it leave the workspace")

@@ -100,7 +100,7 @@ func newLink(t *testing.T) *link {
 
 func newNetNS(t *testing.T) *os.File {
 	t.Helper()
-	ns, err := emptyNetNS()
+	ns, err := newEmptyNetNS()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// maxControlReply limits the reply to one call, in bytes: it comes from the process that runs untrusted code.
+// maxControlReply is the maximum size of the reply to one call, in bytes. Replies are limited because they come from the process
+// that runs untrusted code.
 const maxControlReply = 1 << 20
 
 // maxIdle limits the number of idle connections of a sandbox. Each call in progress needs a separate connection, because
@@ -28,13 +29,13 @@ const maxIdle = 2
 
 // controlClient is a client of a sandbox's main process. It implements gVisor's control protocol (pkg/urpc): one JSON object in
 // each direction over a stream socket, with descriptors sent along with the first byte. gVisor's client opens sockets without
-// CLOEXEC and blocks a thread for each call; this one uses Go's poller and can be cancelled with a context.
+// CLOEXEC and blocks a thread for each call; controlClient uses Go's poller, and its calls can be cancelled with a context.
 type controlClient struct {
-	socket string
+	socket string // path of the control socket
 
 	mu     sync.Mutex
 	idle   []*net.UnixConn // guarded by mu
-	closed bool            // close was called; keep then closes connections instead of storing them; guarded by mu
+	closed bool            // close was called, and keepIdle closes connections instead of storing them; guarded by mu
 }
 
 // callTimeout limits most calls; saveTimeout limits those that write files and memory or wait until memory has been read. A
@@ -75,7 +76,7 @@ func (c *controlClient) call(ctx context.Context, method string, arg, result any
 		err = exchange(conn, method, arg, result, files)
 		var remote remoteError
 		if answered := err == nil || errors.As(err, &remote); stop() && answered {
-			c.keep(conn)
+			c.keepIdle(conn)
 		} else {
 			conn.Close()
 		}
@@ -122,8 +123,8 @@ func (c *controlClient) connect(ctx context.Context) (*net.UnixConn, error) {
 	}
 }
 
-// keep stores an idle connection for later calls, or closes it if there are maxIdle already.
-func (c *controlClient) keep(conn *net.UnixConn) {
+// keepIdle stores an idle connection for later calls, or closes it if there are maxIdle already.
+func (c *controlClient) keepIdle(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.idle) >= maxIdle {
@@ -144,7 +145,8 @@ func (c *controlClient) close() {
 	c.idle = nil
 }
 
-// dial connects to a socket. A path that is too long for a socket address is replaced by one in /proc/self/fd.
+// dial connects to the unix socket at path. A path that is too long for a socket address is replaced by an equivalent path in
+// /proc/self/fd.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	if len(path) < maxSocketPath {

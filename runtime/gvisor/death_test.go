@@ -24,8 +24,8 @@ func TestLauncherKilled(t *testing.T) {
 	}{
 		{"started", func(string) bool { return true }},
 		{"configured", func(dir string) bool { return exists(filepath.Join(dir, "bundle", "config.json")) }},
-		{"one process", func(dir string) bool { pids, err := processesOf(dir); return err == nil && len(pids) > 0 }},
-		{"both processes", func(dir string) bool { pids, err := processesOf(dir); return err == nil && len(pids) > 1 }},
+		{"one process", func(dir string) bool { pids, err := gvisorProcesses(dir); return err == nil && len(pids) > 0 }},
+		{"both processes", func(dir string) bool { pids, err := gvisorProcesses(dir); return err == nil && len(pids) > 1 }},
 		{"socket", func(dir string) bool {
 			files, err := filepath.Glob(filepath.Join(dir, "bundle", protocol.StateDir, "*.sock"))
 			return err == nil && len(files) > 0

@@ -77,7 +77,7 @@ func (s *sandbox) kill() {
 // launcher are reaped by the watcher.
 func (w *watcher) killByDir(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := processesOf(dir)
+		pids, err := gvisorProcesses(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -93,8 +93,8 @@ func (w *watcher) killByDir(ctx context.Context, dir string) error {
 	}
 }
 
-// processesOf returns the PIDs of the gVisor processes whose arguments contain a path below dir.
-func processesOf(dir string) ([]int, error) {
+// gvisorProcesses returns the PIDs of the gVisor processes whose arguments contain a path below dir.
+func gvisorProcesses(dir string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func processesOf(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// hasSandboxOwner reports whether a process is owned by root or by a uid of a sandbox. Arguments alone are no proof, because any user
-// can start a process with such arguments.
+// hasSandboxOwner reports whether a process is owned by root or by a uid of a sandbox. The arguments of a process do not prove
+// that it belongs to a sandbox, because any user can start a process with the same arguments.
 func hasSandboxOwner(pid int) bool {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+strconv.Itoa(pid), &st)
@@ -152,7 +152,7 @@ func (r *Runtime) Remains() ([]caisson.ID, error) {
 			note(e.Name())
 		}
 	}
-	pids, err := processesOf(r.cfg.Dir)
+	pids, err := gvisorProcesses(r.cfg.Dir)
 	if err != nil {
 		return nil, err
 	}

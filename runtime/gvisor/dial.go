@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// Dial implements [caisson.Dialer]. The sandbox's main process, which has the network stack and the file systems, connects and copies;
-// it is unprivileged.
+// Dial implements [caisson.Dialer]. The sandbox's main process, which is unprivileged and has the network stack and the file
+// systems, connects to the server and copies data between the server and the returned socket.
 func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address string) (*os.File, error) {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -38,8 +38,9 @@ func (r *Runtime) Dial(ctx context.Context, id caisson.ID, network, address stri
 	return ours, nil
 }
 
-// startDial makes the main process begin to connect, and returns before it has connected, so that it holds the lock of s.frozen
-// only briefly. It holds the lock so that a checkpoint finds the connection and ends it.
+// startDial makes the main process begin to connect. Meanwhile it holds the lock of s.freezer, so that a checkpoint that comes
+// later finds the connection and ends it. It returns before the main process has connected, so that it holds the lock only
+// briefly.
 func startDial(ctx context.Context, s *sandbox, network, address string, theirs *os.File) error {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -52,7 +53,8 @@ func startDial(ctx context.Context, s *sandbox, network, address string, theirs 
 	return callSink(ctx, s, protocol.ConnectionsSink, map[string]any{"network": network, "address": address}, theirs)
 }
 
-// readDialStatus waits until the main process has connected.
+// readDialStatus waits until the main process has connected to address, and returns an error if it could not connect. conn is the
+// daemon's end of the socket pair.
 func readDialStatus(ctx context.Context, s *sandbox, conn *os.File, address string) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	var status [1]byte

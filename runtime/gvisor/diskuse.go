@@ -11,7 +11,8 @@ import (
 )
 
 // Written returns the disk space on the host that a sandbox's changes to its root file system use. gVisor stores them in an
-// unlinked file, so Written searches the open files of the main process for it. Returns the same errors as Stats.
+// unlinked file, so Written searches the open files of the main process for it. Returns NotFound if the sandbox does not exist,
+// and Conflict if it does not run.
 func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -31,7 +32,7 @@ func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	for _, fd := range list {
 		var st unix.Stat_t
 		if unix.Stat(filepath.Join(open, fd.Name()), &st) != nil {
-			continue // closed since ReadDir
+			continue // the descriptor was closed after ReadDir
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0 && st.Dev == dir.Dev && !seen[st.Ino] {
 			seen[st.Ino] = true

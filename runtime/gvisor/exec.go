@@ -20,8 +20,8 @@ import (
 // session is an exec session. It implements [caisson.Process].
 type session struct {
 	s      *sandbox
-	pid    int
-	stdin  io.WriteCloser // nil if none
+	pid    int            // of the process, in the sandbox
+	stdin  io.WriteCloser // nil if the process has no standard input
 	stdout io.Reader
 	stderr io.Reader
 	tty    *os.File   // master of the pseudo-terminal; nil without a TTY
@@ -29,8 +29,8 @@ type session struct {
 
 	cancel    context.CancelFunc // cancels wait
 	ended     chan struct{}      // closed after status and err are set
-	status    caisson.ExitStatus
-	err       error
+	status    caisson.ExitStatus // how the process has ended
+	err       error              // why status is not known
 	closeOnce sync.Once
 }
 
@@ -159,8 +159,8 @@ func execError(e caisson.RuntimeExec, err error) error {
 	return fmt.Errorf("exec: %w", err)
 }
 
-// openStreams creates the process's standard streams. theirs are the process's ends: three files, of which some may be equal.
-// The caller must close them, also after an error.
+// openStreams creates the process's standard streams. theirs are the process's ends: three files, of which some may be equal. The
+// caller must close theirs, also after an error.
 func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err error) {
 	if e.TTY {
 		master, slave, err := openPTY(e.Rows, e.Cols)
@@ -196,7 +196,7 @@ func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err err
 	return theirs, nil
 }
 
-// wait waits until the process has exited and sets status and err. It is the session's goroutine.
+// wait waits until the process has exited and sets p.status and p.err. It is the session's goroutine.
 func (p *session) wait(ctx context.Context) {
 	defer close(p.ended)
 	defer p.cancel()

@@ -24,12 +24,14 @@ type freezer struct {
 	frozen bool // whether the sandbox is frozen; guarded by lock
 }
 
+// newFreezer returns a freezer that does not know yet whether the sandbox is frozen.
 func newFreezer() freezer { return freezer{lock: make(chan struct{}, 1)} }
 
-// lockFrozen acquires s.frozen's lock and returns whether the sandbox is frozen. If that is not known, because a previous
-// daemon or a call that timed out may have changed it, lockFrozen reads it from the sandbox.
+// lockFrozen acquires the lock of s.freezer and returns whether the sandbox is frozen. If that is not known, because a previous
+// daemon or a call that timed out may have frozen or thawed the sandbox, lockFrozen determines it from the state of the sandbox's
+// init.
 func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), err error) {
-	f := &s.frozen
+	f := &s.freezer
 	if ctx.Err() != nil {
 		return false, nil, context.Cause(ctx)
 	}
@@ -52,7 +54,8 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	return f.frozen, unlock, nil
 }
 
-// setFrozen freezes or thaws the sandbox. It reports false if the sandbox was in that state already.
+// setFrozen freezes the sandbox if want is set, and otherwise thaws it. changed is false if the sandbox was frozen, or thawed,
+// already.
 func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -65,23 +68,23 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err e
 	return true, s.freezeOrThaw(ctx, want)
 }
 
-// freezeOrThaw freezes the sandbox with gVisor's Pause if stop is set, else thaws it with Resume. The caller must hold s.frozen's
-// lock, and the sandbox must be in the other state.
-func (s *sandbox) freezeOrThaw(ctx context.Context, stop bool) error {
+// freezeOrThaw freezes the sandbox with gVisor's Pause if freeze is set, and otherwise thaws it with gVisor's Resume. The caller
+// must hold the lock of s.freezer. The sandbox must not be frozen, or thawed, already.
+func (s *sandbox) freezeOrThaw(ctx context.Context, freeze bool) error {
 	method := protocol.MethodResume
-	if stop {
+	if freeze {
 		method = protocol.MethodPause
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 	defer cancel()
 	err := s.call(ctx, method, nil, nil)
-	s.frozen.frozen, s.frozen.known = stop, err == nil // after an error, the call may still take effect
+	s.freezer.frozen, s.freezer.known = freeze, err == nil // after an error, the call may still take effect
 	return err
 }
 
-// whileFrozen calls do while the sandbox is frozen, and then restores its previous state. If stay is set and do succeeds, the
-// sandbox is left frozen. [Runtime.Exec] blocks until whileFrozen returns.
-func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (err error) {
+// whileFrozen calls do while the sandbox is frozen, and afterwards thaws the sandbox if it was not frozen before. If keepFrozen
+// is set and do succeeds, the sandbox is left frozen. [Runtime.Exec] blocks until whileFrozen returns.
+func (s *sandbox) whileFrozen(ctx context.Context, keepFrozen bool, do func() error) (err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
 		return err
@@ -95,22 +98,22 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 		err = do()
 	}
 	switch {
-	case stay && err == nil:
+	case keepFrozen && err == nil:
 		return nil
-	case !s.frozen.known:
+	case !s.freezer.known:
 		return errors.Join(err, thawAfterFailedFreeze(ctx, s))
 	}
 	return errors.Join(err, s.freezeOrThaw(ctx, false))
 }
 
-// thawAfterFailedFreeze thaws a sandbox if it is frozen although the call that should freeze it has failed. The caller must
-// hold s.frozen's lock.
+// thawAfterFailedFreeze thaws a sandbox if it is frozen although the call that should freeze it has failed. The caller must hold
+// the lock of s.freezer.
 func thawAfterFailedFreeze(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 	defer cancel()
 	state, err := s.processState(ctx, initPID)
 	if err != nil || state != 'D' {
-		return nil // the caller returns the error of the pause, which is more useful
+		return nil // the caller returns the error of the failed freeze, which is more useful
 	}
 	return s.freezeOrThaw(ctx, false)
 }

@@ -97,7 +97,7 @@ func (f *lossyMain) pauses() int {
 func TestPauseThatFailsDoesNotLast(t *testing.T) {
 	t.Parallel()
 	f := &lossyMain{}
-	s := &sandbox{frozen: newFreezer(), control: f.listen(t)}
+	s := &sandbox{freezer: newFreezer(), control: f.listen(t)}
 	did := 0
 	do := func() error { did++; return nil }
 	if err := s.whileFrozen(t.Context(), false, do); err == nil || did != 0 {

@@ -12,7 +12,7 @@ import (
 
 // A guestProgram is one of Caisson's programs for the guest.
 type guestProgram struct {
-	path    string // in the sandbox
+	path    string // path in the sandbox
 	program []byte // content of the executable
 }
 
@@ -32,8 +32,8 @@ func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
 	return tools, nil
 }
 
-// layerName returns the name of the layer's directory, a hash of the programs: another build of Caisson creates another
-// directory, so that the layer of running sandboxes does not change.
+// layerName returns the name of the directory of a layer with the programs tools. It is a hash of the programs, so that another
+// build of Caisson creates another directory, and the layer of running sandboxes does not change.
 func layerName(tools []guestProgram) string {
 	h := sha256.New()
 	for _, t := range tools {

@@ -44,15 +44,15 @@ type Config struct {
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
 	Programs Programs
-	// Find returns the programs of the build with an id. For Build, it first makes sure that Exe exists, which need not be the
-	// case before the first launch; the programs of other builds restore their checkpoints. If nil, Exe must exist, and there are
-	// no others.
+	// Find returns the programs of the build with the id build. For the current build, Config.Build, it first makes sure that
+	// Programs.Exe exists, which need not be the case before the first launch. The programs of another build are needed to restore
+	// checkpoints of that build. If Find is nil, Programs.Exe must exist, and there are no programs of other builds.
 	Find func(build string) (Programs, error)
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string
 	// Platform is gVisor's platform: "systrap" or "ptrace"; "" means systrap.
 	Platform string
-	Build    string       // identifies Programs
+	Build    string       // id of the build that Programs belongs to
 	Log      *slog.Logger // nil discards messages
 }
 
@@ -72,7 +72,7 @@ type Runtime struct {
 	sinkQueries
 	cfg      Config
 	launcher *launcher
-	watch    *watcher
+	watch    *watcher // waits for the exits of the sandboxes' processes
 
 	launching atomic.Int32 // number of launches in progress
 
@@ -93,7 +93,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	emptyNetNS, err := emptyNetNS()
+	emptyNetNS, err := newEmptyNetNS()
 	if err != nil {
 		return nil, fmt.Errorf("create an empty network namespace: %w", err)
 	}
@@ -145,13 +145,13 @@ func cpuFeatures() string {
 	return "unknown"
 }
 
-// sandbox is the daemon's state of one sandbox.
+// sandbox is what the daemon knows of one sandbox.
 type sandbox struct {
 	id             caisson.ID
 	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
 	state          state
 	control        *controlClient // client of the main process
-	frozen         freezer
+	freezer        freezer
 	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
 	done           chan struct{}                      // closed when the main process has exited
 	memoryBoost    memoryBoost
@@ -161,7 +161,7 @@ type sandbox struct {
 // newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is
 // replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closedChannel, watcherStopped: w.ended}
+	s := &sandbox{id: id, dir: runtimeDir(dir), freezer: newFreezer(), done: closedChannel, watcherStopped: w.ended}
 	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", protocol.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }

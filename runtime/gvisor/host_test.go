@@ -211,7 +211,7 @@ func TestNothingIsLeft(t *testing.T) {
 // wantNothing fails the test if processes, cgroups or files of a sandbox exist.
 func wantNothing(t *testing.T, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) {
 	t.Helper()
-	if pids, err := processesOf(spec.Dir); err != nil || len(pids) > 0 {
+	if pids, err := gvisorProcesses(spec.Dir); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v are left, %v", pids, err)
 	}
 	if dirs := groupDirs(filepath.Join(r.cfg.Cgroup, string(id))); len(dirs) > 0 {

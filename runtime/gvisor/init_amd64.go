@@ -47,9 +47,13 @@ type assembler struct {
 	jumps  map[int]string // offset of the displacement → label
 }
 
-// emit appends bytes.
-func (a *assembler) emit(b ...byte)         { a.code = append(a.code, b...) }
-func (a *assembler) label(name string)      { a.labels[name] = len(a.code) }
+// emit appends bytes to the code.
+func (a *assembler) emit(b ...byte) { a.code = append(a.code, b...) }
+
+// label defines a label at the current end of the code.
+func (a *assembler) label(name string) { a.labels[name] = len(a.code) }
+
+// jump emits a short jump with the opcode op to the label l.
 func (a *assembler) jump(op byte, l string) { a.emit(op, 0); a.jumps[len(a.code)-1] = l }
 
 // syscall emits instructions that load the system call's number into eax and make the call.
@@ -67,7 +71,7 @@ func (a *assembler) link() []byte {
 	return a.code
 }
 
-// initCode returns the machine code of the pseudo-code at initProgram.
+// initCode returns the machine code of process 1. The comment of initProgram has the same program as pseudo-code.
 func initCode() []byte {
 	const (
 		sysRtSigaction, sysPause, sysFork, sysExecve, sysExit, sysWait4, sysWaitid = 13, 34, 57, 59, 60, 61, 247

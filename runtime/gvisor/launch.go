@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// programs returns the binary for gVisor's processes and the layer with guest programs of the build with the given id; "" means
-// the current build.
-func (l *launcher) programs(cfg *Config, build string) (exe, layer string, err error) {
-	if cfg.Find != nil { // The programs of the current build are always needed, for user namespaces.
+// programsOfBuild returns the executable of gVisor's processes, and the directory of the layer with guest programs, of the build
+// with the given id; "" means the current build.
+func (l *launcher) programsOfBuild(cfg *Config, build string) (exe, layer string, err error) {
+	if cfg.Find != nil { // The programs of the current build must exist in any case, because newUserNS executes them.
 		if _, err := cfg.Find(cfg.Build); err != nil {
 			return "", "", err
 		}
@@ -76,7 +76,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 		}
 	}()
 	var ready sync.WaitGroup
-	// If other launches are in progress, the moves of their processes start the RCU grace period as well.
+	// While other launches are in progress, prepareCgroupMove is not needed: the moves of their processes start RCU grace periods.
 	if r.launching.Add(1) == 1 {
 		ready.Go(prepareCgroupMove)
 	}
@@ -87,7 +87,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 			return fmt.Errorf("create the runtime's directory: %w", err)
 		}
 	}
-	exe, layer, err := r.launcher.programs(&r.cfg, spec.Programs)
+	exe, layer, err := r.launcher.programsOfBuild(&r.cfg, spec.Programs)
 	if err != nil {
 		return err
 	}
@@ -104,15 +104,15 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return err
 	}
-	main, err := processOf(reply.PID)
+	main, err := findProcess(reply.PID)
 	if err != nil {
 		return fmt.Errorf("the sandbox's main process has ended: %w", err)
 	}
-	gofer, err := processOf(reply.GoferPID)
+	gofer, err := findProcess(reply.GoferPID)
 	if err != nil {
 		return fmt.Errorf("the sandbox's gofer has ended: %w", err)
 	}
-	r.mu.Lock() // List may read them concurrently
+	r.mu.Lock() // List may read s.state concurrently
 	s.state.Main, s.state.Gofer = main, gofer
 	r.mu.Unlock()
 	if err := s.save(); err != nil {

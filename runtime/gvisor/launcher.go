@@ -22,7 +22,7 @@ type launcher struct {
 	platform      string   // gVisor's platform, see Config.Platform
 	programsLayer string   // directory of the layer with guest programs
 	emptyNetNS    *os.File // network namespace without interfaces
-	watch         *watcher
+	watch         *watcher // reaps the processes of failed launches
 
 	mu     sync.Mutex
 	idmaps map[[2]uint32]*os.File // cached user namespaces for idmapped mounts, by uid and to, see idmap; guarded by mu
@@ -40,8 +40,9 @@ func (l *launcher) close() error {
 	return err
 }
 
-// request returns the request that describes the sandbox with a layer of guest programs, and the descriptors to pass with it. The caller
-// must close those in owned, also after an error.
+// request returns the request that describes the sandbox, and the files whose descriptors must be passed with it. programs is the
+// directory of the layer with guest programs; image is the directory of the checkpoint to restore, or "". The caller must close
+// the files in owned, also after an error.
 func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image, programs string) (req *protocol.LaunchRequest, files, owned []*os.File, err error) {
 	give := func(f *os.File) int {
 		files = append(files, f)
@@ -108,7 +109,7 @@ func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *protoco
 	cmd.Args = []string{protocol.LaunchArg0}
 	cmd.Env = []string{}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
+	cmd.Stdout, cmd.Stderr = writerOrNil(spec.Stdout), writerOrNil(spec.Stderr)
 	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
 	cmd.SysProcAttr = protocol.LaunchAttr()
 	// The kernel kills the launcher when the thread that started it exits (PR_SET_PDEATHSIG), and Go may terminate an unlocked
@@ -144,7 +145,7 @@ func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *protoco
 		return nil, fmt.Errorf("the launcher died: %w", err)
 	}
 	if reply.Refused != "" {
-		return nil, overlayRefused(errors.New(reply.Error), reply.Refused)
+		return nil, overlayError(errors.New(reply.Error), reply.Refused)
 	}
 	if reply.Error != "" {
 		return nil, fmt.Errorf("gvisor: %s", reply.Error)
@@ -152,8 +153,8 @@ func (l *launcher) run(ctx context.Context, exe string, s *sandbox, req *protoco
 	return &reply, nil
 }
 
-// orNil converts a nil *os.File to a nil interface.
-func orNil(f *os.File) io.Writer {
+// writerOrNil returns f as an io.Writer. A nil *os.File becomes a nil interface, with which exec.Cmd discards the output.
+func writerOrNil(f *os.File) io.Writer {
 	if f == nil {
 		return nil
 	}

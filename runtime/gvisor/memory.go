@@ -21,10 +21,10 @@ type memoryBoost struct {
 }
 
 // raiseMemoryLimit raises the sandbox's memory limit while its main process saves files: gVisor reads each file completely into
-// memory, and a file within the disk limit can exceed the memory limit. The limit is raised by the disk limit or by half of
-// the host's available memory, whichever is less. giveBack restores the limit when no save is in progress any more, as soon
-// as the kernel allows it.
-func (s *sandbox) raiseMemoryLimit() (giveBack func()) {
+// memory, and a file within the disk limit can exceed the memory limit. The limit is raised by the disk limit or by half of the
+// host's available memory, whichever is less. Calling restore sets the old limit when no save is in progress any more, as soon as
+// the kernel allows it.
+func (s *sandbox) raiseMemoryLimit() (restore func()) {
 	available, err := meminfo.Available()
 	extra := min(s.saveLimit()-saveSlack, int64(available)/2)
 	if err != nil || extra <= 0 {

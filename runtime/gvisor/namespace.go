@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// emptyNetNS returns a new network namespace without configured interfaces. All gofers share it.
-func emptyNetNS() (*os.File, error) {
+// newEmptyNetNS returns a new network namespace without configured interfaces. All gofers share it.
+func newEmptyNetNS() (*os.File, error) {
 	var f *os.File
 	err := osthread.Do(func() (err error) {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
@@ -41,16 +41,16 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	ids := func(id uint32) []syscall.SysProcIDMap {
 		return []syscall.SysProcIDMap{{ContainerID: int(id), HostID: int(to), Size: n}}
 	}
-	f, err := l.userNS(ids(uid), ids(gid))
+	f, err := l.newUserNS(ids(uid), ids(gid))
 	if err == nil && cache {
 		l.idmaps[key] = f
 	}
 	return f, err
 }
 
-// userNS returns a new user namespace with the given id mappings.
-func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
-	// A user namespace is created with a process. This one blocks on a request that is never sent, until it is killed.
+// newUserNS returns a new user namespace with the given id mappings.
+func (l *launcher) newUserNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
+	// A user namespace is created with a process. The process waits for a request that is never sent, until it is killed.
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err

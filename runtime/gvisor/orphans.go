@@ -42,7 +42,7 @@ func isOrphan(pid int, st stat, dir string, uidBase uint32) bool {
 	switch {
 	case err != nil:
 		return false
-	case len(cmdline) == 0: // The process has exited; only its owner can still be read.
+	case len(cmdline) == 0: // The process has exited, so only its owner can still be read.
 		var owner unix.Stat_t
 		return unix.Stat(proc, &owner) == nil && owner.Uid >= uidBase && owner.Uid-uidBase < caisson.UIDRange
 	case strings.HasPrefix(string(cmdline), protocol.LaunchArg0):

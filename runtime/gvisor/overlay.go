@@ -23,7 +23,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *prot
 			files = nil
 		}
 	}()
-	owners, err := l.overlayOwners(m, uidBase)
+	owners, err := l.overlayOwnerMap(m, uidBase)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -36,7 +36,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *prot
 		return err
 	}
 	if err := clone(int(m.Source.Fd()), unix.MOUNT_ATTR_RDONLY, int(owners.Fd())); err != nil {
-		return nil, files, overlayRefused(err, m.Target)
+		return nil, files, overlayError(err, m.Target)
 	}
 	parent, upper, work, err := overlayNames(m.Overlay)
 	if err != nil {
@@ -54,8 +54,8 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *prot
 	return &protocol.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
 }
 
-// overlayRefused returns the error for a host directory that cannot be the lower layer of a workspace.
-func overlayRefused(cause error, target string) error {
+// overlayError returns the error for a host directory that cannot be the lower layer of a workspace.
+func overlayError(cause error, target string) error {
 	return caisson.Wrap(cause, caisson.Invalid,
 		"the directory for %s cannot be used as a workspace: that requires Linux 5.19 or newer and a file system that is visible to the daemon and supports idmapped mounts (ext4, xfs, btrfs and tmpfs do); use a copy of the directory instead", target)
 }
@@ -67,9 +67,9 @@ func overlayNames(o *caisson.RuntimeOverlay) (parent int, upper, work string, er
 	if err != nil {
 		return -1, "", "", err
 	}
-	upper, err = nameIn(parent, o.Upper)
+	upper, err = nameInParent(parent, o.Upper)
 	if err == nil {
-		work, err = nameIn(parent, o.Work)
+		work, err = nameInParent(parent, o.Work)
 	}
 	if err != nil {
 		unix.Close(parent)
@@ -78,8 +78,8 @@ func overlayNames(o *caisson.RuntimeOverlay) (parent int, upper, work string, er
 	return parent, upper, work, nil
 }
 
-// nameIn returns the name of an open directory in its parent.
-func nameIn(parent int, dir *os.File) (string, error) {
+// nameInParent returns the name of the open directory dir in its parent directory, whose descriptor is parent.
+func nameInParent(parent int, dir *os.File) (string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
 	if err != nil {
 		return "", err
@@ -95,13 +95,13 @@ func nameIn(parent int, dir *os.File) (string, error) {
 	return name, nil
 }
 
-// overlayOwners returns a user namespace that maps the directory's owner to the guest's root. The guest sees the files of all
+// overlayOwnerMap returns a user namespace that maps the directory's owner to the guest's root. The guest sees the files of all
 // other users as owned by nobody and can read only those that all users can read.
 //
 // Groups are mapped to the same numbers in the guest. If a file's group were unmapped, the owner could not change the file,
 // because the kernel does not copy up files with unmapped ids. The guest's processes are members of none of these groups on
 // the host.
-func (l *launcher) overlayOwners(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+func (l *launcher) overlayOwnerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (l *launcher) overlayOwners(m caisson.RuntimeMount, uidBase uint32) (*os.Fi
 		return nil, caisson.Invalidf("workspace", "the directory for %s belongs to root, so only root can have it as a workspace; use a copy that is your own", m.Target)
 	}
 	uids := []syscall.SysProcIDMap{{ContainerID: int(st.Uid), HostID: int(uidBase), Size: 1}}
-	return l.userNS(uids, groupMap(int(st.Gid), int(uidBase), m.Overlay.Root))
+	return l.newUserNS(uids, groupMap(int(st.Gid), int(uidBase), m.Overlay.Root))
 }
 
 // nobody is the uid and gid that a guest sees for unmapped owners.
@@ -135,7 +135,7 @@ func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	return gids
 }
 
-// closeFiles closes files.
+// closeFiles closes all files and ignores errors.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()

@@ -31,7 +31,7 @@ func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.Proce
 	return s.processes(ctx)
 }
 
-// processes implements Processes for a running sandbox.
+// processes returns the processes of a running sandbox, without the command's zombie.
 func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) {
 	cid := string(s.id)
 	var procs []*protocol.Process
@@ -126,7 +126,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	}
 	st, err := s.waitPID(ctx, commandPID)
 	if err == nil && !st.Unknown {
-		s.exit.Store(&st) // Later calls return it. After the sandbox has stopped, it cannot be read again.
+		s.exit.Store(&st) // Later calls return the stored status, which cannot be read again after the sandbox has stopped.
 	}
 	return st, err
 }

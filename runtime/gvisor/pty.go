@@ -34,7 +34,8 @@ func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// openSlave opens the other end through the master, not by a path in /dev/pts, which may belong to a different devpts instance.
+// openSlave opens the slave of a pseudo-terminal through the descriptor of the master, not by a path in /dev/pts, because that
+// directory may belong to a different devpts instance.
 func openSlave(master int) (*os.File, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return nil, err
@@ -65,7 +66,8 @@ func setSize(tty *os.File, rows, cols uint16) error {
 	})
 }
 
-// ttyOutput reads from a terminal and converts EIO to EOF: Linux returns EIO when the last process has closed the other end.
+// ttyOutput reads from the master of a pseudo-terminal and converts EIO to EOF: Linux returns EIO when the last process has
+// closed the slave.
 type ttyOutput struct{ f *os.File }
 
 // Read implements [io.Reader].
@@ -77,7 +79,7 @@ func (t ttyOutput) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ttyInput writes to a terminal; closing it sends end-of-file (^D).
+// ttyInput writes to the master of a pseudo-terminal. Its Close sends end-of-file (^D).
 //
 // The host's line discipline consumes the characters that send signals, but no process on the host has this terminal as its
 // controlling terminal: the foreground process group is in the guest. So ttyInput sends the signals to it.

@@ -32,7 +32,7 @@ const hostPIDsFactor = 8
 const minHostPIDs = 512
 
 // capabilities are the capabilities of the guest's root: the same set as Docker's. They must not include SYS_ADMIN and
-// SYS_RESOURCE, which allow unmounting and exempt from RLIMIT_NPROC.
+// SYS_RESOURCE: SYS_ADMIN allows unmounting, and SYS_RESOURCE exempts from RLIMIT_NPROC.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
@@ -113,9 +113,9 @@ func rlimit(name string, n int) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: name, Soft: uint64(n), Hard: uint64(n)}
 }
 
-// systemMounts returns the mounts of file systems that gVisor implements. Those in memory have a size limit: their pages count
-// as the sandbox's memory, but with a separate limit, writes fail with ENOSPC instead of causing an out-of-memory kill. gVisor's
-// /dev supports no limit: the guest's root, which alone can write there, can use up the sandbox's memory.
+// systemMounts returns the mounts of file systems that gVisor implements. File systems in memory have a size limit: their pages
+// count as the sandbox's memory, but with the size limit, writes fail with ENOSPC instead of causing an out-of-memory kill.
+// gVisor's /dev supports no size limit, so the guest's root, the only user who can write there, can use up the sandbox's memory.
 func systemMounts(res caisson.Resources) []specs.Mount {
 	size := func(s caisson.Size) string { return "size=" + strconv.FormatInt(int64(s), 10) }
 	return []specs.Mount{
@@ -141,7 +141,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	}
 }
 
-// defaultPath is the PATH of processes whose environment has none.
+// defaultPath is the variable PATH of processes whose environment has no PATH.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // withPath returns env with defaultPath if it contains no PATH.

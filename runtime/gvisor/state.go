@@ -20,7 +20,7 @@ type state struct {
 	HasCommand  bool         // whether the sandbox has a command, which is process commandPID
 	Memory      caisson.Size // memory limit in bytes; 0: none
 	Disk        caisson.Size // limit in bytes of the changes to the root file system
-	Restored    bool         // started from a checkpoint
+	Restored    bool         // whether the sandbox was restored from a checkpoint
 	Recorded    []string     `json:",omitempty"` // targets of the mounts for which the last writers of files are recorded
 }
 
@@ -30,8 +30,8 @@ type process struct {
 	Start uint64 // in clock ticks since boot: field 22 of /proc/PID/stat
 }
 
-// processOf returns the process that currently has the PID. Returns an error if there is none or if it has exited.
-func processOf(pid int) (process, error) {
+// findProcess returns the process that currently has the PID. Returns an error if there is none or if it has exited.
+func findProcess(pid int) (process, error) {
 	start, err := startTime(pid)
 	return process{pid, start}, err
 }
@@ -113,7 +113,7 @@ func adopt(r *Runtime) error {
 		}
 		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
 		if err != nil || json.Unmarshal(data, &s.state) != nil || filepath.Dir(s.state.Cgroup) != r.cfg.Cgroup {
-			s.state = state{} // not readable, or of the instance whose data directory was copied
+			s.state = state{} // state.json is unreadable, or belongs to the instance of which this data directory is a copy
 		}
 		if s.state.Main.alive() {
 			s.done = make(chan struct{})

@@ -20,6 +20,7 @@ type watcher struct {
 	ended chan struct{}    // closed when run has returned
 }
 
+// newWatcher returns a watcher and starts its goroutine.
 func newWatcher() (*watcher, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -77,7 +78,7 @@ func (w *watcher) run() {
 			delete(w.procs, e.Fd)
 			w.mu.Unlock()
 			if !ok {
-				continue // The exit was handled before; the number may now be that of another descriptor.
+				continue // The exit was handled before; the descriptor's number may be in use for another file now.
 			}
 			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // fails with ECHILD if it is not a child
 			// Close alone does not remove the pidfd from the epoll set while a child between fork and exec has a copy of it.

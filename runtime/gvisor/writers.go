@@ -64,13 +64,13 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 	}()
 	callErr := callSink(ctx, s, sink, config, pw)
 	pw.Close()
-	// The main process has written the reply before the call returned, but may still hold the other end, so that no EOF comes.
+	// The main process has written the reply before the call returned, but may keep its end of the pipe open, so that no EOF comes.
 	pr.SetReadDeadline(time.Now().Add(time.Second))
 	got := <-came
 	return got.data, errors.Join(callErr, got.err)
 }
 
-// callSink calls a sink in a sandbox's main process.
+// callSink calls a sink in a sandbox's main process and passes it the descriptors of files.
 func callSink(ctx context.Context, s *sandbox, sink string, config map[string]any, files ...*os.File) error {
 	args := protocol.TraceSessionArgs{
 		Config: protocol.TraceSession{Name: protocol.TraceSessionName, Sinks: []protocol.Sink{{Name: sink, Config: config}}}, Force: true,

@@ -12,13 +12,13 @@ import (
 // MaxEncoded is the maximum size of an encoded table in bytes.
 const MaxEncoded = len(magic) + 12 + MaxPaths*(recordHeaderSize+MaxCommand) + MaxBytes
 
-// An encoded table consists of magic, the number of dropped paths (8 bytes), the number of records (4 bytes), and the records.
-// Numbers are little-endian.
+// Constants of the encoding. An encoded table consists of magic, the number of dropped paths (8 bytes), the number of records (4
+// bytes), and the records. Numbers are little-endian.
 const (
 	magic = "caisson writers 1\n"
 	// recordHeaderSize is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
 	recordHeaderSize = 1 + 4 + 4 + 1 + 2
-	moved            = 1 // value of the flags if Record.Moved is set, else they are 0
+	flagMoved        = 1 // value of the flags if Record.Moved is set, else they are 0
 )
 
 // Encode returns the table in encoded form.
@@ -30,7 +30,7 @@ func (t *Table) Encode() []byte {
 	for _, r := range records {
 		var flags byte
 		if r.Moved {
-			flags = moved
+			flags = flagMoved
 		}
 		command := r.Command[:min(len(r.Command), MaxCommand)]
 		b = append(b, flags)
@@ -43,7 +43,7 @@ func (t *Table) Encode() []byte {
 	return b
 }
 
-// errMalformed is the error for a table that is not in the format of Encode.
+// errMalformed is the error of Decode for a table that is not in the format of Encode.
 var errMalformed = errors.New("what the sandbox says of who has written its files makes no sense")
 
 // Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.
@@ -63,7 +63,7 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	total := 0
 	for range n {
 		var r Record
-		if r, b, err = decodeOne(b); err != nil {
+		if r, b, err = decodeRecord(b); err != nil {
 			return nil, 0, err
 		}
 		if total += len(r.Path); known[r.Path] || total > MaxBytes {
@@ -78,15 +78,15 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	return records, dropped, nil
 }
 
-// decodeOne decodes the first record in b and returns the bytes after it.
-func decodeOne(b []byte) (r Record, rest []byte, err error) {
+// decodeRecord decodes the first record in b and returns the bytes after it.
+func decodeRecord(b []byte) (r Record, rest []byte, err error) {
 	if len(b) < recordHeaderSize {
 		return r, nil, errMalformed
 	}
 	flags, command, path := b[0], int(b[9]), int(binary.LittleEndian.Uint16(b[10:]))
-	r.Moved, r.PID, r.UID = flags == moved, binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
+	r.Moved, r.PID, r.UID = flags == flagMoved, binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
 	b = b[recordHeaderSize:]
-	if flags > moved || r.PID > 1<<30 || command > MaxCommand || path > MaxPath || command+path > len(b) {
+	if flags > flagMoved || r.PID > 1<<30 || command > MaxCommand || path > MaxPath || command+path > len(b) {
 		return r, nil, errMalformed
 	}
 	r.Command, r.Path = escapeUnprintable(string(b[:command])), string(b[command:command+path])
@@ -117,9 +117,9 @@ func escapeUnprintable(s string) string {
 	return escape(s, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) })
 }
 
-// escape escapes bytes that are not UTF-8 and characters for which not returns true.
-func escape(s string, not func(rune) bool) string {
-	if utf8.ValidString(s) && !strings.ContainsFunc(s, not) {
+// escape escapes bytes of s that are not UTF-8, and characters for which mustEscape returns true.
+func escape(s string, mustEscape func(rune) bool) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, mustEscape) {
 		return s
 	}
 	var b strings.Builder
@@ -128,7 +128,7 @@ func escape(s string, not func(rune) bool) string {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case not(r):
+		case mustEscape(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteString(s[:n])

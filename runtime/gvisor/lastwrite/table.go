@@ -1,5 +1,6 @@
 // Package lastwrite implements a table of the processes of a sandbox that were the last to change each file of a workspace, and
-// the encoding in which the sentry, which has the table, sends it to the daemon. The daemon treats it as untrusted.
+// the encoding in which the sentry, which has the table, sends it to the daemon. The daemon treats the received table as
+// untrusted.
 package lastwrite
 
 import (
@@ -9,10 +10,10 @@ import (
 	"sync"
 )
 
-// Limits of a table. Paths that are too long, and beyond the other limits the least recently changed paths, are dropped and
-// counted.
+// Limits of a table. A path that is longer than MaxPath is dropped. If there are more than MaxPaths paths, or more than MaxBytes
+// bytes, the least recently changed paths are dropped. The table counts the dropped paths.
 const (
-	MaxPaths   = 20_000
+	MaxPaths   = 20_000  // number of paths
 	MaxPath    = 4096    // bytes of one path
 	MaxBytes   = 4 << 20 // bytes of all paths
 	MaxCommand = 16      // bytes of a command, the limit of Linux for the name of a process
@@ -27,9 +28,9 @@ type Process struct {
 
 // A Record contains the last process that has changed the file at a path.
 type Record struct {
-	Path string // relative to the workspace, "" for itself; any bytes but NUL
-	// Moved means that the last change was a rename of the file to or from the path. If the file is a directory, the files below
-	// it were moved too, although they have no records of that.
+	Path string // relative to the workspace, whose own path is ""; may contain any bytes but NUL
+	// Moved means that the last change was a rename of the file to or from the path. If the file is a directory, the files below it
+	// were moved too, but their records do not show this.
 	Moved bool
 	Process
 }
@@ -49,7 +50,7 @@ type Table struct {
 
 // A change contains the process that made a change, and the change's position in the order of all changes.
 type change struct {
-	seq uint64 // Table.changes at the change; 0 means no change
+	seq uint64 // value of Table.changes after the change was counted; 0 means no change
 	Process
 }
 
@@ -57,8 +58,8 @@ type change struct {
 type pathEntry struct {
 	path    string
 	change                // last change of the name
-	removed bool          // the name does not exist since that change
-	moved   bool          // that change was a rename
+	removed bool          // the name no longer exists: its last change removed it or renamed it to another name
+	moved   bool          // the last change of the name was a rename
 	file    *change       // last change of the file, shared with its other names; nil if none is recorded
 	element *list.Element // position in Table.order
 }
@@ -72,8 +73,8 @@ func (t *Table) Wrote(path string, by Process) {
 	}
 }
 
-// Opened records that path was opened with O_CREAT. This counts as a change unless the table has an entry according to which
-// the file may have existed.
+// Opened records that path was opened with O_CREAT. This counts as a change, unless the table has an entry of the path according
+// to which the file may have existed before.
 func (t *Table) Opened(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +119,7 @@ func (t *Table) Linked(old, path string, by Process) {
 	}
 }
 
-// Renamed records that old was renamed to path. If swap is set, the two were exchanged.
+// Renamed records that old was renamed to path or, if swap is set, that old and path were exchanged.
 func (t *Table) Renamed(old, path string, swap bool, by Process) {
 	if old == path {
 		return

@@ -1,22 +1,23 @@
 package protocol
 
-// The methods of gVisor's control protocol that the daemon calls, with their arguments and the files that are sent along.
+// The methods of gVisor's control protocol that the daemon calls, with the type of the argument, and the files that are sent
+// along.
 const (
-	MethodCheckpoint         = "containerManager.Checkpoint"         // of SaveOpts, with three files named below
-	MethodCreateTraceSession = "containerManager.CreateTraceSession" // of TraceSessionArgs, with the sink's descriptor
-	MethodExecuteAsync       = "containerManager.ExecuteAsync"       // of ExecArgs, with the files of GuestFDs; returns the PID
-	MethodPause              = "containerManager.Pause"
-	MethodProcesses          = "containerManager.Processes" // of the container's id; returns a list of Process
-	MethodRead               = "Fs.Read"                    // of ReadOpts, with the file to write to
-	MethodResume             = "containerManager.Resume"
-	MethodSignal             = "containerManager.Signal"  // of SignalArgs
-	MethodTarRootfs          = "Fs.TarRootfsUpperLayer"   // of TarOpts, with the file to write to
-	MethodWaitPID            = "containerManager.WaitPID" // of WaitPIDArgs; returns the status of wait(2)
-	MethodWaitRestore        = "containerManager.WaitRestore"
+	MethodCheckpoint         = "containerManager.Checkpoint"         // argument SaveOpts; sends the three files of a checkpoint
+	MethodCreateTraceSession = "containerManager.CreateTraceSession" // argument TraceSessionArgs; sends the sink's descriptor
+	MethodExecuteAsync       = "containerManager.ExecuteAsync"       // argument ExecArgs; sends files for GuestFDs; returns the PID
+	MethodPause              = "containerManager.Pause"              // freezes the sandbox
+	MethodProcesses          = "containerManager.Processes"          // argument: the container's id; returns a list of Process
+	MethodRead               = "Fs.Read"                             // argument ReadOpts; sends the file to write to
+	MethodResume             = "containerManager.Resume"             // thaws the sandbox
+	MethodSignal             = "containerManager.Signal"             // argument SignalArgs
+	MethodTarRootfs          = "Fs.TarRootfsUpperLayer"              // argument TarOpts; sends the file to write to
+	MethodWaitPID            = "containerManager.WaitPID"            // argument WaitPIDArgs; returns the status of wait(2)
+	MethodWaitRestore        = "containerManager.WaitRestore"        // waits until all memory of a restored sandbox was read
 )
 
-// The types below contain only those fields of gVisor's types that the daemon uses, with the same names in JSON. All other fields
-// have their zero values.
+// The types of arguments and results in this file contain only those fields of gVisor's types that the daemon uses, with the same
+// names in JSON. All other fields have their zero values.
 
 // ExecArgs describes a process to start.
 type ExecArgs struct {
@@ -26,7 +27,7 @@ type ExecArgs struct {
 	KUID, KGID       uint32
 	Capabilities     *TaskCapabilities
 	StdioIsPty       bool
-	GuestFDs         []int // descriptors in the guest of the files that are sent along
+	GuestFDs         []int // descriptors that the sent files have in the started process
 	ContainerID      string
 }
 
@@ -39,8 +40,8 @@ type TaskCapabilities struct {
 type SaveOpts struct {
 	Metadata                       map[string]string `json:"metadata"`
 	AppMFExcludeCommittedZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"` // pages of zeroes are not written
-	HavePagesFile                  bool              `json:"have_pages_file"`
-	Resume                         bool              // the sandbox continues afterwards
+	HavePagesFile                  bool              `json:"have_pages_file"`                     // memory is written to PagesFile
+	Resume                         bool              // the sandbox continues after the checkpoint
 }
 
 // The key and value in SaveOpts.Metadata with which memory is written without compression.
@@ -59,8 +60,8 @@ const (
 // TarOpts describes an archive of the changes to the root file system.
 type TarOpts struct{ ContainerID string }
 
-// RootfsTarAnnotation is the annotation of a spec with the path of an archive as in [TarOpts]. A new sandbox starts with its
-// contents.
+// RootfsTarAnnotation is the annotation of a spec with the path of an archive that [MethodTarRootfs] wrote. A new sandbox starts
+// with the changes in the archive.
 const RootfsTarAnnotation = "dev.gvisor.tar.rootfs.upper"
 
 // ReadOpts describes the beginning of a file in the sandbox.
@@ -83,12 +84,12 @@ type Process struct {
 // WaitPIDArgs names a process to wait for.
 type WaitPIDArgs struct {
 	PID int32
-	CID string // container
+	CID string // id of the container
 }
 
 // SignalArgs describes a signal to send.
 type SignalArgs struct {
-	CID   string // container
+	CID   string // id of the container
 	Signo int32
 	PID   int32
 	Mode  SignalMode
@@ -99,8 +100,8 @@ type SignalMode int
 
 // The modes that the daemon uses.
 const (
-	SignalProcess         SignalMode = 0
-	SignalForegroundGroup SignalMode = 2 // the foreground process group of the process's terminal
+	SignalProcess         SignalMode = 0 // the process SignalArgs.PID
+	SignalForegroundGroup SignalMode = 2 // the foreground process group of that process's terminal
 )
 
 // TraceSessionArgs describes a trace session. The daemon uses trace sessions to call sinks.

@@ -17,13 +17,13 @@ const LaunchArg0 = "caisson-launch"
 const (
 	RequestFD = 3 // JSON [LaunchRequest], read to its end
 	ReplyFD   = 4 // JSON [LaunchReply]
-	FirstFD   = 5 // first of the descriptors to which the request refers by number
+	FirstFD   = 5 // first of the descriptors to which the LaunchRequest refers by number
 )
 
 // StateDir is the name of the directory in a bundle for gVisor's state of the sandbox and the control socket.
 const StateDir = "state"
 
-// MaxLaunchReply is the maximum size of a reply in bytes.
+// MaxLaunchReply is the maximum size of a LaunchReply in JSON, in bytes.
 const MaxLaunchReply = 64 << 10
 
 // A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
@@ -32,8 +32,8 @@ type LaunchRequest struct {
 	Flags        []string          // gVisor's command-line flags
 	Bundle       string            // directory for config.json and, in [StateDir], the control socket
 	Spec         *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
-	Layers       []string          // topmost first
-	Binds        map[string]string // target → source
+	Layers       []string          // directories of the layers of the root file system, topmost first
+	Binds        map[string]string // sources of the read-only bind mounts, by target
 	Mounts       []LaunchMount
 	IDMapFD      int    // user namespace that maps the owners of files in layers to the uids of the sandbox
 	NetNSFD      int    // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
@@ -47,13 +47,13 @@ type LaunchMount struct {
 	FD       int // detached mount, from [CloneMount]
 	Target   string
 	Writable bool
-	Overlay  *LaunchOverlay // nil: the directory itself
+	Overlay  *LaunchOverlay // layers above the directory; nil: the directory itself is mounted
 }
 
 // A LaunchOverlay describes the layers of a workspace above its [LaunchMount], which is the lower layer.
 type LaunchOverlay struct {
 	DirFD       int    // detached mount of the directory with the upper layer and the work directory
-	Upper, Work string // names in that directory
+	Upper, Work string // names of the upper layer and the work directory in the directory DirFD
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
 	// Hide and Show are the patterns for names that the gofer hides if they appear later, see package namemask.
 	Hide, Show []string
@@ -63,7 +63,7 @@ type LaunchOverlay struct {
 type LaunchReply struct {
 	PID      int // the sandbox's main process
 	GoferPID int
-	Error    string
+	Error    string // why the sandbox was not created; "" on success
 	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
 }
 

@@ -2,8 +2,8 @@ package protocol
 
 // WritersSink is the name of the sink that returns the last writers of files. gVisor's control protocol cannot be extended by
 // methods, but by sinks for its trace sessions, to which it passes a descriptor. A session with this sink and without trace
-// points has no cost. In its configuration, "target" is the target of the mount. The sink writes an encoded table of package
-// lastwrite to the descriptor.
+// points has no cost. In the sink's configuration, "target" is the target of the mount. The sink writes an encoded table of
+// package lastwrite to the descriptor.
 const WritersSink = "caisson.writers"
 
 // SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
@@ -24,12 +24,12 @@ const (
 // instead, and returns when they have ended.
 const ConnectionsSink = "caisson.connections"
 
-// The first byte on a connection is its status. All others are content.
+// The values of the first byte that the sink writes to a connection. All further bytes are the data of the server.
 const (
-	DialConnected = 'c'
-	DialRefused   = 'r' // no socket listens
+	DialConnected = 'c' // the sink has connected to the server
+	DialRefused   = 'r' // no program listens at the address
 	DialTooMany   = 'm' // the sandbox has MaxConnections connections already
-	DialFailed    = 'f' // another reason
+	DialFailed    = 'f' // connecting failed for another reason
 )
 
 // MaxConnections is the maximum number of connections into a sandbox, including those that are being made.
