@@ -56,7 +56,7 @@ type Caller struct {
 }
 
 // DaemonCaller returns the caller of background work of the daemon on the objects of an account. It has the rights of a
-// token of the account. work describes the work. Its actor in the record of events is "local"; see [ActorOf].
+// token of the account. work describes the work. The actor of the caller's events is "local"; see [ActorOf].
 func DaemonCaller(account, work string) Caller { return Caller{Account: account, work: work} }
 
 // HostCaller is like [DaemonCaller], for work that the host's administrator has configured, such as the administrator's agents.

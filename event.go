@@ -62,6 +62,7 @@ type AuditReport struct {
 
 // Audit is the service that verifies the record of events.
 type Audit interface {
-	// VerifyAudit verifies the whole record; local callers only. head is as in [EventStore].
+	// VerifyAudit verifies the whole record; local callers only. head, if not "", is the Head of an earlier report: if the record no
+	// longer contains it, the report has a Problem.
 	VerifyAudit(ctx context.Context, head string) (*AuditReport, error)
 }

@@ -143,7 +143,7 @@ func addToLimit[T ~int64](limit *T, more T) *T {
 	return new(addSat(*limit, more))
 }
 
-// Left returns how much may still be used after used, never negative; fields without a limit are math.MaxInt64.
+// Left returns how much of the limits is left after the usage used: at least 0, and math.MaxInt64 for fields without a limit.
 func (l Limits) Left(used Amount) Amount {
 	return Amount{remaining(l.USD, used.USD), remaining(l.Tokens, used.Tokens), remaining(l.Calls, used.Calls)}
 }

@@ -64,7 +64,7 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
-// HostMeter is a Runtime that can determine which resources of the host sandboxes use.
+// HostMeter is a Runtime that can determine what its sandboxes use of the host's resources.
 type HostMeter interface {
 	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
 	// NotFound or Conflict if the sandbox does not run.

@@ -81,9 +81,9 @@ func (r *Runtime) EndReason(id caisson.ID) string {
 	return "out of memory"
 }
 
-// endReason returns the reason for the exit status of a process that ended with its sandbox: "out of memory", or that the
+// statusReason returns the Reason in the exit status of a process that ended with its sandbox: "out of memory", or that the
 // sandbox ended.
-func (s *sandbox) endReason() string {
+func (s *sandbox) statusReason() string {
 	if s.outOfMemory() {
 		return "out of memory"
 	}

@@ -144,7 +144,7 @@ func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, err
 	case errors.As(err, &remote):
 		return caisson.ExitStatus{Code: -1, Unknown: true}, nil // the process no longer exists
 	}
-	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
+	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.statusReason()}, nil
 }
 
 // exitStatus converts the status that wait(2) returns in the guest.

@@ -29,10 +29,10 @@ var restoreStillClock bool
 func installClock(still bool) {
 	restoreStillClock = still
 	var once sync.Once
-	// The first process of a sandbox starts the command with one of these calls, so the stillClock is added before a checkpoint
-	// can be made.
+	// The first process of a sandbox starts the command with one of the following system calls, so the stillClock is added before a
+	// checkpoint can be made.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
-		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
+		wrapSyscall(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
 			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 				once.Do(func() { t.Kernel().AddStateToCheckpoint(clockKey, &stillClock{t.Kernel().Timekeeper()}) })
 				return original(t, sysno, args)
@@ -45,12 +45,12 @@ func installClock(still bool) {
 const clockKey = "caisson.clock"
 
 // savedAtOffset is the offset in [kernel.Timekeeper] of the field with the real time at which the checkpoint was saved.
-var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
+var savedAtOffset = fieldOffset[kernel.Timekeeper, int64]("saveRealtime")
 
-// afterLoad passes the loaded kernel to processSharing and, if restoreStillClock is set, sets the saved real time to its
-// maximum: if the real-time clock has gone backwards since the save, the timekeeper assumes that no time has elapsed.
+// afterLoad passes the loaded kernel to processSharing. If restoreStillClock is set, it also sets the saved real time to the
+// maximum of its type: gVisor's timekeeper assumes that no time has elapsed if the saved real time is later than the current one.
 func (c *stillClock) afterLoad(ctx context.Context) {
-	processSharing.restored(ctx)
+	processSharing.storeKernel(ctx)
 	if !restoreStillClock {
 		return
 	}

@@ -19,9 +19,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// endTimeout is the time after which the sink reports that connections have not ended.
+// endTimeout is the time after which the connections sink reports that the connections it was told to end have not ended.
 const endTimeout = 10 * time.Second
 
+// errRefused means that no server listens at the address.
 var errRefused = errors.New("connection refused")
 
 // connections contains the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before it makes
@@ -36,7 +37,7 @@ type connections struct {
 // processConnections contains the connections of this process.
 var processConnections connections
 
-// install registers the sink. It must run before gVisor starts a kernel.
+// install registers protocol.ConnectionsSink. It must run before gVisor starts a kernel.
 func (c *connections) install() error {
 	// Go's poller calls eventfd2 when it is used for the first time, which the sandbox's system call filter denies later.
 	r, w, err := os.Pipe()
@@ -52,7 +53,8 @@ func (c *connections) install() error {
 	return nil
 }
 
-// newSink is the constructor of protocol.ConnectionsSink.
+// newSink is the constructor of protocol.ConnectionsSink. It ends all connections, or starts a goroutine that connects the socket
+// endpoint to a server, depending on config.
 func (c *connections) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if end, _ := config["end"].(bool); end {
 		return newNoopSink(protocol.ConnectionsSink), c.endAll()
@@ -91,6 +93,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (stream
 	return nil, fmt.Errorf("network %q is unknown", network)
 }
 
+// add returns a new connection for the socket host. It returns an error if there are too many connections.
 func (c *connections) add(host *os.File) (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,11 +105,12 @@ func (c *connections) add(host *os.File) (*connection, error) {
 	return conn, nil
 }
 
+// remove removes a connection whose serve has returned, and closes conn.finished.
 func (c *connections) remove(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, conn)
-	close(conn.gone)
+	close(conn.finished)
 }
 
 // endAll resets all connections, and waits up to endTimeout until they are no longer registered with the kernel's objects.
@@ -124,7 +128,7 @@ func (c *connections) endAll() error {
 	defer timeout.Stop()
 	for _, conn := range all {
 		select {
-		case <-conn.gone:
+		case <-conn.finished:
 		case <-timeout.C:
 			return errors.New("connections into the sandbox do not end")
 		}
@@ -134,17 +138,17 @@ func (c *connections) endAll() error {
 
 // A stream is the sandbox's end of a connection. No method blocks.
 type stream interface {
-	// writeTo writes what has been received to w, and continues after a partial write at the next call. Returns the error of w if
-	// nothing was written, errWait if there is nothing yet, and io.EOF at the end.
+	// writeTo writes received data to w. After a partial write, the next call continues with the rest. Returns the error of w if
+	// nothing was written, errWait if no data has been received, and io.EOF at the end of the data.
 	writeTo(w io.Writer) error
-	// write sends the first n bytes of p; errWait if there is no room.
+	// write sends p to the server. n is the number of bytes that were sent. Returns errWait if there was no room for all of p.
 	write(p []byte) (n int, err error)
-	writable() bool // write would not return errWait
-	closeWrite()
+	writable() bool // whether write can send data without returning errWait
+	closeWrite()    // ends the data to the server
 	// notify registers a channel that receives a value when a method that has returned errWait should be called again.
 	notify() (changed <-chan struct{}, unregister func())
-	close()
-	reset() // like close, but data that was not received is lost, and the other end gets an error if its protocol has one
+	close() // closes the connection; the server can still read data that was sent
+	reset() // closes the connection; data that the server has not received is lost, and with TCP, the server gets an error
 }
 
 // errWait means that a call would block.
@@ -152,19 +156,20 @@ var errWait = errors.New("not ready")
 
 // A connection copies between a socket of the host and a server in the sandbox.
 type connection struct {
-	host  *os.File
-	ended chan struct{} // closed by end
-	once  sync.Once     // for end
-	gone  chan struct{} // closed when serve has returned
+	host     *os.File      // the sandbox's end of the pair of sockets with the daemon
+	ended    chan struct{} // closed by end
+	once     sync.Once     // for end
+	finished chan struct{} // closed when serve has returned
 
-	lost atomic.Bool // reset was called
+	wasReset atomic.Bool // set by reset
 }
 
+// newConnection returns a connection for the socket host. The caller must call serve.
 func newConnection(host *os.File) *connection {
-	return &connection{host: host, ended: make(chan struct{}), gone: make(chan struct{})}
+	return &connection{host: host, ended: make(chan struct{}), finished: make(chan struct{})}
 }
 
-// end ends both directions.
+// end closes the socket of the host and makes serve return.
 func (c *connection) end() {
 	c.once.Do(func() {
 		close(c.ended)
@@ -172,13 +177,13 @@ func (c *connection) end() {
 	})
 }
 
-// reset makes serve return and resets the server's end.
+// reset makes serve return and reset the connection to the server.
 func (c *connection) reset() {
-	c.lost.Store(true)
+	c.wasReset.Store(true)
 	c.end()
 }
 
-// serve connects, reports the result, and copies until the connection has ended.
+// serve connects to the server with dial, writes the status to the host's socket, and copies until the connection has ended.
 func (c *connection) serve(dial func(context.Context) (stream, error)) {
 	defer c.end()
 	guest, err := c.connect(dial)
@@ -198,16 +203,16 @@ func (c *connection) serve(dial func(context.Context) (stream, error)) {
 	c.copy(guest)
 }
 
-// release closes or resets the server's end.
+// release resets the connection to the server if c was reset, and otherwise closes it.
 func (c *connection) release(guest stream) {
-	if c.lost.Load() {
+	if c.wasReset.Load() {
 		guest.reset()
 	} else {
 		guest.close()
 	}
 }
 
-// connect calls dial with a context that is cancelled when the daemon closes its end of the pair, or when the connection ends.
+// connect calls dial with a context that is cancelled when the daemon closes its end of the pair of sockets, or when c is ended.
 func (c *connection) connect(dial func(context.Context) (stream, error)) (stream, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -240,7 +245,7 @@ func (c *connection) waitHangup() error {
 	return raw.Read(func(fd uintptr) bool { return hungUp(int32(fd)) })
 }
 
-// copy copies in both directions until both have ended, one has failed, or the connection is ended.
+// copy copies data in both directions until both directions have ended, one of them has failed, or c is ended.
 func (c *connection) copy(guest stream) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -249,7 +254,8 @@ func (c *connection) copy(guest stream) {
 	wg.Go(func() {
 		err := c.toGuest(guest)
 		results <- err
-		// The other end may be closed only for writing, or completely; in the second case, the server's answer is not needed.
+		// The daemon's end may be closed only for writing, or completely. If it is closed completely, the server's answer is not
+		// needed.
 		if err == nil && c.waitHangup() == nil {
 			c.end()
 		}
@@ -345,13 +351,13 @@ func (c *connection) send(guest stream, p []byte, changed <-chan struct{}) error
 				return err
 			}
 		case err != nil:
-			return fmt.Errorf("send to the sandbox: %w", err) // not io.EOF
+			return fmt.Errorf("send to the sandbox: %w", err) // wrapped, so that toGuest does not take it for the end of the data
 		}
 	}
 	return nil
 }
 
-// wait waits until the server's end has changed.
+// wait waits for a value from changed, the channel of stream.notify. It returns an error if c is ended.
 func (c *connection) wait(changed <-chan struct{}) error {
 	select {
 	case <-changed:
@@ -361,24 +367,25 @@ func (c *connection) wait(changed <-chan struct{}) error {
 	}
 }
 
-// copyBuffers contains the buffers that are not in use.
+// copyBuffers contains the copyBuffers that are not in use.
 var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
 
+// A copyBuffer is a buffer for data of a connection.
 type copyBuffer [128 << 10]byte
 
-// A processKernel holds the kernel of this process, once the kernel has been set.
+// A processKernel holds gVisor's kernel of this process. Its kernel is not known until set is called.
 type processKernel struct {
 	once   sync.Once
 	kernel *kernel.Kernel // set before known is closed
-	known  chan struct{}
+	known  chan struct{}  // closed by set
 }
 
-// install wraps system calls, the first of which sets the kernel. The first process of a sandbox makes such a call when it
-// starts. After a restore, [stillClock] sets the kernel.
+// install wraps some system calls, so that the first of them sets the kernel. The first process of a sandbox makes one of these
+// calls when it starts. After a restore, [stillClock] sets the kernel.
 func (k *processKernel) install() {
 	k.known = make(chan struct{})
 	for _, sysno := range []uintptr{sysRtSigaction, sysFork, sysClone} {
-		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
+		wrapSyscall(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
 			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 				k.set(t.Kernel())
 				return original(t, sysno, args)
@@ -387,14 +394,15 @@ func (k *processKernel) install() {
 	}
 }
 
-func (k *processKernel) set(of *kernel.Kernel) {
+// set sets the kernel, unless it is set already.
+func (k *processKernel) set(loaded *kernel.Kernel) {
 	k.once.Do(func() {
-		k.kernel = of
+		k.kernel = loaded
 		close(k.known)
 	})
 }
 
-// wait waits until the kernel has been set.
+// wait waits until the kernel has been set, and returns it.
 func (k *processKernel) wait(ctx context.Context) (*kernel.Kernel, error) {
 	select {
 	case <-k.known:

@@ -66,7 +66,8 @@ func dialTCP(ctx context.Context, k *kernel.Kernel, port string) (stream, error)
 	return nil, failed
 }
 
-// serverAddresses returns the addresses of the sandbox itself.
+// serverAddresses returns the addresses at which servers in the sandbox can listen: the loopback addresses, and those of the
+// wire.
 func serverAddresses(s *stack.Stack) []tcpip.Address {
 	all := []tcpip.Address{tcpip.AddrFrom4([4]byte{127, 0, 0, 1}), header.IPv6Loopback}
 	for _, nic := range s.NICInfo() {
@@ -82,6 +83,7 @@ func serverAddresses(s *stack.Stack) []tcpip.Address {
 	return all
 }
 
+// connectTCP connects to an address of the sandbox. Returns errRefused if no server listens there.
 func connectTCP(ctx context.Context, s *stack.Stack, to tcpip.FullAddress) (*tcpStream, error) {
 	protocol := ipv4.ProtocolNumber
 	if to.Addr.BitLen() == header.IPv6AddressSizeBits {
@@ -109,7 +111,7 @@ func connectTCP(ctx context.Context, s *stack.Stack, to tcpip.FullAddress) (*tcp
 	switch err.(type) {
 	case nil:
 		return conn, nil
-	case *tcpip.ErrConnectionRefused, *tcpip.ErrHostUnreachable, *tcpip.ErrNetworkUnreachable: // or there is no such address
+	case *tcpip.ErrConnectionRefused, *tcpip.ErrHostUnreachable, *tcpip.ErrNetworkUnreachable: // no server, or no such address
 		conn.close()
 		return nil, errRefused
 	}
@@ -133,10 +135,10 @@ func (s *tcpStream) writeTo(w io.Writer) error {
 	return errors.New(err.String())
 }
 
-// An errorWriter keeps the last error of w.
+// An errorWriter writes to w and keeps the last error.
 type errorWriter struct {
 	w   io.Writer
-	err error
+	err error // result of the last write to w
 }
 
 func (e *errorWriter) Write(p []byte) (n int, err error) {
@@ -173,9 +175,9 @@ type unixStream struct {
 	ctx      sentrycontext.Context
 	endpoint transport.Endpoint
 
-	// Data that was received and has not been written yet. Only the goroutine that calls writeTo uses these fields.
-	buf     *copyBuffer // nil while pending is empty
-	pending []byte
+	// The following fields are used only by the goroutine that calls writeTo.
+	buf     *copyBuffer // contains pending; nil while pending is empty
+	pending []byte      // data that was received and has not been written yet
 }
 
 // backlogWait is the time after which a connection to a server whose backlog is full is tried again.
@@ -212,7 +214,7 @@ func dialUnix(ctx context.Context, k *kernel.Kernel, path string) (stream, error
 	}
 }
 
-// boundEndpoint returns the server at a path, as the sandbox's first process sees it.
+// boundEndpoint returns the listening unix socket at a path in the root file system of the sandbox's first process.
 func boundEndpoint(k *kernel.Kernel, path string) (transport.BoundEndpoint, error) {
 	ctx := k.SupervisorContext()
 	first := k.GlobalInit()
@@ -238,24 +240,24 @@ func (s *unixStream) writeTo(w io.Writer) error {
 		if notify != nil {
 			notify()
 		}
-		out.Control.Release(s.ctx) // descriptors that the server has sent
+		out.Control.Release(s.ctx) // closes descriptors that the server has sent
 		s.pending = s.buf[:out.RecvLen]
 		switch {
 		case err == syserr.ErrWouldBlock:
-			s.free()
+			s.freeBuffer()
 			return errWait
 		case err == syserr.ErrClosedForReceive, err == nil && out.RecvLen == 0:
-			s.free()
+			s.freeBuffer()
 			return io.EOF
 		case err != nil:
-			s.free()
+			s.freeBuffer()
 			return err.ToError()
 		}
 	}
 	n, err := w.Write(s.pending)
 	s.pending = s.pending[n:]
 	if len(s.pending) == 0 {
-		s.free()
+		s.freeBuffer()
 	}
 	if n > 0 {
 		return nil
@@ -263,8 +265,8 @@ func (s *unixStream) writeTo(w io.Writer) error {
 	return err
 }
 
-// free returns the buffer to copyBuffers.
-func (s *unixStream) free() {
+// freeBuffer puts s.buf back into copyBuffers.
+func (s *unixStream) freeBuffer() {
 	if s.buf != nil {
 		copyBuffers.Put(s.buf)
 		s.buf, s.pending = nil, nil
@@ -312,7 +314,7 @@ func (w hostWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// ignoreEINTR calls f again while it is interrupted. The returned number of bytes is not negative.
+// ignoreEINTR calls f, a read or write, until its error is not EINTR. The returned number of bytes is not negative.
 func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (int, error) {
 	for {
 		n, err := f(fd, p)
@@ -322,12 +324,12 @@ func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (int, 
 	}
 }
 
-// hungUp reports whether the other end of a socket has been closed.
+// hungUp reports whether the other end of a socket has been closed completely.
 func hungUp(fd int32) bool {
 	return fdnotifier.NonBlockingPoll(fd, waiter.EventHUp)&waiter.EventHUp != 0
 }
 
-// shutdownWrite passes an end of file on to the other end of the socket.
+// shutdownWrite closes a socket for writing, so that the other end reads an end of file.
 func shutdownWrite(raw syscall.RawConn) (err error) {
 	rawErr := raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) })
 	return errors.Join(rawErr, err)

@@ -81,9 +81,9 @@ type nameFilter struct {
 
 // filteredMount is the mount of a workspace with hidden names.
 type filteredMount struct {
-	root  string // path in the gofer's file system, the same as in the sandbox
-	upper int    // descriptor of the upper layer, in which the files are that the sandbox has created
-	mask  *namemask.Mask
+	root  string         // path in the gofer's file system, the same as in the sandbox
+	upper int            // descriptor of the upper layer, in which the files are that the sandbox has created
+	mask  *namemask.Mask // matches the names to hide
 }
 
 // gvisorHandlers are the gofer's request handlers. Each server has a slice of this array.
@@ -110,14 +110,14 @@ func withRenameReadLock(s *lisafs.Server, f func() error) error
 
 // Offsets in [lisafs.Connection] of the fields with its server and with the path of its mount.
 var (
-	serverOffset    = fieldOf[lisafs.Connection, *lisafs.Server]("server")
-	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
+	serverOffset    = fieldOffset[lisafs.Connection, *lisafs.Server]("server")
+	mountPathOffset = fieldOffset[lisafs.Connection, string]("mountPath")
 )
 
 // readHidden returns the value of HideAnnotation and the targets of all mounts, from the spec whose descriptor is among a gofer's
 // arguments.
 func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
-	spec, err := specOf(args)
+	spec, err := readSpec(args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,17 +158,17 @@ func installNameFilter(hidden map[string]Hidden, targets []string) error {
 		}
 		v.mounts = append(v.mounts, filteredMount{path.Clean("/" + target), fd, mask})
 	}
-	gvisorHandlers[lisafs.Mount] = v.mount(gvisorHandlers[lisafs.Mount])
+	gvisorHandlers[lisafs.Mount] = v.mountHandler(gvisorHandlers[lisafs.Mount])
 	for _, m := range []lisafs.MID{lisafs.Walk, lisafs.WalkStat} {
-		gvisorHandlers[m] = v.walk(gvisorHandlers[m], m == lisafs.Walk)
+		gvisorHandlers[m] = v.walkHandler(gvisorHandlers[m], m == lisafs.Walk)
 	}
-	gvisorHandlers[lisafs.Getdents64] = v.list(gvisorHandlers[lisafs.Getdents64])
+	gvisorHandlers[lisafs.Getdents64] = v.listHandler(gvisorHandlers[lisafs.Getdents64])
 	return nil
 }
 
-// mount returns a handler of Mount that refuses paths that are not targets in the spec. Otherwise, a symlink of the image could
-// redirect a mount to a path where no names are hidden.
-func (v *nameFilter) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
+// mountHandler returns a handler of the request Mount that refuses paths which are not targets in the spec. Otherwise, a symlink
+// of the image could redirect a mount to a path where no names are hidden.
+func (v *nameFilter) mountHandler(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		if !v.targets[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
 			return 0, unix.EACCES
@@ -177,8 +177,8 @@ func (v *nameFilter) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
 	}
 }
 
-// mountOf returns the mount that a path is in, and the path relative to it.
-func (v *nameFilter) mountOf(full string) (m *filteredMount, rel string) {
+// findMount returns the mount that contains the path full, and the path relative to the mount; nil if no mount contains it.
+func (v *nameFilter) findMount(full string) (m *filteredMount, rel string) {
 	for i := range v.mounts {
 		if rel, ok := strings.CutPrefix(full+"/", v.mounts[i].root+"/"); ok {
 			return &v.mounts[i], strings.TrimSuffix(rel, "/")
@@ -187,8 +187,9 @@ func (v *nameFilter) mountOf(full string) (m *filteredMount, rel string) {
 	return nil, ""
 }
 
-// hidden reports whether rel is hidden: the mask hides its name, and it is not in the upper layer. If the upper layer cannot be
-// read, it is hidden. The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the gofer allows them.
+// hidden reports whether the file at rel, a path relative to the mount, is hidden: the mask matches it, and it is not in the
+// upper layer, or the upper layer cannot be read. The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the
+// gofer allows these calls.
 func (m *filteredMount) hidden(rel string) bool {
 	if !m.mask.Hides(rel) {
 		return false
@@ -212,8 +213,8 @@ func (m *filteredMount) hidden(rel string) bool {
 // isWhiteout reports whether an entry of an overlay's layer is a whiteout, a character device 0:0.
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
-// pathOf returns the path of a control descriptor's file.
-func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
+// nodePath returns the path of a node, a file that the gofer serves on the connection c.
+func nodePath(c *lisafs.Connection, node *lisafs.Node) (p string) {
 	server := *(**lisafs.Server)(unsafe.Add(unsafe.Pointer(c), serverOffset))
 	withRenameReadLock(server, func() error {
 		p = node.FilePath()
@@ -222,22 +223,22 @@ func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
 	return p
 }
 
-// walk returns a handler of Walk, whose reply contains a status, or of WalkStat. It replies as if the first hidden name did not
-// exist.
-func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
+// walkHandler returns a handler of the request Walk, whose reply contains a status, or of WalkStat. The handler replies as if the
+// first hidden name did not exist.
+func (v *nameFilter) walkHandler(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.WalkReq
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
 			return 0, unix.EIO
 		}
-		keep, err := v.visible(c, req.DirFD, req.Path)
+		keep, err := v.countVisible(c, req.DirFD, req.Path)
 		if err != nil {
 			return 0, err
 		}
 		if keep == len(req.Path) {
 			return original(c, comm, n)
 		}
-		// The strings in req.Path do not share memory with the buffer, which is overwritten here.
+		// The buffer with the request is overwritten with the shortened request. The strings in req.Path do not share its memory.
 		req.Path = req.Path[:keep]
 		size := uint32(req.SizeBytes())
 		req.MarshalBytes(comm.PayloadBuf(size))
@@ -252,14 +253,14 @@ func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPC
 	}
 }
 
-// visible returns the number of elements of names, a path relative to dir, before the first hidden one.
-func (v *nameFilter) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
+// countVisible returns how many elements of names, a path relative to dir, precede the first element that is hidden.
+func (v *nameFilter) countVisible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
 	fd, err := lookupControlFD(c, dir)
 	if err != nil {
 		return 0, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.mountOf(pathOf(c, fd.Node()))
+	m, rel := v.findMount(nodePath(c, fd.Node()))
 	if m == nil {
 		return len(names), nil
 	}
@@ -272,8 +273,8 @@ func (v *nameFilter) visible(c *lisafs.Connection, dir lisafs.FDID, names []stri
 	return len(names), nil
 }
 
-// list returns a handler of Getdents64 that omits hidden names.
-func (v *nameFilter) list(original lisafs.RPCHandler) lisafs.RPCHandler {
+// listHandler returns a handler of the request Getdents64 that omits hidden names.
+func (v *nameFilter) listHandler(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.Getdents64Req
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
@@ -286,7 +287,7 @@ func (v *nameFilter) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 			}
 			left, hid, err := v.filterList(c, comm, req.DirFD, got)
 			// An empty reply means the end of the directory, so an empty reply after filtering must be replaced by the next one.
-			if err != nil || !hid || left > emptyList {
+			if err != nil || !hid || left > emptyListSize {
 				return left, err
 			}
 			if req.Count < 0 {
@@ -298,8 +299,8 @@ func (v *nameFilter) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 	}
 }
 
-// emptyList is the size in bytes of a reply without names: it contains only their number, 16 bits.
-const emptyList = 2
+// emptyListSize is the size in bytes of a reply without names: it contains only their number, 16 bits.
+const emptyListSize = 2
 
 // filterList removes hidden names from a reply of n bytes. It returns the new size and whether a name was removed.
 func (v *nameFilter) filterList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
@@ -308,7 +309,7 @@ func (v *nameFilter) filterList(c *lisafs.Connection, comm lisafs.Communicator, 
 		return 0, false, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.mountOf(pathOf(c, fd.ControlFD().FD().Node()))
+	m, rel := v.findMount(nodePath(c, fd.ControlFD().FD().Node()))
 	if m == nil {
 		return n, false, nil
 	}

@@ -33,10 +33,10 @@ const (
 	sysClone3      = 435
 )
 
-// installHooks wraps system calls in gVisor's table and handlers in the gofer, depending on this process's arguments. It must
-// run before gVisor starts a kernel.
+// installHooks wraps system calls in gVisor's table of system calls, and request handlers in the gofer, depending on this
+// process's arguments. It must run before gVisor starts a kernel.
 func installHooks(args []string) {
-	wrap(sysSetsid, func(original kernel.SyscallFn) kernel.SyscallFn {
+	wrapSyscall(sysSetsid, func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 			ret, ctrl, err := original(t, sysno, args)
 			if err == nil {
@@ -46,7 +46,7 @@ func installHooks(args []string) {
 		}
 	})
 	for _, sysno := range []uintptr{sysPread64, sysPwrite64, sysPreadv, sysPwritev, sysPreadv2, sysPwritev2} {
-		wrap(sysno, refuseSeeks)
+		wrapSyscall(sysno, refuseSeeks)
 	}
 	if hasCommand(args, "boot") {
 		want, err := readRestoreConfig(args)
@@ -63,7 +63,7 @@ func installHooks(args []string) {
 		if want.rename {
 			(&pidRenamer{reseed: want.reseed}).install()
 		}
-		targets, err := workspacesIn(args)
+		targets, err := readRecordTargets(args)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot read the sandbox's workspaces: %v\n", err)
 			os.Exit(1)
@@ -85,8 +85,9 @@ func installHooks(args []string) {
 	linux.AMD64.Init()
 }
 
-// wrap replaces the implementation of a system call by the result of around, which gets the original one.
-func wrap(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn) {
+// wrapSyscall replaces gVisor's implementation of a system call by the result of around, which is called with that
+// implementation.
+func wrapSyscall(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn) {
 	call, ok := linux.AMD64.Table[sysno]
 	if !ok {
 		panic(fmt.Sprintf("gVisor has no system call %d", sysno))

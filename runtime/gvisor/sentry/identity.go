@@ -12,34 +12,35 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 )
 
-// An identity holds the additional PIDs (names) of a thread group that was restored from a checkpoint: one for each restore. It
-// is saved with the group's leader, as an action that runs when the leader exits.
+// An identity holds the additional PIDs, called names, of a thread group that was restored from a checkpoint: one for each
+// restore that gave new names. It is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
 	all    *identities         // contains this identity
 	tg     *kernel.ThreadGroup // the restored thread group
 	leader *kernel.Task        // leader of tg
-	// generations lists the restores (see identities.generation) in which the group got a name, in the order of the restores. Its
-	// current name is that of the last one.
+	// generations lists the restores (see identities.generation) that gave the group a name, in the order of the restores. The
+	// group's current name is that of the last restore in the list.
 	generations []int32
 }
 
-// Limits of the numbers of restores, which are called generations.
+// Limits of generations. A generation is the number of a restore that gave new names.
 const (
-	// maxGeneration keeps names below 2^30, the largest thread ID that a futex can contain. After that many restores, the
-	// generation starts again at 1.
+	// maxGeneration is the greatest generation. It keeps names below 2^30, the largest thread ID that a futex can contain. The
+	// generation after maxGeneration is 1.
 	maxGeneration = 1<<30/kernel.TasksLimit - 2
 	// maxGenerations is the number of names that a group keeps, so that PIDs in PID files remain valid for some restores.
 	maxGenerations = 16
 )
 
-// additionalPID returns the name in a generation of the group with this PID. PIDs are 1 to TasksLimit, so no name equals a PID, and all
-// names are different.
+// additionalPID returns the name that the thread group with the PID pid has from the restore with the number generation. PIDs are
+// 1 to TasksLimit, so no name equals a PID, and all names are different.
 func additionalPID(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
-// add records that the group was restored. It returns the generation whose name is dropped because of maxGenerations, or 0.
-func (id *identity) add(generation int32) (dropped int32) {
+// addGeneration records that the restore with the number generation gave the group a name. It returns the generation whose name
+// must be removed because the group has maxGenerations names already, or 0.
+func (id *identity) addGeneration(generation int32) (dropped int32) {
 	if len(id.generations) == maxGenerations {
 		dropped = id.generations[1]
 		id.generations = slices.Delete(id.generations, 1, 2)
@@ -59,24 +60,24 @@ func (id *identity) newestBefore(generation int32) int32 {
 	return newest
 }
 
-// TaskDestroyAction implements [kernel.TaskDestroyAction]. It removes the names when the leader exits. gVisor calls it without
-// holding locks, directly after the exit, and waits for it before a save.
+// TaskDestroyAction implements [kernel.TaskDestroyAction]. It removes the names of the thread group when its leader exits. gVisor
+// calls it without holding locks, directly after the exit, and waits for it before a save.
 func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 	defer lockTasks(id.leader.Kernel().TaskSet())()
-	tasks := tasksOf(id.leader.PIDNamespace())
+	tasks := taskTable(id.leader.PIDNamespace())
 	maps.DeleteFunc(tasks, func(_ kernel.ThreadID, t *kernel.Task) bool { return t == id.leader })
 	id.all.remove(id.tg)
 }
 
-// identities holds the identities of a kernel's restored thread groups. It is saved with the kernel.
+// identities holds the identities of a kernel's restored thread groups: their additional PIDs. It is saved with the kernel.
 type identities struct {
 	generation int32 // number of the last restore that gave new names; 0 before the first one
 
 	mu      sync.RWMutex                      // not saved; acquired after the lock of the task set
-	byGroup map[*kernel.ThreadGroup]*identity // guarded by mu
+	byGroup map[*kernel.ThreadGroup]*identity // identities by thread group; guarded by mu
 }
 
-// nextGeneration increments the generation, after a restore.
+// nextGeneration increments the generation. It is called after a restore, before the restore's names are added.
 func (ids *identities) nextGeneration() {
 	ids.generation = ids.generation%maxGeneration + 1
 }
@@ -88,8 +89,8 @@ func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	delete(ids.byGroup, tg)
 }
 
-// current returns the PID that getpid returns to tg, whose PID in gVisor is pid.
-func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
+// currentPID returns the result of getpid for tg, whose PID in gVisor is pid: the current name, or pid if tg has no names.
+func (ids *identities) currentPID(tg *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
 	id := ids.byGroup[tg]
@@ -99,9 +100,9 @@ func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kern
 	return additionalPID(pid, id.generations[len(id.generations)-1])
 }
 
-// parentName returns the name that parent, whose PID in gVisor is pid, had when child was created. A program may compare
+// parentPID returns the name, or PID, that parent, whose PID in gVisor is pid, had when child was created. A program may compare
 // getppid with that earlier value to check whether its parent is running, so the value must not change.
-func (ids *identities) parentName(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
+func (ids *identities) parentPID(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
 	p := ids.byGroup[parent]
@@ -118,7 +119,7 @@ func (ids *identities) parentName(child, parent *kernel.ThreadGroup, pid kernel.
 	return pid
 }
 
-// The following is written in the form that gVisor's generator produces for types that are saved.
+// The methods that save and load identity and identities have the form that gVisor's generator gives them.
 
 func init() {
 	state.Register((*identity)(nil))
@@ -127,7 +128,7 @@ func init() {
 
 func (id *identity) StateTypeName() string { return "runtime/gvisor/sentry.identity" }
 
-// StateFields returns the names in checkpoints, which cannot change: "since" is generations.
+// StateFields returns the names of the fields in checkpoints, which cannot change: "since" is the field generations.
 func (id *identity) StateFields() []string { return []string{"all", "tg", "leader", "since"} }
 
 func (id *identity) StateSave(sink state.Sink) {

@@ -40,7 +40,7 @@ func TestManyRestores(t *testing.T) {
 	kept := map[int32]bool{}
 	for g := int32(3); g < 100; g++ {
 		kept[g] = true
-		if d := id.add(g); d != 0 {
+		if d := id.addGeneration(g); d != 0 {
 			if !kept[d] {
 				t.Fatalf("%d is given up and was not there", d)
 			}
@@ -62,12 +62,12 @@ func TestWhatIsTold(t *testing.T) {
 		what      string
 		got, want kernel.ThreadID
 	}{
-		{"the parent of itself", ids.current(parent, pid), additionalPID(pid, 4)},
-		{"a new process of itself", ids.current(stranger, pid), pid},
-		{"a child as old as its parent", ids.parentName(elder, parent, pid), pid},
-		{"a child born in generation 1 to 3", ids.parentName(younger, parent, pid), additionalPID(pid, 1)},
-		{"a new child", ids.parentName(stranger, parent, pid), additionalPID(pid, 4)},
-		{"a child of somebody new", ids.parentName(stranger, stranger, pid), pid},
+		{"the parent of itself", ids.currentPID(parent, pid), additionalPID(pid, 4)},
+		{"a new process of itself", ids.currentPID(stranger, pid), pid},
+		{"a child as old as its parent", ids.parentPID(elder, parent, pid), pid},
+		{"a child born in generation 1 to 3", ids.parentPID(younger, parent, pid), additionalPID(pid, 1)},
+		{"a new child", ids.parentPID(stranger, parent, pid), additionalPID(pid, 4)},
+		{"a child of somebody new", ids.parentPID(stranger, stranger, pid), pid},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is told %d, want %d", c.what, c.got, c.want)

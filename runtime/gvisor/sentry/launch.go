@@ -25,8 +25,9 @@ type launchRequest struct {
 	root string // gVisor's --root, set by buildRootfs
 }
 
-// launch creates the sandbox that the request describes and returns the launcher's exit code. It mounts in a separate mount
-// namespace, which the gofer inherits: when the sandbox's processes have exited, the kernel removes the mounts.
+// launch reads a request, creates the sandbox that the request describes, writes a reply, and returns the launcher's exit code.
+// The launcher has a mount namespace of its own, which the gofer inherits, so the kernel removes all mounts when the sandbox's
+// processes have exited.
 func launch() int {
 	// By default, gVisor logs to standard error, which is that of the sandbox's command.
 	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})

@@ -58,7 +58,7 @@ func (r *launchRequest) buildRootfs() error {
 	if err := attachMount(state, r.root); err != nil {
 		return err
 	}
-	points, err := r.mountPoints(stage)
+	points, err := r.makeMountPoints(stage)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func (r *launchRequest) makeStage() (string, error) {
 	return "", fmt.Errorf("none of %s exists; create /mnt", strings.Join(stages, ", "))
 }
 
-// mountPoints creates a layer with the mount points of host directories, because the image may not contain them.
-func (r *launchRequest) mountPoints(stage string) (string, error) {
+// makeMountPoints creates a layer with the mount points of host directories, which the image may lack, and returns its directory.
+func (r *launchRequest) makeMountPoints(stage string) (string, error) {
 	layer := filepath.Join(stage, "points")
 	owner := -1
 	if ids := r.Spec.Linux.UIDMappings; len(ids) > 0 {
@@ -173,7 +173,7 @@ func (r *launchRequest) mountHostDirs(stage string) error {
 	return r.addRecordAnnotation()
 }
 
-// attachMount mounts the detached mount fd at an absolute path and closes fd.
+// attachMount attaches the detached mount fd at an absolute path and closes fd.
 func attachMount(fd int, path string) error {
 	defer unix.Close(fd)
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
@@ -182,7 +182,8 @@ func attachMount(fd int, path string) error {
 	return nil
 }
 
-// moveBeneath mounts fd at target inside root and closes fd. Symlinks of the image are resolved relative to root.
+// moveBeneath attaches the detached mount fd at the path target inside root and closes fd. Symlinks of the image are resolved
+// relative to root.
 func moveBeneath(fd int, root, target string) error {
 	defer unix.Close(fd)
 	rootFD, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -13,7 +13,7 @@ import (
 
 // overlayError reports that a workspace could not be mounted.
 type overlayError struct {
-	target string
+	target string // mount point of the workspace in the sandbox
 	err    error
 }
 

@@ -30,7 +30,7 @@ const RecordAnnotation = "dev.caisson.record"
 type recorder struct {
 	workspaces []*workspace
 
-	mu    sync.Mutex  // held by findFilesystems
+	mu    sync.Mutex  // held while findFilesystems runs
 	found atomic.Bool // whether the file systems of all workspaces have been found
 }
 
@@ -63,10 +63,10 @@ func (r *launchRequest) addRecordAnnotation() error {
 	return nil
 }
 
-// workspacesIn returns the value of RecordAnnotation in the spec whose descriptor is among the arguments of gVisor's boot
+// readRecordTargets returns the value of RecordAnnotation in the spec whose descriptor is among the arguments of gVisor's boot
 // command.
-func workspacesIn(args []string) (targets []string, err error) {
-	spec, err := specOf(args)
+func readRecordTargets(args []string) (targets []string, err error) {
+	spec, err := readSpec(args)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +85,7 @@ func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 	return targets, nil
 }
 
+// newRecorder returns a recorder for the workspaces with the given targets.
 func newRecorder(targets []string) *recorder {
 	r := &recorder{}
 	for _, target := range targets {
@@ -93,9 +94,9 @@ func newRecorder(targets []string) *recorder {
 	return r
 }
 
-// findFilesystems finds the file systems of the workspaces, before the first call that could rename a directory on the path to one. The
-// guest cannot mount anything in the mount namespace of its first process. Paths in such a file system are those in the
-// workspace, independent of a process's root directory and of bind mounts.
+// findFilesystems finds the file systems of the workspaces. It runs before the first system call that could rename a parent
+// directory of a workspace, and the guest cannot mount anything in the mount namespace of its first process. Paths in the file
+// system of a workspace are those relative to the workspace, independent of a process's root directory and of bind mounts.
 func (r *recorder) findFilesystems(t *kernel.Task) {
 	if r.found.Load() {
 		return
@@ -133,7 +134,7 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 		if fs := at.Mount().Filesystem(); fs != root.Mount().Filesystem() && at.Mount().Root() == at.Dentry() {
 			s.fs.Store(fs)
 		} else {
-			missing++ // before the checkpoint, the guest has renamed a directory on the path; it may rename it back
+			missing++ // the guest renamed a parent directory before the checkpoint, and may rename it back later
 		}
 		at.DecRef(t)
 	}
@@ -142,7 +143,7 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 
 // workspacePath is a path in a workspace.
 type workspacePath struct {
-	table *lastwrite.Table // of the workspace
+	table *lastwrite.Table // table of the workspace
 	path  string           // relative to the workspace
 }
 
@@ -198,7 +199,8 @@ func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sin
 	return newNoopSink(protocol.WritersSink), nil
 }
 
-// newNoopSink returns a sink that receives no events, which gVisor requires as the result of the constructor.
+// newNoopSink returns a sink that receives no events. gVisor requires that the constructor of a sink returns a sink; the
+// constructors of this package's sinks do, or start, all the work of the sink.
 func newNoopSink(name string) seccheck.Sink { return noopSink{name: name} }
 
 // noopSink is a sink that receives no events.

@@ -34,37 +34,38 @@ func (r *pidRenamer) install() {
 	// All calls that create processes are wrapped, so that all processes that exist at the first wrapped call are older than
 	// the restore.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
-		wrap(sysno, r.before(nil))
+		wrapSyscall(sysno, r.mapArguments(nil))
 	}
-	wrap(sysWait4, r.before(func(t *kernel.Task, args *arch.SyscallArguments) { pidOrGroup(t, &args[0]) }))
-	wrap(sysKill, r.before(func(t *kernel.Task, args *arch.SyscallArguments) { pidOrGroup(t, &args[0]) }))
-	wrap(sysSetpgid, r.before(func(t *kernel.Task, args *arch.SyscallArguments) { pidOrGroup(t, &args[1]) }))
-	wrap(sysWaitid, r.before(func(t *kernel.Task, args *arch.SyscallArguments) {
+	wrapSyscall(sysWait4, r.mapArguments(func(t *kernel.Task, args *arch.SyscallArguments) { toOldPID(t, &args[0]) }))
+	wrapSyscall(sysKill, r.mapArguments(func(t *kernel.Task, args *arch.SyscallArguments) { toOldPID(t, &args[0]) }))
+	wrapSyscall(sysSetpgid, r.mapArguments(func(t *kernel.Task, args *arch.SyscallArguments) { toOldPID(t, &args[1]) }))
+	wrapSyscall(sysWaitid, r.mapArguments(func(t *kernel.Task, args *arch.SyscallArguments) {
 		if kind := args[0].Int(); kind == linux.P_PID || kind == linux.P_PGID {
-			pidOrGroup(t, &args[1])
+			toOldPID(t, &args[1])
 		}
 	}))
-	wrap(sysIoctl, r.foreground)
-	wrap(sysGetpid, r.after(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
-		return r.ids.current(t.ThreadGroup(), pid)
+	wrapSyscall(sysIoctl, r.wrapSetForeground)
+	wrapSyscall(sysGetpid, r.mapPID(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
+		return r.ids.currentPID(t.ThreadGroup(), pid)
 	}))
-	wrap(sysGettid, r.after(func(t *kernel.Task, tid kernel.ThreadID) kernel.ThreadID {
+	wrapSyscall(sysGettid, r.mapPID(func(t *kernel.Task, tid kernel.ThreadID) kernel.ThreadID {
 		if t != t.ThreadGroup().Leader() {
 			return tid
 		}
-		return r.ids.current(t.ThreadGroup(), tid)
+		return r.ids.currentPID(t.ThreadGroup(), tid)
 	}))
-	wrap(sysGetppid, r.after(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
+	wrapSyscall(sysGetppid, r.mapPID(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
 		parent := t.Parent()
 		if pid == 0 || parent == nil || t.ThreadGroup().Execed() || parent.PIDNamespace() != t.PIDNamespace() {
 			return pid
 		}
-		return r.ids.parentName(t.ThreadGroup(), parent.ThreadGroup(), pid)
+		return r.ids.parentPID(t.ThreadGroup(), parent.ThreadGroup(), pid)
 	}))
 }
 
-// before returns a wrapper that calls change, which may be nil, with the arguments before the system call.
-func (r *pidRenamer) before(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
+// mapArguments returns a function for wrapSyscall that makes a system call run change on its arguments first. change may be
+// nil.
+func (r *pidRenamer) mapArguments(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 			r.loadIdentities(t)
@@ -76,8 +77,8 @@ func (r *pidRenamer) before(change func(*kernel.Task, *arch.SyscallArguments)) f
 	}
 }
 
-// after returns a wrapper that replaces the PID that the system call returns by the result of change.
-func (r *pidRenamer) after(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
+// mapPID returns a function for wrapSyscall that makes a system call return the result of change instead of a PID.
+func (r *pidRenamer) mapPID(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 			r.loadIdentities(t)
@@ -90,9 +91,9 @@ func (r *pidRenamer) after(change func(*kernel.Task, kernel.ThreadID) kernel.Thr
 	}
 }
 
-// pidOrGroup replaces a new name by the old PID in an argument that gVisor compares with numbers instead of looking it up: the
-// ID of a process group (negative in some calls) is the old PID of its first process.
-func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
+// toOldPID replaces a name (additional PID) by the old PID in an argument that may be the ID of a process group, negative in some
+// calls. gVisor does not look up such an ID in the table of PIDs, but compares it with the old PID of the group's first process.
+func toOldPID(t *kernel.Task, arg *arch.SyscallArgument) {
 	id, sign := kernel.ThreadID(arg.Int()), kernel.ThreadID(1)
 	if id < 0 {
 		id, sign = -id, -1
@@ -105,9 +106,9 @@ func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
 	}
 }
 
-// foreground replaces a new name by the old PID in the memory that the argument of tcsetpgrp(3) points to, for the duration of
-// the call, for the same reason as pidOrGroup.
-func (r *pidRenamer) foreground(original kernel.SyscallFn) kernel.SyscallFn {
+// wrapSetForeground wraps ioctl. For the duration of a TIOCSPGRP call (tcsetpgrp), it replaces a name by the old PID, as toOldPID
+// does, in the memory that the call's argument points to.
+func (r *pidRenamer) wrapSetForeground(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if args[1].Uint() != linux.TIOCSPGRP {
 			return original(t, sysno, args)
@@ -115,7 +116,7 @@ func (r *pidRenamer) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 		var given primitive.Int32
 		if _, err := given.CopyIn(t, args[2].Pointer()); err == nil && given > kernel.TasksLimit {
 			old := arch.SyscallArgument{Value: uintptr(given)}
-			pidOrGroup(t, &old)
+			toOldPID(t, &old)
 			group := primitive.Int32(old.Int())
 			if _, err := group.CopyOut(t, args[2].Pointer()); err == nil {
 				defer given.CopyOut(t, args[2].Pointer())
@@ -150,13 +151,14 @@ func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 		})
 		defer lockTasks(k.TaskSet())()
 		for i, tg := range groups {
-			r.ids.rename(tg, leaders[i])
+			r.ids.addName(tg, leaders[i])
 		}
 	})
 }
 
-// rename gives tg an additional name, that of the current generation. The caller must hold the lock of the task set.
-func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
+// addName gives the thread group tg a name, the additional PID of the current generation. The caller must hold the lock of the
+// task set.
+func (ids *identities) addName(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
 	id := ids.byGroup[tg]
@@ -167,8 +169,8 @@ func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
 		}
 		ids.byGroup[tg] = id
 	}
-	tasks, pid := tasksOf(tg.PIDNamespace()), tg.ID()
-	if dropped := id.add(ids.generation); dropped != 0 {
+	tasks, pid := taskTable(tg.PIDNamespace()), tg.ID()
+	if dropped := id.addGeneration(ids.generation); dropped != 0 {
 		delete(tasks, additionalPID(pid, dropped))
 	}
 	tasks[additionalPID(pid, ids.generation)] = leader

@@ -19,15 +19,15 @@ const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
-	rename bool // install a pidRenamer, for new names or for names of earlier restores
-	reseed bool // give the processes new names at this restore
-	still  bool // exclude the time since the checkpoint from the monotonic clock
+	rename bool // whether to install a pidRenamer, for new names or for names of earlier restores
+	reseed bool // whether this restore gives the processes new names, see pidRenamer
+	still  bool // whether to exclude the time since the checkpoint from the monotonic clock
 }
 
 // readRestoreConfig reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does
 // not change the file offset, because boot reads the same file afterwards.
 func readRestoreConfig(args []string) (r restoreConfig, err error) {
-	spec, err := specOf(args)
+	spec, err := readSpec(args)
 	if err != nil {
 		return r, err
 	}
@@ -48,8 +48,8 @@ func readRestoreConfig(args []string) (r restoreConfig, err error) {
 	return r, nil
 }
 
-// specOf reads the spec whose descriptor is among a process's arguments.
-func specOf(args []string) (spec *specs.Spec, err error) {
+// readSpec reads the OCI spec whose descriptor is among the arguments of a process of gVisor.
+func readSpec(args []string) (spec *specs.Spec, err error) {
 	fd, err := specFD(args)
 	if err != nil {
 		return nil, err

@@ -25,28 +25,28 @@ import (
 // A sharedRandomness determines which programs may generate the same random values as another fork. Its kernel is set after a
 // restore has loaded it, and stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool // whether the restore gave the processes new names, see [pidRenamer]
-	kernel   atomic.Pointer[kernel.Kernel]
+	reseeded bool                          // whether the restore gave the processes new names, see [pidRenamer]
+	kernel   atomic.Pointer[kernel.Kernel] // the restored kernel; nil if there is none
 }
 
 // processSharing is the sharedRandomness of this process.
 var processSharing sharedRandomness
 
-// install registers the sink. It must run before gVisor starts a kernel.
+// install registers protocol.SharingSink. It must run before gVisor starts a kernel.
 func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
 	seccheck.RegisterSink(seccheck.SinkDesc{Name: protocol.SharingSink, New: s.newSink})
 }
 
-// restored stores the kernel that is being loaded, from the context of the load.
-func (s *sharedRandomness) restored(ctx context.Context) {
+// storeKernel stores the kernel that is being restored, which ctx, the context of the restore, contains.
+func (s *sharedRandomness) storeKernel(ctx context.Context) {
 	if k, ok := ctx.Value(kernel.CtxKernel).(*kernel.Kernel); ok {
 		s.kernel.Store(k)
 		processConnections.kernel.set(k)
 	}
 }
 
-// newSink is the constructor of protocol.SharingSink. It writes the names of the programs to endpoint.
+// newSink is the constructor of protocol.SharingSink. It writes the result of names to endpoint, one program per line.
 func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.SharingSink)
@@ -66,13 +66,14 @@ func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.
 	return newNoopSink(protocol.SharingSink), nil
 }
 
-// names returns the results of repeatedRandomness for all restored processes, sorted, without "" and duplicates.
+// names returns the descriptions of all programs of restored processes that may generate the same random values as another fork,
+// sorted and without duplicates; see describeUnsafeProgram.
 func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 	ctx := k.SupervisorContext()
 	var leaders []*kernel.Task
 	init := k.GlobalInit()
 	k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in pidRenamer.loadIdentities
+		if tg != init && leader.Origin != kernel.OriginExec { // the restored processes, as in pidRenamer.loadIdentities
 			leaders = append(leaders, leader)
 		}
 	})
@@ -86,7 +87,7 @@ func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 		path := file.MappedName(ctx)
 		name, ok := looked[path]
 		if !ok {
-			name = repeatedRandomness(programName(path), isGo(ctx, file), s.reseeded)
+			name = describeUnsafeProgram(programName(path), isGo(ctx, file), s.reseeded)
 			looked[path] = name
 		}
 		file.DecRef(ctx)
@@ -104,7 +105,7 @@ func executable(t *kernel.Task) *vfs.FileDescription {
 	if m == nil {
 		return nil
 	}
-	return m.Executable() // nil if the process has exited since
+	return m.Executable() // nil if the process has exited in the meantime
 }
 
 // programName returns the last element of a path, at most protocol.MaxSharingName bytes. Characters other than printable ASCII become '?'.
@@ -138,17 +139,17 @@ var safePrograms = map[string]bool{
 	"tail": true, "tee": true, "timeout": true, "tmux": true, "zsh": true,
 }
 
-// repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the
-// same random values in two forks, else "". Programs whose name it does not contain are assumed to do so. For Node and Python,
-// tests verify the result.
-func repeatedRandomness(program string, isGo, reseeded bool) string {
+// describeUnsafeProgram returns the program's name, possibly with the affected functions, if the program may generate the same
+// random values in two forks, and otherwise "". Programs that are not known are assumed to do so. For Node and Python, tests
+// verify the result.
+func describeUnsafeProgram(program string, isGo, reseeded bool) string {
 	switch {
 	case isGo, safePrograms[program]:
 		return ""
 	case !reseeded:
 		return program
 	case program == "node", program == "nodejs":
-		return program + " (crypto.randomUUID and crypto.randomInt, if used before)" // they use values cached in memory
+		return program + " (crypto.randomUUID and crypto.randomInt, if used before)" // both use random values that are cached in memory
 	case program == "openssl", isPython(program):
 		return ""
 	}

@@ -27,7 +27,7 @@ func TestRepeats(t *testing.T) {
 		{"/x/a\nb\x1b[é", false, "a?b?[?", "a?b?[?"},
 	} {
 		for reseeded, want := range map[bool]string{true: c.reseeded, false: c.unchanged} {
-			if got := repeatedRandomness(programName(c.path), c.isGo, reseeded); got != want {
+			if got := describeUnsafeProgram(programName(c.path), c.isGo, reseeded); got != want {
 				t.Errorf("%.50q, reseeded %v: %q, want %q", c.path, reseeded, got, want)
 			}
 		}

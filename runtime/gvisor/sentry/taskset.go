@@ -11,18 +11,18 @@ import (
 
 // gVisor looks up every PID that a guest uses, in a system call or below /proc, in one table. A second name for a thread group
 // is a second entry in that table. The table is the unexported field tasks of [kernel.PIDNamespace], and its lock the field mu
-// of [kernel.TaskSet]; these are the offsets of the two fields. When the program starts, fieldOf checks the fields' types.
+// of [kernel.TaskSet]; these are the offsets of the two fields. When the program starts, fieldOffset checks the fields' types.
 var (
-	tasksOffset = fieldOf[kernel.PIDNamespace, map[kernel.ThreadID]*kernel.Task]("tasks")
-	lockOffset  = fieldOf[kernel.TaskSet, taskSetLock]("mu")
+	tasksOffset = fieldOffset[kernel.PIDNamespace, map[kernel.ThreadID]*kernel.Task]("tasks")
+	lockOffset  = fieldOffset[kernel.TaskSet, taskSetLock]("mu")
 )
 
-// taskSetLock has the same fields as the type of kernel.TaskSet's lock.
+// taskSetLock has the same fields as the type of the field mu of [kernel.TaskSet], its lock.
 type taskSetLock struct{ mu sync.RWMutex }
 
-// fieldOf returns the offset of the field in S. It panics if the field's type is neither F nor a structure with the same fields:
-// then this package does not support the version of gVisor.
-func fieldOf[S, F any](name string) uintptr {
+// fieldOffset returns the offset of the field name in the structure S. It panics if the type of the field is neither F nor a
+// structure with the same fields as F, which means that this package does not support the version of gVisor.
+func fieldOffset[S, F any](name string) uintptr {
 	s, want := reflect.TypeFor[S](), reflect.TypeFor[F]()
 	f, ok := s.FieldByName(name)
 	if !ok || f.Type != want && !sameFields(f.Type, want) {
@@ -44,8 +44,8 @@ func sameFields(a, b reflect.Type) bool {
 	return true
 }
 
-// tasksOf returns the namespace's table. The caller must hold the lock of the task set to write to it.
-func tasksOf(ns *kernel.PIDNamespace) map[kernel.ThreadID]*kernel.Task {
+// taskTable returns the namespace's table of tasks by PID. The caller must hold the lock of the task set to write to the table.
+func taskTable(ns *kernel.PIDNamespace) map[kernel.ThreadID]*kernel.Task {
 	return *(*map[kernel.ThreadID]*kernel.Task)(unsafe.Add(unsafe.Pointer(ns), tasksOffset))
 }
 
