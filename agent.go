@@ -229,8 +229,8 @@ type Agents interface {
 	// WarmAgent makes a new warm snapshot of the agent, after building the template if necessary. Returns Invalid for an agent whose
 	// catalog entry configures no warm snapshot.
 	WarmAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
-	// SetAgentPool sets how many forks of the agent's warm snapshot are kept ready for runs without a directory of the host, until the
-	// agent is changed. Returns Conflict if it has no warm snapshot.
+	// SetAgentPool sets how many forks of the agent's warm snapshot are kept ready for runs without a directory of the host, until
+	// the agent is changed. Returns Conflict if it has no warm snapshot.
 	SetAgentPool(ctx context.Context, id string, size int) (*Agent, error)
 	// CheckAgent returns which requirements of the agent, and of each of its skills, are met.
 	CheckAgent(ctx context.Context, id string) ([]AgentCheck, error)

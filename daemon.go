@@ -64,10 +64,11 @@ type DaemonStatus struct {
 	Running    int      `json:"running" doc:"Sandboxes of all accounts that run"`
 	Suspended  int      `json:"suspended" doc:"Sandboxes of all accounts that are suspended"`
 	Runs       int      `json:"runs" doc:"Runs of all accounts that have not ended"`
-	Begun      int      `json:"begun" doc:"Of these, the runs that would fail if the daemon ended now: they have begun and are not interactive"`
-	Execs      int      `json:"execs" doc:"Programs in sandboxes that clients have started with exec and wait for; they are killed if the daemon ends"`
-	Accounts   []string `json:"accounts,omitempty" doc:"Names of all accounts"`
-	Settings   Settings `json:"settings"`
+	// Begun is the number of runs that have begun and would fail if the daemon ended now. Interactive runs are not counted.
+	Begun    int      `json:"begun" doc:"Of these, the runs that would fail if the daemon ended now: they have begun and are not interactive"`
+	Execs    int      `json:"execs" doc:"Programs in sandboxes that clients have started with exec and wait for; they are killed if the daemon ends"`
+	Accounts []string `json:"accounts,omitempty" doc:"Names of all accounts"`
+	Settings Settings `json:"settings"`
 }
 
 // Settings describes the configuration of a daemon.

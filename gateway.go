@@ -11,7 +11,7 @@ import (
 // in a [Secret].
 type GatewayConfig struct {
 	Providers []Provider `json:"providers"`
-	Models    []Model    `json:"models"` // with imported prices filled in
+	Models    []Model    `json:"models"` // the models to serve, with imported prices filled in
 	// Keys are the values of providers' credentials, by the provider's name.
 	Keys map[string]string `json:"keys"`
 	// Scripts are the contents of scripted providers' scripts, by the provider's name.

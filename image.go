@@ -74,7 +74,7 @@ type PullRequest struct {
 	Reference string       `json:"reference" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Platform  string       `json:"platform,omitempty" doc:"os/arch[/variant]; default this machine's"`
 	Auth      RegistryAuth `json:"auth,omitzero"`
-	Offline   bool         `json:"offline,omitempty"`
+	Offline   bool         `json:"offline,omitempty"` // do not connect to a registry, see [Images.Pull]
 	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee
 	// owns and closes it.
 	Source Handle `json:"-"`

@@ -54,7 +54,7 @@ const ChargeSource = "caisson"
 // of the output, whose length the gateway can limit.
 type Demand struct {
 	Fixed       Amount // maximum cost and tokens of the input, and one call
-	OutputPrice USD    // per million tokens
+	OutputPrice USD    // price of a million tokens of output
 	MinOutput   int64  // tokens of output below which the call is not useful
 	MaxOutput   int64  // tokens of output that the call requests
 }
@@ -87,7 +87,7 @@ type Reservation interface {
 // An OverBudget is the error of a call that a budget does not cover.
 type OverBudget struct {
 	Budget string        // the budget, for messages: "sandbox sb-…", "account alice (month)"
-	What   string        // usd, tokens or calls
+	What   string        // quantity that the budget does not cover: usd, tokens or calls
 	Limit  string        // limit of the budget, for messages: "5 USD", "100000 tokens"
 	Left   string        // remaining amount of the limit, in the same format
 	Busy   bool          // the budget may cover the call once calls in progress have ended, so a retry after Retry may succeed
@@ -153,7 +153,8 @@ func (g Guest) Budgets() []string {
 	return keys
 }
 
-// A UsageQuery selects calls of the caller's account. A local caller may name another account, or all with "*".
+// A UsageQuery selects calls of the caller's account. A local caller may name another account, or
+// all accounts with "*".
 type UsageQuery struct {
 	By      string // what calls are summed by: run, sandbox, account, model, day, session, agent or user; "" means one sum
 	Account string
@@ -241,9 +242,11 @@ type LedgerStore interface {
 	Usage(ctx context.Context, in Scope, q UsageQuery) ([]UsageRow, error)
 	Calls(ctx context.Context, in Scope, q UsageQuery, after ID, limit int) (page []Call, more bool, err error)
 
+	// PutPrices replaces the price list that was imported from source.
 	PutPrices(ctx context.Context, source string, prices []ListedPrice) error
 	// Price returns the most recently imported price of a model; NotFound if no price list has it. A price for
 	// "provider/model" takes precedence over one for model alone.
 	Price(ctx context.Context, provider, model string) (*ListedPrice, error)
+	// Prices returns the imported prices of models whose names contain match.
 	Prices(ctx context.Context, match string) ([]ListedPrice, error)
 }

@@ -103,7 +103,7 @@ var GrantNames = []string{GrantProviderTools, GrantRemoteURLs, GrantBeta, GrantS
 const (
 	GrantProviderTools = "provider-tools" // tools that the provider executes: web search and fetch, code, mcp
 	GrantRemoteURLs    = "remote-urls"    // images and files that the provider fetches
-	GrantBeta          = "beta"           // beta headers
+	GrantBeta          = "beta"           // beta features that a request selects with headers
 	GrantServerState   = "server-state"   // ids of objects that the provider keeps for the account that created them
 )
 

@@ -91,7 +91,7 @@ func (p *PortRange) UnmarshalJSON(b []byte) error {
 
 // A Flow is a connection that a sandbox opens, or the first datagram to a destination.
 type Flow struct {
-	Protocol string // tcp or udp
+	Protocol string // "tcp" or "udp"
 	Dst      netip.AddrPort
 	// Names are the names that the sandbox has resolved to Dst's address with the wire's resolver, in lower case and without
 	// the final dot. It is empty if there are none.

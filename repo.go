@@ -95,11 +95,12 @@ func (s DeliveryState) Ended() bool {
 // A Delivery contains the commits of a run on their way from the relay's quarantine to the repository's remote. The
 // commits are kept until they are delivered or dropped.
 type Delivery struct {
-	ID       ID            `json:"id"`
-	Account  string        `json:"account"`
-	Repo     string        `json:"repo"`
-	Run      ID            `json:"run,omitempty"`
-	Session  ID            `json:"session,omitempty"`
+	ID      ID     `json:"id"`
+	Account string `json:"account"`
+	Repo    string `json:"repo"`
+	Run     ID     `json:"run,omitempty"`
+	Session ID     `json:"session,omitempty"`
+	// Sandbox is the sandbox that pushed the commits. It may have been removed since.
 	Sandbox  ID            `json:"sandbox" doc:"Whose quarantine the commits are in, whether it is still there or not"`
 	State    DeliveryState `json:"state" enum:"held,waiting,sending,delivered,failed,dropped"`
 	Base     string        `json:"base"`
@@ -116,9 +117,10 @@ type Delivery struct {
 	Body     string        `json:"body,omitempty"`
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
-	Attempts int           `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
-	Error    string        `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
-	NextAt   time.Time     `json:"nextAt,omitzero"`
+	// Attempts is the number of tries since the delivery was created, or since a client last requested another try.
+	Attempts int       `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
+	Error    string    `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
+	NextAt   time.Time `json:"nextAt,omitzero"`
 	// CreatedAt is when the delivery was created; RetriedAt when a client last requested another try; EndedAt when the commits were
 	// delivered or dropped, or the delivery failed.
 	CreatedAt time.Time `json:"createdAt"`
@@ -177,7 +179,7 @@ type DeliveryStore interface {
 	// Get finds a delivery by its id, or the newest of the run with that id.
 	Get(ctx context.Context, in Scope, ref string) (*Delivery, error)
 	List(ctx context.Context, in Scope, f DeliveryFilter) (page []*Delivery, more bool, err error)
-	// Update is as in [Table].
+	// Update changes a delivery in one transaction, in the same way as the method Update of [Table].
 	Update(ctx context.Context, in Scope, id ID, change func(*Delivery) error) (*Delivery, error)
 	Delete(ctx context.Context, in Scope, id ID) error
 }
@@ -195,7 +197,7 @@ type RepoAccess struct {
 
 // A RepoGrant describes the access of a sandbox to a repository.
 type RepoGrant struct {
-	URL    string `json:"url" doc:"In the sandbox"`
+	URL    string `json:"url" doc:"In the sandbox"` // URL with which the sandbox accesses the repository
 	Start  string `json:"start" doc:"Branch that the work starts from"`
 	Branch string `json:"branch" doc:"Branch that work is pushed to"`
 	From   string `json:"from" doc:"Commit of the base branch that the work started from"`

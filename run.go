@@ -76,9 +76,9 @@ type RunRequest struct {
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of names that look like secrets and are not hidden from the sandbox"`
-	// Hidden lists the files that the client has left out of Workspace, and HiddenCount is their number. Both are recorded in
-	// the run.
-	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
+	// Hidden lists files that the client has left out of Workspace. It is recorded in the run.
+	Hidden []string `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
+	// HiddenCount is the number of files that the client has left out of Workspace, of which Hidden lists only some.
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
 	// Workspace is a tar archive that is unpacked into the workspace, instead of Directory; nil for none.
@@ -110,14 +110,16 @@ type Run struct {
 	HiddenCount  int         `json:"hiddenCount,omitempty"`
 	Local        bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
-	Previous     []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
-	Usage        RunUsage    `json:"usage,omitzero" doc:"Of all attempts together, as of the end of the last one that has ended"`
-	CreatedAt    time.Time   `json:"createdAt"`
-	StartedAt    time.Time   `json:"startedAt,omitzero"`
-	EndedAt      time.Time   `json:"endedAt,omitzero"`
-	Deadline     time.Time   `json:"deadline,omitzero"`
-	Children     int64       `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
-	Plan         *RunPlan    `json:"-"` // nil in a run that an older build stored
+	// Previous has the results of the attempts before the one of Result, oldest first.
+	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
+	Usage     RunUsage    `json:"usage,omitzero" doc:"Of all attempts together, as of the end of the last one that has ended"`
+	CreatedAt time.Time   `json:"createdAt"`
+	StartedAt time.Time   `json:"startedAt,omitzero"`
+	EndedAt   time.Time   `json:"endedAt,omitzero"`
+	Deadline  time.Time   `json:"deadline,omitzero"`
+	// Children is the number of sub-runs that were started, at any depth.
+	Children int64    `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
+	Plan     *RunPlan `json:"-"` // nil in a run that an older build stored
 }
 
 // A RunPlan contains the settings to which the request of a run was resolved when the run was created, except its limits and its
@@ -129,13 +131,14 @@ type RunPlan struct {
 	Gateway GatewayUse        `json:"gateway,omitzero"`
 	Policy  Policy            `json:"policy"`
 	Env     map[string]string `json:"env,omitempty"`
-	Command []string          `json:"command,omitempty"` // with all placeholders filled in except {prompt}
+	Command []string          `json:"command,omitempty"` // command of the agent, with all placeholders filled in except {prompt}
 }
 
 // A RunResult is the outcome of an attempt.
 type RunResult struct {
-	Attempt  int               `json:"attempt"`
-	Trace    string            `json:"trace"`
+	Attempt int    `json:"attempt"`
+	Trace   string `json:"trace"`
+	// Sandbox is the sandbox of the attempt, which may have been removed since.
 	Sandbox  ID                `json:"sandbox,omitempty" doc:"Where it was, whether it is still there or not"`
 	Answer   string            `json:"answer"`
 	Error    *RunError         `json:"error,omitempty" doc:"Absent if the run succeeded"`
@@ -145,12 +148,14 @@ type RunResult struct {
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
 	Changes  []FileChange      `json:"changes,omitempty" doc:"What the sandbox says has changed in its workspace; at most 1000"`
-	Patch    string            `json:"patch,omitempty" doc:"The same as a unified diff, as far as it is small text"`
-	Exit     *ExitStatus       `json:"exit,omitempty" doc:"Of the agent's program"`
-	Stdout   Size              `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
-	Stderr   Size              `json:"stderr,omitempty"`
-	Cut      bool              `json:"cut,omitempty" doc:"Whether it said more than was kept"`
-	Delivery *RunDelivery      `json:"delivery,omitempty" doc:"Delivery of its commits"`
+	// Patch contains the changes of small text files as a unified diff.
+	Patch  string      `json:"patch,omitempty" doc:"The same as a unified diff, as far as it is small text"`
+	Exit   *ExitStatus `json:"exit,omitempty" doc:"Of the agent's program"`
+	Stdout Size        `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
+	Stderr Size        `json:"stderr,omitempty"`
+	// Cut means that a part of the program's output was not kept, because the output was too long.
+	Cut      bool         `json:"cut,omitempty" doc:"Whether it said more than was kept"`
+	Delivery *RunDelivery `json:"delivery,omitempty" doc:"Delivery of its commits"`
 }
 
 // A RunDelivery is the delivery of a run's commits; see [Delivery].
@@ -162,7 +167,8 @@ type RunDelivery struct {
 	Commit string        `json:"commit,omitempty"`
 	URL    string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Error  string        `json:"error,omitempty"`
-	Left   string        `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
+	// Left is the reason why a part of the agent's changes was not delivered, while the rest was; "" if there is no such part.
+	Left string `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }
 
 // RunUsage is the usage of a run in the ledger.
@@ -188,7 +194,7 @@ type FileChange struct {
 	Path    string `json:"path"`
 	Kind    string `json:"kind" enum:"added,modified,removed"`
 	Added   int    `json:"added,omitempty" doc:"Lines"`
-	Removed int    `json:"removed,omitempty"` // lines
+	Removed int    `json:"removed,omitempty"` // number of removed lines
 }
 
 // The types of a run's events.
@@ -321,7 +327,7 @@ type RunStore interface {
 	Get(ctx context.Context, in Scope, id ID) (*Run, error)
 	// List returns a page, newest first, and whether there are more.
 	List(ctx context.Context, in Scope, f RunFilter) (page []*Run, more bool, err error)
-	// Update is as in [Table].
+	// Update changes a run in one transaction, in the same way as the method Update of [Table].
 	Update(ctx context.Context, in Scope, id ID, change func(*Run) error) (*Run, error)
 	// Delete removes a run and its events.
 	Delete(ctx context.Context, in Scope, id ID) error

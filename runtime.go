@@ -84,8 +84,8 @@ type Dialer interface {
 	Dial(ctx context.Context, id ID, network, address string) (*os.File, error)
 }
 
-// RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork
-// of the same checkpoint.
+// RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another
+// fork of the same checkpoint.
 type RandomnessReporter interface {
 	// SharedRandomness returns the names of the restored programs that may draw the same secrets as another fork: at most 16,
 	// sorted, and then one line with the number of further programs. The names come from the sandbox; each is one line of visible
@@ -102,7 +102,8 @@ type WriterRecorder interface {
 
 // MemoryWaiter is a Runtime whose restored sandboxes run before all of their memory has been read.
 type MemoryWaiter interface {
-	// WaitForMemory waits until all memory of a restored sandbox has been read. NotFound or Conflict if the sandbox stops before that.
+	// WaitForMemory waits until all memory of a restored sandbox has been read. NotFound or Conflict if the sandbox stops before
+	// that.
 	WaitForMemory(ctx context.Context, id ID) error
 }
 
@@ -119,7 +120,7 @@ const MaxWriters = 20_000
 // Writers contains the process that was the last to change each file in a workspace, as recorded by the sandbox's
 // kernel. It is untrusted: a sandbox that controls its kernel can return anything.
 type Writers struct {
-	List    []Writer `json:"list"`    // oldest first
+	List    []Writer `json:"list"`    // records, oldest first
 	Dropped uint64   `json:"dropped"` // at least this number of paths is missing, because the list was full
 }
 
@@ -156,8 +157,8 @@ type Writer struct {
 	// Moved means that the process has renamed the file or directory at Path, or away from it: this also applies to the
 	// files below it, unless they have been changed since.
 	Moved   bool   `json:"moved,omitempty"`
-	PID     int    `json:"pid"`     // in the sandbox's PID namespace
-	UID     uint32 `json:"uid"`     // in the sandbox
+	PID     int    `json:"pid"`     // process id in the sandbox's PID namespace
+	UID     uint32 `json:"uid"`     // uid in the sandbox
 	Command string `json:"command"` // program name, at most 16 bytes; unprintable characters are escaped
 }
 
@@ -174,7 +175,8 @@ type RuntimeSpec struct {
 	Workdir   string
 	User      string
 	Resources Resources
-	// Programs is the set of programs that a checkpoint is restored with; "" means the current one, see [Programs].
+	// Programs is the id of the set of programs that the sandbox is started or restored with; "" means the current set, see
+	// [Programs].
 	Programs string
 	// Randomness "openssl" makes OpenSSL's random generators in restored processes reseed; "" does not.
 	Randomness string
@@ -208,7 +210,7 @@ func (p Programs) Whose(id string) string {
 
 // A RuntimeMount mounts a host directory in a sandbox.
 type RuntimeMount struct {
-	Source   *os.File // O_PATH descriptor
+	Source   *os.File // O_PATH descriptor of the directory or file
 	Target   string
 	Writable bool
 	// Overlay, if not nil, receives all writes; Source is only read, and Writable is ignored.
@@ -219,7 +221,7 @@ type RuntimeMount struct {
 // caller and belong to the guest's root (UIDBase).
 type RuntimeOverlay struct {
 	// Upper receives the written files, in the format of Linux's overlayfs (character devices 0:0,
-	// trusted.overlay.opaque; no redirects, no metacopy, no index). Work is on the same file system.
+	// trusted.overlay.opaque; no redirects, no metacopy, no index). Work is overlayfs's work directory, on the same file system.
 	Upper, Work *os.File
 	// Mask is a layer between Upper and Source with a whiteout for each hidden name; nil hides nothing.
 	Mask *os.File
@@ -235,7 +237,7 @@ type RuntimeOverlay struct {
 type RuntimeExec struct {
 	Command []string // resolved in PATH of Env, inside the sandbox
 	Env     []string
-	Workdir string // "" is "/"
+	Workdir string // working directory in the sandbox; "" is "/"
 	// User is "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are looked up in the sandbox's /etc/passwd and /etc/group.
 	// Without GROUP, the group is the user's in /etc/passwd, or 0 if the user is not there. For an unknown user, starting fails with
 	// Invalid, or the process exits with 125 without running the program.
@@ -254,7 +256,7 @@ type RuntimeSandbox struct {
 
 // Capabilities describes a Runtime.
 type Capabilities struct {
-	Name     string `json:"name"`     // "gvisor", "fake"
+	Name     string `json:"name"`     // name of the implementation: "gvisor" or "fake"
 	Platform string `json:"platform"` // "systrap", "ptrace"; "" if there is none
 	Version  string `json:"version"`
 	CPU      string `json:"cpu"`    // hash of the processor features that a checkpoint depends on

@@ -36,7 +36,7 @@ func States() []State {
 // no state.
 type Verb string
 
-// The verbs.
+// The verbs. Their values are parts of error messages: "cannot see programs in a paused sandbox".
 const (
 	VerbStart    Verb = "start"
 	VerbStop     Verb = "stop"
@@ -47,7 +47,7 @@ const (
 	VerbSnapshot Verb = "snapshot"
 	VerbFork     Verb = "fork"
 	VerbExec     Verb = "exec"
-	VerbPrograms Verb = "see programs in"
+	VerbPrograms Verb = "see programs in" // list processes, or send signals to them
 	VerbConnect  Verb = "connect to"
 	VerbFiles    Verb = "use files of"
 	VerbStats    Verb = "measure"

@@ -28,7 +28,7 @@ type Store interface {
 	Runs() RunStore
 	Sessions() Table[Session]
 	Workspaces() WorkspaceStore
-	Repos() Table[Repo] // by name
+	Repos() Table[Repo] // repositories; the key is the name
 	Deliveries() DeliveryStore
 	Close() error
 }
@@ -57,7 +57,7 @@ func All[T, F any](
 	ctx context.Context, list func(context.Context, Scope, F) ([]*T, bool, error), in Scope, f F, next func(f *F, last *T),
 ) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
-		f := f // an iterator may be used again
+		f := f // a copy, because an iterator may be used again
 		for more := true; more; {
 			page, rest, err := list(ctx, in, f)
 			if err != nil {

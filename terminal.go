@@ -7,8 +7,8 @@ import (
 
 // Limits of terminals.
 const (
-	MaxTerminals       = 32 // in one sandbox
-	MaxTerminalViewers = 16 // of one terminal
+	MaxTerminals       = 32 // maximum number of terminals in one sandbox
+	MaxTerminalViewers = 16 // maximum number of viewers of one terminal
 )
 
 // A Terminal is a program in a sandbox that runs at a terminal of its own, which clients attach to and detach from. Program and

@@ -46,9 +46,9 @@ type WorkspaceState string
 
 // The states of workspaces.
 const (
-	WorkspaceLive     WorkspaceState = "live"    // its sandbox exists
-	WorkspaceDetached WorkspaceState = "resting" // its sandbox was removed, and some changes were not applied
-	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no change is left; removed after a retention time
+	WorkspaceLive     WorkspaceState = "live"    // the sandbox exists
+	WorkspaceDetached WorkspaceState = "resting" // the sandbox was removed, and some changes were not applied
+	WorkspaceSettled  WorkspaceState = "settled" // the sandbox was removed and no change is left; deleted after a retention time
 )
 
 // A Workspace is a host directory as one sandbox sees it, with the changes that the sandbox has made. It outlives its sandbox.
@@ -145,18 +145,18 @@ func (r *WorkspaceRequest) DefaultKind() error {
 // The kinds of a change.
 const (
 	ChangeAdded    = "added"
-	ChangeModified = "modified" // content, and possibly mode
+	ChangeModified = "modified" // the content has changed, and possibly the mode
 	ChangeRemoved  = "removed"
-	ChangeRenamed  = "renamed" // from OldPath, and possibly modified
-	ChangeMode     = "mode"    // permission bits only
-	ChangeType     = "type"    // for example a file became a symlink
+	ChangeRenamed  = "renamed" // the file was renamed from OldPath, and possibly modified
+	ChangeMode     = "mode"    // only the permission bits have changed
+	ChangeType     = "type"    // the type has changed: for example a file became a symlink
 )
 
 // The verdicts on a change.
 const (
-	VerdictPass     = "pass"  // may be applied
+	VerdictPass     = "pass"  // the change may be applied
 	VerdictAsk      = "ask"   // may be applied by a person who has read the reason; is never applied automatically
-	VerdictDeny     = "deny"  // is never applied
+	VerdictDeny     = "deny"  // the change is never applied
 	VerdictConflict = "clash" // conflict: the host's file has changed as well, and the changes cannot be merged; see Change.Merge
 )
 
@@ -178,7 +178,7 @@ type Change struct {
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
 	Added   int       `json:"added,omitempty" doc:"Lines"`
-	Removed int       `json:"removed,omitempty"` // lines
+	Removed int       `json:"removed,omitempty"` // number of removed lines
 	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"`
 	Finding []Finding `json:"findings,omitempty"`
 	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the host's
@@ -255,9 +255,10 @@ type SyncReceipt struct {
 	UndoneAt  time.Time      `json:"undoneAt,omitzero"`
 	Checks    []string       `json:"checks"`
 	Entries   []ReceiptEntry `json:"entries"`
-	Auto      bool           `json:"auto,omitempty" doc:"Whether whatever passes every check was applied, and nobody has chosen it"`
-	Waiting   int            `json:"waiting,omitempty" doc:"Number of changes that were not applied because a check failed or the host directory has changed"`
-	Held      string         `json:"held,omitempty" doc:"With auto: explains that removals of most of the directory's files were not applied, and how to apply them"`
+	// Auto means that all changes that passed every check were applied, without a selection by a person.
+	Auto    bool   `json:"auto,omitempty" doc:"Whether whatever passes every check was applied, and nobody has chosen it"`
+	Waiting int    `json:"waiting,omitempty" doc:"Number of changes that were not applied because a check failed or the host directory has changed"`
+	Held    string `json:"held,omitempty" doc:"With auto: explains that removals of most of the directory's files were not applied, and how to apply them"`
 }
 
 // A ReceiptEntry is one path that was written.
@@ -307,7 +308,7 @@ type WorkspaceStore interface {
 	// Get finds a workspace by its id, or the newest of the sandbox or run with that id.
 	Get(ctx context.Context, in Scope, ref string) (*Workspace, error)
 	List(ctx context.Context, in Scope, f WorkspaceFilter) (page []*Workspace, more bool, err error)
-	// Update is as in [Table].
+	// Update changes a workspace in one transaction, in the same way as the method Update of [Table].
 	Update(ctx context.Context, in Scope, id ID, change func(*Workspace) error) (*Workspace, error)
 	// Delete removes a workspace with its receipts.
 	Delete(ctx context.Context, in Scope, id ID) error

@@ -35,7 +35,7 @@ func (g *stepBarrier) enter(ctx context.Context) error {
 	}
 }
 
-// leave ends a step.
+// leave ends a step that enter has begun.
 func (g *stepBarrier) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

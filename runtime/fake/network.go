@@ -17,7 +17,7 @@ const maxConnections = 1024
 // A network has the servers of a sandbox and the connections to them. Its zero value is empty.
 type network struct {
 	mu        sync.Mutex
-	listeners map[endpoint]*Listener // guarded by mu
+	listeners map[endpoint]*Listener // servers by the address at which they listen; guarded by mu
 	conns     map[*os.File]*Listener // the server's end of each connection, and its server; guarded by mu
 }
 
@@ -30,7 +30,7 @@ type Listener struct {
 	at      endpoint      // the address at which p listens
 	waiting chan *os.File // connections that Accept has not returned yet
 	closed  chan struct{} // closed by Close
-	once    sync.Once     // for Close
+	once    sync.Once     // makes only the first call of Close take effect
 }
 
 // Listen makes p listen at a port ("tcp", and "tcp6" as another name for it) or at a path ("unix"). Up to backlog connections, at
@@ -115,7 +115,7 @@ func (n *network) endMatching(match func(*Listener) bool) {
 		}
 		delete(n.conns, conn)
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // the process closes conn
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // its owner closes conn
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 type overlay struct {
 	tree   *tree
 	target string          // mount point: clean path in the sandbox, without leading slash
-	upper  *os.Root        // nil if the directory is read-only
+	upper  *os.Root        // the upper layer; nil if the directory is read-only
 	work   *os.Root        // the overlay's work directory, which stays empty; nil without a lower layer
 	owner  int             // host uid and gid of the guest's root, or -1 if this process may not change the owners of files
 	lower  map[string]bool // paths of the files in the lower layers, relative to target
@@ -267,7 +267,7 @@ func (s *sandbox) flushPeriodically() {
 		for {
 			select {
 			case <-tick.C:
-				_ = s.tree.overlays.flush() // retried at the next tick
+				_ = s.tree.overlays.flush() // an error is ignored, because the next tick retries
 			case <-s.done:
 				return
 			}

@@ -41,7 +41,7 @@ type Proc struct {
 	ctx     context.Context // cancelled when the process is terminated
 	cancel  context.CancelFunc
 	exited  chan struct{}      // closed after status is set
-	status  caisson.ExitStatus // valid after exited is closed
+	status  caisson.ExitStatus // how the process has ended; valid after exited is closed
 
 	pid  int
 	args []string
@@ -49,8 +49,8 @@ type Proc struct {
 	dir  string // working directory in the sandbox
 	user owner
 
-	tty         *tty   // nil without a terminal
-	stdin       *pipe  // nil without standard input
+	tty         *tty   // the process's terminal; nil if it has none
+	stdin       *pipe  // the process's standard input; nil if it has none
 	out, errOut output // standard output and standard error
 	log         string // absolute path of the file that a logOutput writes to
 
@@ -167,7 +167,7 @@ func (p *Proc) Alloc(n int64) error {
 // A Child describes a process to start. Zero fields User and Dir are inherited from the parent.
 type Child struct {
 	Args    []string // the program and its arguments; required
-	User    string   // as in RuntimeExec
+	User    string   // user and group, as in RuntimeExec
 	Dir     string
 	Session bool   // starts the child in a new Linux session, without the parent's outputs and terminal
 	Log     string // with Session: path of a file in the sandbox to append the output to; "" discards it

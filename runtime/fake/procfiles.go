@@ -16,7 +16,7 @@ func (p *Proc) Abs(name string) string {
 // A File is the status of a file, as returned by [Proc.Lstat].
 type File struct {
 	Mode     fs.FileMode
-	UID, GID int // inside the sandbox
+	UID, GID int // owner, as seen in the sandbox
 	Size     int64
 	Target   string // target of a symlink, else ""
 }

@@ -35,16 +35,16 @@ type sandbox struct {
 	goroutines sync.WaitGroup // goroutines of processes, and that of flushPeriodically
 
 	mu      sync.Mutex
-	running bool          // guarded by mu
-	frozen  bool          // guarded by mu
+	running bool          // processes can be started; guarded by mu
+	frozen  bool          // whether the sandbox is frozen; guarded by mu
 	table   map[int]*Proc // running processes by PID; guarded by mu
 	lastPID int           // the last PID that was assigned; guarded by mu
 	memory  int64         // sum of Proc.memory in bytes; guarded by mu
-	command *Proc         // nil without a command; kept after it has exited; guarded by mu
+	command *Proc         // process of the command, also after it has exited; nil without a command; guarded by mu
 
 	network network // servers and connections
 
-	freed sync.Once // for free
+	freed sync.Once // makes only the first call of free take effect
 }
 
 // fatalSignals lists the signals that terminate a process which does not catch them. Other signals are ignored.

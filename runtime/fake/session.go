@@ -17,7 +17,7 @@ type session struct {
 	stdout     *pipe
 	stderr     io.Reader
 	stderrPipe *pipe     // source of stderr; nil with a terminal
-	once       sync.Once // for Close
+	once       sync.Once // makes only the first call of Close take effect
 }
 
 // newSession creates the streams or the terminal of p as e specifies.

@@ -23,9 +23,9 @@ import (
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
 type tree struct {
-	dir      string // absolute
+	dir      string // absolute path of the directory on the host
 	root     *os.Root
-	mounts   []mount // longest target first
+	mounts   []mount // mounts, the longest target first
 	overlays overlays
 	lower    map[string]entry // the files of the layers, by path, as copied
 	limit    int64            // maximum size of files that differ from lower, in bytes; 0 means no limit
@@ -57,8 +57,8 @@ type owner struct{ uid, gid int }
 type entry struct {
 	inode inode
 	mode  fs.FileMode
-	size  int64 // 0 for directories
-	mtime int64 // in nanoseconds since 1970; 0 for directories
+	size  int64 // size in bytes; 0 for directories
+	mtime int64 // modification time in nanoseconds since 1970; 0 for directories
 	owner owner
 }
 
@@ -280,7 +280,7 @@ func (t *tree) entriesIn(root *os.Root, skip func(name string) bool) (map[string
 	out := map[string]entry{}
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed during the walk
+			return nil // the file was removed during the walk
 		}
 		if err != nil || name == "." {
 			return err

@@ -8,8 +8,8 @@ import (
 
 // Control characters of the line discipline.
 const (
-	keyInterrupt = 0x03 // ^C
-	keyEOF       = 0x04 // ^D
+	keyInterrupt = 0x03 // ^C, which sends SIGINT
+	keyEOF       = 0x04 // ^D, which ends the input
 	keyErase     = 0x7f // Backspace (DEL)
 )
 
@@ -19,7 +19,7 @@ type tty struct {
 	interrupt func() // called for ^C
 
 	mu         sync.Mutex
-	rows, cols uint16 // guarded by mu
+	rows, cols uint16 // size of the terminal; guarded by mu
 	line       []byte // input that has not been delivered yet; guarded by mu
 }
 

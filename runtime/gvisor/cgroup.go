@@ -150,7 +150,7 @@ func killGroup(ctx context.Context, name string) error {
 // is done.
 func removeGroup(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) // v2 only
+		os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) // kills all processes at once; exists only in cgroup v2
 		data, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		for line := range strings.Lines(string(data)) {
 			if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 {

@@ -109,7 +109,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	callErr := s.call(ctx, protocol.MethodTarRootfs, opts, nil, pw)
 	pw.Close()
 	if callErr != nil {
-		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the main process still holds the other end
+		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the main process keeps its end of the pipe open
 	}
 	if err := <-copied; caisson.KindOf(err) == caisson.Exhausted || callErr == nil {
 		return err

@@ -34,7 +34,7 @@ type controlClient struct {
 	socket string // path of the control socket
 
 	mu     sync.Mutex
-	idle   []*net.UnixConn // guarded by mu
+	idle   []*net.UnixConn // connections for later calls; guarded by mu
 	closed bool            // close was called, and keepIdle closes connections instead of storing them; guarded by mu
 }
 

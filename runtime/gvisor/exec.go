@@ -20,14 +20,14 @@ import (
 // session is an exec session. It implements [caisson.Process].
 type session struct {
 	s      *sandbox
-	pid    int            // of the process, in the sandbox
+	pid    int            // PID of the process in the sandbox
 	stdin  io.WriteCloser // nil if the process has no standard input
 	stdout io.Reader
 	stderr io.Reader
 	tty    *os.File   // master of the pseudo-terminal; nil without a TTY
-	close  []*os.File // this process's ends of the streams, which Close closes
+	close  []*os.File // this process's ends of the streams, which closeAll closes
 
-	cancel    context.CancelFunc // cancels wait
+	cancel    context.CancelFunc // makes the goroutine of wait return
 	ended     chan struct{}      // closed after status and err are set
 	status    caisson.ExitStatus // how the process has ended
 	err       error              // why status is not known

@@ -77,8 +77,8 @@ type Runtime struct {
 	launching atomic.Int32 // number of launches in progress
 
 	mu        sync.Mutex
-	sandboxes map[caisson.ID]*sandbox // guarded by mu
-	closed    bool                    // guarded by mu
+	sandboxes map[caisson.ID]*sandbox // by id; guarded by mu
+	closed    bool                    // Close was called; guarded by mu
 }
 
 // New returns a Runtime that manages the sandboxes which exist in cfg.Dir.

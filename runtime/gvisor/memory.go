@@ -44,8 +44,8 @@ func (s *sandbox) raiseMemoryLimit() (restore func()) {
 	}
 }
 
-// memoryLimitFiles returns the paths of the files with the memory limits of the sandbox's cgroup, in the order in which they can be
-// raised. It returns none if the sandbox has no limit.
+// memoryLimitFiles returns the paths of the files with the memory limits of the sandbox's cgroup, in the order in which they can
+// be raised. It returns none if the sandbox has no limit.
 func (s *sandbox) memoryLimitFiles() []string {
 	g, err := s.group()
 	if err != nil || s.state.Memory == 0 {

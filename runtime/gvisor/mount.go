@@ -67,9 +67,9 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 	return l.idmap(st.Uid, gid, uidBase, 1)
 }
 
-// inAccountRange reports whether a host uid or gid is in the range of the sandbox's account. A directory with such an owner and group is
-// a volume and is mounted without an owner mapping: all users of the guest can own files in it, and the guest's root can change
-// the owner of the directory itself. Files that the guest creates there are harmless on the host: their owners are in the
+// inAccountRange reports whether a host uid or gid is in the range of the sandbox's account. A directory with such an owner and
+// group is a volume and is mounted without an owner mapping: all users of the guest can own files in it, and the guest's root can
+// change the owner of the directory itself. Files that the guest creates there are harmless on the host: their owners are in the
 // account's range, which no other user of the host has; a guest cannot create devices, for which the kernel requires privileges
 // outside of user namespaces; mounts in sandboxes ignore setuid bits and devices (CloneMount); and on the host, only root can
 // enter the parent directory of a volume.

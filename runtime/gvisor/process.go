@@ -100,7 +100,7 @@ func (s *sandbox) waitForCommand(ctx context.Context) error {
 		_, err := s.processState(ctx, commandPID)
 		var remote remoteError
 		if !errors.As(err, &remote) {
-			return err // nil if the command exists
+			return err // err is nil if the command exists
 		}
 		select {
 		case <-time.After(wait):

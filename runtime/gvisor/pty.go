@@ -114,7 +114,7 @@ func (t *ttyInput) signals(b []byte) (signals []unix.Signal) {
 	keys := map[byte]unix.Signal{
 		tio.Cc[unix.VINTR]: unix.SIGINT, tio.Cc[unix.VQUIT]: unix.SIGQUIT, tio.Cc[unix.VSUSP]: unix.SIGTSTP,
 	}
-	delete(keys, 0) // 0 disables a character
+	delete(keys, 0) // the value 0 means that no character sends the signal
 	quote := tio.Lflag&(unix.ICANON|unix.IEXTEN) == unix.ICANON|unix.IEXTEN
 	for _, c := range b {
 		if t.quoted {

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// maxSharingReply limits the reply of [protocol.SharingSink], in bytes: one line for each program, with room for a description, and
-// one line for the number of further programs.
+// maxSharingReply limits the reply of [protocol.SharingSink], in bytes: one line for each program, with room for a description,
+// and one line for the number of further programs.
 const maxSharingReply = (protocol.MaxSharing + 1) * (protocol.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.RandomnessReporter].

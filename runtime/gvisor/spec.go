@@ -76,8 +76,8 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	return spec
 }
 
-// setRestoreAnnotations sets the annotations for the handling of random state and of the monotonic clock at a restore. Returns Invalid for an
-// unknown s.Randomness.
+// setRestoreAnnotations sets the annotations for the handling of random state and of the monotonic clock at a restore. Returns
+// Invalid for an unknown s.Randomness.
 func setRestoreAnnotations(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}

@@ -15,7 +15,7 @@ import (
 
 // state is the persistent state of a sandbox, for a restarted daemon. It is stored in state.json in runtimeDir.
 type state struct {
-	Main, Gofer process
+	Main, Gofer process      // the main process and the gofer of the sandbox
 	Cgroup      string       // path of the cgroup, relative to the root of each hierarchy
 	HasCommand  bool         // whether the sandbox has a command, which is process commandPID
 	Memory      caisson.Size // memory limit in bytes; 0: none
@@ -27,7 +27,7 @@ type state struct {
 // process identifies a host process. The start time distinguishes it from later processes with the same PID.
 type process struct {
 	PID   int
-	Start uint64 // in clock ticks since boot: field 22 of /proc/PID/stat
+	Start uint64 // start time in clock ticks since boot: field 22 of /proc/PID/stat
 }
 
 // findProcess returns the process that currently has the PID. Returns an error if there is none or if it has exited.
@@ -54,9 +54,9 @@ func startTime(pid int) (uint64, error) {
 
 // stat contains fields of /proc/PID/stat.
 type stat struct {
-	state           byte   // R, S, D, T, Z or X
+	state           byte   // state of the process: R, S, D, T, Z or X
 	parent, session int    // PIDs of the parent and of the session leader
-	start           uint64 // in clock ticks since boot
+	start           uint64 // start time in clock ticks since boot
 }
 
 // readStat reads /proc/PID/stat.

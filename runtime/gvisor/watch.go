@@ -41,7 +41,7 @@ func newWatcher() (*watcher, error) {
 // add makes the watcher call onExit when process pid has exited, and reap the process if it is a child. onExit may be nil. It
 // is called on the watcher's goroutine and must not block. Returns an error if there is no such process.
 func (w *watcher) add(pid int, onExit func()) error {
-	fd, err := unix.PidfdOpen(pid, 0) // always close-on-exec
+	fd, err := unix.PidfdOpen(pid, 0) // a pidfd is always close-on-exec
 	if err != nil {
 		return err
 	}

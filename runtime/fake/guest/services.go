@@ -51,7 +51,7 @@ func startSupervisor(_ context.Context, p *fake.Proc) int {
 // A supervisor runs services. The processes of services are goroutines of the supervisor, so a restored supervisor starts them
 // again.
 type supervisor struct {
-	services *service.Supervisor // set by Run
+	services *service.Supervisor // supervisor of package service; set by Run
 	restored *supervisorMemory   // set by RestoreMemory; nil if the process was not restored
 }
 
@@ -111,7 +111,7 @@ func (s *supervisor) RestoreMemory(b []byte) error {
 
 // A listener is a fake.Listener as a [net.Listener].
 type listener struct {
-	ctx context.Context // ends Accept
+	ctx context.Context // its end makes Accept return
 	l   *fake.Listener
 }
 

@@ -13,15 +13,15 @@ import (
 // Limits of a table. A path that is longer than MaxPath is dropped. If there are more than MaxPaths paths, or more than MaxBytes
 // bytes, the least recently changed paths are dropped. The table counts the dropped paths.
 const (
-	MaxPaths   = 20_000  // number of paths
-	MaxPath    = 4096    // bytes of one path
-	MaxBytes   = 4 << 20 // bytes of all paths
+	MaxPaths   = 20_000  // maximum number of paths
+	MaxPath    = 4096    // maximum length of one path, in bytes
+	MaxBytes   = 4 << 20 // maximum length of all paths together, in bytes
 	MaxCommand = 16      // bytes of a command, the limit of Linux for the name of a process
 )
 
 // A Process is the process that has made a change.
 type Process struct {
-	PID     uint32 // in the sandbox's root PID namespace
+	PID     uint32 // process id in the sandbox's root PID namespace
 	UID     uint32
 	Command string
 }
@@ -41,8 +41,8 @@ type Record struct {
 // of its names in the table.
 type Table struct {
 	mu      sync.Mutex
-	entries map[string]*pathEntry // by path; the map and its elements are guarded by mu
-	order   list.List             // of *pathEntry, least recently changed first; guarded by mu
+	entries map[string]*pathEntry // entries by path; the map and its elements are guarded by mu
+	order   list.List             // the elements are *pathEntry, the least recently changed first; guarded by mu
 	bytes   int                   // total length of the paths; guarded by mu
 	changes uint64                // number of recorded changes; guarded by mu
 	dropped uint64                // number of dropped paths; guarded by mu
@@ -146,8 +146,8 @@ func (t *Table) Renamed(old, path string, swap bool, by Process) {
 	}
 }
 
-// moveToNewest returns the entry of path, which it creates if necessary and moves to the end of the order. It returns nil if path is
-// too long. The caller must hold t.mu.
+// moveToNewest returns the entry of path, which it creates if necessary and moves to the end of the order. It returns nil if path
+// is too long. The caller must hold t.mu.
 func (t *Table) moveToNewest(path string) *pathEntry {
 	if len(path) > MaxPath {
 		t.dropped++

@@ -68,7 +68,7 @@ const RootfsTarAnnotation = "dev.gvisor.tar.rootfs.upper"
 type ReadOpts struct {
 	ContainerID string `json:"container_id"`
 	Path        string `json:"path"`
-	Size        int64  `json:"size"` // maximum number of bytes
+	Size        int64  `json:"size"` // maximum number of bytes to read
 }
 
 // Process describes a process.
@@ -77,7 +77,7 @@ type Process struct {
 	PID     int32   `json:"pid"`
 	PPID    int32   `json:"ppid"`
 	Threads []int32 `json:"threads"`
-	Time    string  `json:"time"` // CPU time
+	Time    string  `json:"time"` // CPU time that the process has used
 	Cmd     string  `json:"cmd"`
 }
 

@@ -61,7 +61,7 @@ type LaunchOverlay struct {
 
 // A LaunchReply contains the processes of the new sandbox, or an error.
 type LaunchReply struct {
-	PID      int // the sandbox's main process
+	PID      int // PID of the sandbox's main process
 	GoferPID int
 	Error    string // why the sandbox was not created; "" on success
 	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
@@ -74,8 +74,8 @@ func LaunchAttr() *syscall.SysProcAttr {
 }
 
 // ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, which are
-// additional PIDs. ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again; ReseedKeep
-// keeps the names of earlier restores.
+// additional PIDs. ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again;
+// ReseedKeep keeps the names of earlier restores.
 const (
 	ReseedAnnotation = "dev.caisson.reseed"
 	ReseedOpenSSL    = "openssl"

@@ -20,8 +20,8 @@ const (
 // ConnectionsSink is the name of the sink that connects to servers in the sandbox. It works in the same way as [WritersSink], and
 // its descriptor is one end of a pair of stream sockets in non-blocking mode. In its configuration, "network" is "tcp" or "unix",
 // and "address" is a port or a path. The sink returns at once; then a goroutine connects, writes one byte, which is one of the
-// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all connections
-// instead, and returns when they have ended.
+// Dial constants, to the descriptor, and copies in both directions. With "end" in its configuration, the sink ends all
+// connections instead, and returns when they have ended.
 const ConnectionsSink = "caisson.connections"
 
 // The values of the first byte that the sink writes to a connection. All further bytes are the data of the server.

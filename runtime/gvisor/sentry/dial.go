@@ -31,7 +31,7 @@ type connections struct {
 	kernel processKernel
 
 	mu   sync.Mutex
-	open map[*connection]bool // guarded by mu
+	open map[*connection]bool // connections whose serve has not returned; guarded by mu
 }
 
 // processConnections contains the connections of this process.
@@ -158,10 +158,10 @@ var errWait = errors.New("not ready")
 type connection struct {
 	host     *os.File      // the sandbox's end of the pair of sockets with the daemon
 	ended    chan struct{} // closed by end
-	once     sync.Once     // for end
+	once     sync.Once     // makes only the first call of end take effect
 	finished chan struct{} // closed when serve has returned
 
-	wasReset atomic.Bool // set by reset
+	wasReset atomic.Bool // whether reset was called
 }
 
 // newConnection returns a connection for the socket host. The caller must call serve.
@@ -229,7 +229,7 @@ func (c *connection) connect(dial func(context.Context) (stream, error)) (stream
 		}
 	}()
 	guest, err := dial(ctx)
-	c.host.SetReadDeadline(time.Unix(1, 0)) // ends waitHangup
+	c.host.SetReadDeadline(time.Unix(1, 0)) // makes waitHangup return
 	<-watched
 	c.host.SetReadDeadline(time.Time{})
 	return guest, err
@@ -376,7 +376,7 @@ type copyBuffer [128 << 10]byte
 // A processKernel holds gVisor's kernel of this process. Its kernel is not known until set is called.
 type processKernel struct {
 	once   sync.Once
-	kernel *kernel.Kernel // set before known is closed
+	kernel *kernel.Kernel // the kernel; set before known is closed
 	known  chan struct{}  // closed by set
 }
 

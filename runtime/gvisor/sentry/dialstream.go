@@ -92,7 +92,7 @@ func connectTCP(ctx context.Context, s *stack.Stack, to tcpip.FullAddress) (*tcp
 	queue := &waiter.Queue{}
 	endpoint, err := s.NewEndpoint(tcp.ProtocolNumber, protocol, queue)
 	if err != nil {
-		return nil, errRefused // the protocol is disabled
+		return nil, errRefused // the address family is disabled in the sandbox
 	}
 	conn := &tcpStream{endpoint, queue}
 	endpoint.SocketOptions().SetDelayOption(false)
@@ -193,7 +193,7 @@ func dialUnix(ctx context.Context, k *kernel.Kernel, path string) (stream, error
 	defer server.Release(supervisor)
 	endpoint := transport.NewConnectioned(supervisor, linux.SOCK_STREAM, k)
 	if first := k.GlobalInit(); first != nil && first.Leader() != nil {
-		endpoint.SetPeerCreds(control.MakeCreds(first.Leader())) // the server finds root's process 1 at the other end
+		endpoint.SetPeerCreds(control.MakeCreds(first.Leader())) // the server sees process 1, which runs as root, as its peer
 	}
 	for {
 		switch err := endpoint.Connect(supervisor, server); err {

@@ -15,7 +15,7 @@ import (
 // An identity holds the additional PIDs, called names, of a thread group that was restored from a checkpoint: one for each
 // restore that gave new names. It is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
-	all    *identities         // contains this identity
+	all    *identities         // the set that contains this identity
 	tg     *kernel.ThreadGroup // the restored thread group
 	leader *kernel.Task        // leader of tg
 	// generations lists the restores (see identities.generation) that gave the group a name, in the order of the restores. The
@@ -73,7 +73,7 @@ func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 type identities struct {
 	generation int32 // number of the last restore that gave new names; 0 before the first one
 
-	mu      sync.RWMutex                      // not saved; acquired after the lock of the task set
+	mu      sync.RWMutex                      // acquired after the lock of the task set; not part of a checkpoint
 	byGroup map[*kernel.ThreadGroup]*identity // identities by thread group; guarded by mu
 }
 

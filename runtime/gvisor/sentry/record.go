@@ -37,7 +37,7 @@ type recorder struct {
 // workspace is a workspace of the sandbox for which the last writers of files are recorded.
 type workspace struct {
 	target string                         // mount point in the sandbox
-	fs     atomic.Pointer[vfs.Filesystem] // nil until findFilesystems has found it
+	fs     atomic.Pointer[vfs.Filesystem] // file system of the workspace; nil until findFilesystems has found it
 	table  lastwrite.Table                // last writers by path in the workspace
 }
 
@@ -144,7 +144,7 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 // workspacePath is a path in a workspace.
 type workspacePath struct {
 	table *lastwrite.Table // table of the workspace
-	path  string           // relative to the workspace
+	path  string           // path relative to the workspace
 }
 
 // locate returns the path of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
@@ -158,7 +158,7 @@ func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p workspacePath
 	if err != nil || path == "" {
 		return p, false
 	}
-	return workspacePath{&r.workspaces[i].table, path[1:]}, true // without the leading slash
+	return workspacePath{&r.workspaces[i].table, path[1:]}, true // path is absolute: its leading slash is removed
 }
 
 // below returns the path of name in the directory p.
@@ -174,14 +174,15 @@ func callingProcess(t *kernel.Task) lastwrite.Process {
 	group := t.ThreadGroup()
 	command := t.Name()
 	if leader := group.Leader(); leader != nil && leader != t {
-		command = leader.Name() // threads can have different names
+		command = leader.Name() // threads of a process can have different names
 	}
 	return lastwrite.Process{
 		PID: uint32(t.Kernel().RootPIDNamespace().IDOfThreadGroup(group)), UID: uint32(t.Credentials().EffectiveKUID), Command: command,
 	}
 }
 
-// newSink is the constructor of protocol.WritersSink. It writes the table of the workspace at config["target"] to endpoint, encoded.
+// newSink is the constructor of protocol.WritersSink. It writes the table of the workspace at config["target"] to endpoint,
+// encoded.
 func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", protocol.WritersSink)

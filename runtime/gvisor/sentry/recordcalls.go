@@ -61,7 +61,7 @@ func (r *recorder) install() {
 	} {
 		wrapSyscall(sysno, r.recordAfter(n))
 	}
-	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // not in all versions of gVisor
+	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // not all versions of gVisor have the system call
 		wrapSyscall(unix.SYS_FCHMODAT2, r.recordAfter(r.recordChange(0, 1, 3, true)))
 	}
 }
@@ -176,7 +176,7 @@ func (r *recorder) recordLink(oldDir, oldPath, newDir, newPath, flags int) recor
 		if flags != argNone {
 			how = args[flags].Int()
 		}
-		from, ok := r.existingPath(t, dirFD(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
+		from, ok := r.findPath(t, dirFD(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
 		if ok && from.table == to.table {
 			from.table.Linked(from.path, to.path, callingProcess(t))
 		} else { // The old name is not known, for example of an unlinked file that was linked by its descriptor.
@@ -193,7 +193,7 @@ func (r *recorder) recordChange(dir, path, flags int, follow bool) recordFunc {
 		if flags != argNone {
 			how = args[flags].Int()
 		}
-		if p, ok := r.existingPath(t, dirFD(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
+		if p, ok := r.findPath(t, dirFD(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
 			p.table.Wrote(p.path, callingProcess(t))
 		}
 	}
@@ -207,10 +207,10 @@ func dirFD(args arch.SyscallArguments, arg int) int32 {
 	return args[arg].Int()
 }
 
-// existingPath reads a path from the guest's memory at addr and returns the workspace path of the file there, which must exist.
+// findPath reads a path from the guest's memory at addr and returns the workspace path of the file there, which must exist.
 // dir is the descriptor of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is
 // the file itself. ok is false if the file is not in a workspace.
-func (r *recorder) existingPath(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p workspacePath, ok bool) {
+func (r *recorder) findPath(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p workspacePath, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
 		return p, false

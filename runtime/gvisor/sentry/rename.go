@@ -22,8 +22,8 @@ import (
 // Decision 5 in docs/decisions describes the reasons and the limits.
 type pidRenamer struct {
 	reseed bool        // gives the processes new names; otherwise they keep the names of earlier restores
-	once   sync.Once   // for loadIdentities
-	ids    *identities // set by loadIdentities
+	once   sync.Once   // makes loadIdentities load only once
+	ids    *identities // names of the processes; set by loadIdentities
 }
 
 // identitiesKey is the key of the identities in the checkpoint.

@@ -69,7 +69,7 @@ func (fd borrowedFD) ReadAt(p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n < len(p) { // end of a regular file
+	if n < len(p) { // fewer bytes than requested mean the end of a regular file
 		return n, io.EOF
 	}
 	return n, nil

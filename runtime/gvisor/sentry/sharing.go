@@ -108,7 +108,8 @@ func executable(t *kernel.Task) *vfs.FileDescription {
 	return m.Executable() // nil if the process has exited in the meantime
 }
 
-// programName returns the last element of a path, at most protocol.MaxSharingName bytes. Characters other than printable ASCII become '?'.
+// programName returns the last element of a path, at most protocol.MaxSharingName bytes. Characters other than printable ASCII
+// become '?'.
 func programName(p string) string {
 	name := path.Base(strings.TrimSuffix(p, " (deleted)"))
 	name = strings.Map(func(r rune) rune {

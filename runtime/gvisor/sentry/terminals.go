@@ -7,8 +7,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// refuseSeeks makes a system call that reads or writes at an offset fail on terminals with ESPIPE, as on Linux, instead of EINVAL.
-// Programs such as OpenCode then read and write without an offset; with EINVAL they show nothing.
+// refuseSeeks makes a system call that reads or writes at an offset fail on terminals with ESPIPE, as on Linux, instead of
+// EINVAL. Programs such as OpenCode then read and write without an offset; with EINVAL they show nothing.
 func refuseSeeks(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		ret, ctrl, err := original(t, sysno, args)
