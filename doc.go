@@ -3,8 +3,8 @@
 // Caisson is one binary that runs AI agents in isolated sandboxes. A [Template] defines what a [Sandbox] starts from; a
 // [Snapshot] captures one instant of it, and forks continue from there.
 //
-// Most folders are named after the process that runs their code; docs/architecture.md has the exceptions. The programs, and the
-// two ends of the API:
+// Most folders are named after the process that runs their code; docs/architecture.md has the exceptions. The programs, and the two
+// ends of the API:
 //
 //	cmd/caisson         the binary: commands, configuration, wiring; cmd/caisson-agent, -guestd, -sentry and -worker are the small programs
 //	                    that it carries

@@ -53,6 +53,6 @@ func GuestOf(ctx context.Context) (Guest, error) {
 type WireSpec struct {
 	Guest  Guest       `json:"guest"`
 	Policy Policy      `json:"policy"`
-	Models *ModelGrant `json:"models,omitempty"` // nil: no model gateway
+	Models *ModelGrant `json:"models,omitempty"` // nil: the sandbox has no model gateway
 	Tools  bool        `json:"tools,omitempty"`  // the guest may start sub-runs
 }

@@ -73,7 +73,7 @@ type Meter interface {
 	Reserve(ctx context.Context, call Call, d Demand) (Reservation, error)
 }
 
-// A Reservation is a call that has begun.
+// A Reservation is the part of budgets that is set aside for a call that has begun.
 type Reservation interface {
 	// Output returns how many tokens of output may be requested.
 	Output() int64
@@ -153,8 +153,7 @@ func (g Guest) Budgets() []string {
 	return keys
 }
 
-// A UsageQuery selects calls of the caller's account. A local caller may name another account, or
-// all accounts with "*".
+// A UsageQuery selects calls of the caller's account. A local caller may name another account, or all accounts with "*".
 type UsageQuery struct {
 	By      string // what calls are summed by: run, sandbox, account, model, day, session, agent or user; "" means one sum
 	Account string

@@ -42,7 +42,7 @@ func (u USD) String() string {
 // MarshalJSON writes an exact decimal number.
 func (u USD) MarshalJSON() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalJSON reads a decimal number or a string of one.
+// UnmarshalJSON reads a decimal number, or a string that contains one.
 func (u *USD) UnmarshalJSON(b []byte) error {
 	return u.UnmarshalText([]byte(strings.Trim(string(b), `"`)))
 }

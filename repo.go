@@ -221,8 +221,8 @@ type DeliveryRequest struct {
 type Relay interface {
 	// CheckRepo validates a request, as far as that is possible before the repository is fetched.
 	CheckRepo(ctx context.Context, account string, req RepoRequest) error
-	// Grant grants a sandbox access to a repository and clones it there. A sandbox that has access already keeps its
-	// clone, and starts a new run.
+	// Grant grants a sandbox access to a repository and clones it there. A sandbox that has access already keeps its clone; from
+	// then on, its pushes belong to the run of the new request.
 	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
 	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its run, and of
 	// its changes that were not pushed. It returns nil if there are no such commits and changes.

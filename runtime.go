@@ -7,18 +7,17 @@ import (
 
 // A Runtime runs sandboxes on this host.
 //
-// All methods are safe for concurrent use on different IDs. For one ID, callers must serialise all methods but Exec,
-// Wait, Signal, Processes and Stats. If ctx is cancelled, a call stops and returns the error of ctx, and Destroy can
-// clean up the sandbox. Errors: NotFound for an unknown id, Conflict for one that exists already or is in the wrong
-// state, Exhausted if a limit of the host is reached, Invalid for a program that cannot be executed.
+// All methods are safe for concurrent use on different IDs. For one ID, callers must serialise all methods but Exec, WaitCommand,
+// Signal, Processes and Stats. If ctx is cancelled, a call stops and returns the error of ctx, and Destroy can clean up the
+// sandbox. Errors: NotFound for an unknown id, Conflict for one that exists already or is in the wrong state, Exhausted if a
+// limit of the host is reached, Invalid for a program that cannot be executed.
 type Runtime interface {
 	// Create creates the sandbox and starts its init process and, if spec.Command is not empty, the command as a child of init. If
 	// Create fails, nothing remains. If the command cannot be executed, Create returns Invalid, or the command exits with 126 or
 	// 127.
 	Create(ctx context.Context, id ID, spec RuntimeSpec) error
-	// Exec starts a further process; ctx applies to the call, not to the process. The process ends with this run of the
-	// sandbox: it is not restored from a checkpoint, unless it has started a session of its own (setsid) as a child of
-	// an exec'd process. Conflict while frozen.
+	// Exec starts a further process; ctx applies to the call, not to the process. The process is not restored from a checkpoint; its
+	// descendants are restored if they have started a Linux session of their own (setsid). Conflict while frozen.
 	Exec(ctx context.Context, id ID, e RuntimeExec) (Process, error)
 	// WaitCommand returns how spec.Command ended, also after it has ended, to any number of callers. Conflict without a
 	// command. If the sandbox dies with the command, the status is Unknown or contains the reason; a call during which
@@ -175,8 +174,7 @@ type RuntimeSpec struct {
 	Workdir   string
 	User      string
 	Resources Resources
-	// Programs is the id of the set of programs that the sandbox is started or restored with; "" means the current set, see
-	// [Programs].
+	// Programs is the id of the set of programs that a checkpoint is restored with; "" means the current set, see [Programs].
 	Programs string
 	// Randomness "openssl" makes OpenSSL's random generators in restored processes reseed; "" does not.
 	Randomness string

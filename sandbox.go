@@ -36,7 +36,7 @@ type Sandbox struct {
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
 	WakeAt   *time.Time  `json:"wakeAt,omitempty" doc:"When it is woken or resumed if it is suspended or paused then"`
-	// IdleSince is only set where the sandbox has an AutoPause.
+	// IdleSince is only set if the sandbox has an AutoPause.
 	IdleSince *time.Time `json:"idleSince,omitempty" doc:"For a suspended or paused sandbox: its last use, from which autoPause counts"`
 	// Announced has those values of PauseAt and RemoveAt that an event has announced in advance. Like Rootfs, it is never in
 	// answers.
@@ -84,10 +84,10 @@ type Spec struct {
 	// Randomness is that of [Warm], for the sandbox of an agent: the mechanism by which forks of a snapshot of the sandbox
 	// draw different random numbers.
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
-	// Workspace is the id of its workspace; "" if it has none.
+	// Workspace is the id of the sandbox's workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
-	// WorkspaceAt is the mount point of its workspace or, if it has none, of an empty directory as a placeholder for
-	// the workspaces of its forks.
+	// WorkspaceAt is the mount point of the sandbox's workspace. If the sandbox has no workspace, it is the mount point of an empty
+	// directory, a placeholder for the workspaces of its forks.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`
 	// Volume is the attached volume; nil if there is none.
 	Volume *VolumeMount `json:"volume,omitempty"`
@@ -191,7 +191,8 @@ type CreateRequest struct {
 	TTL       *Duration         `json:"ttl,omitempty"`
 	HardTTL   *Duration         `json:"hardTtl,omitempty"`
 	AutoPause *AutoPause        `json:"autoPause,omitempty" doc:"Instead of the template's or snapshot's"`
-	// FinalSnapshot is as in [Spec]; nil means the value of the template or snapshot.
+	// FinalSnapshot means that a snapshot is taken before the hard TTL removes the sandbox; nil means the value of the template or
+	// snapshot.
 	FinalSnapshot *bool       `json:"finalSnapshot,omitempty" doc:"Take a snapshot before the hard ttl removes it"`
 	NoStart       bool        `json:"noStart,omitempty" doc:"Only create; start later"`
 	NoPool        bool        `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
@@ -199,9 +200,9 @@ type CreateRequest struct {
 	Models        *ModelGrant `json:"models,omitempty" doc:"Instead of the template's"`
 	Services      []Service   `json:"services,omitempty" doc:"Added to the template's, or instead of those with the same ids"`
 	Assigned      *Assignment `json:"-"` // the run that the sandbox is created for
-	// KeepRandomness is as in [ForkRequest].
+	// KeepRandomness has an effect only with Snapshot, and then the same as in a [ForkRequest].
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
-	// Randomness is as in [Spec]; set only by the engine.
+	// Randomness is the mechanism by which forks draw different random numbers, see [Spec]. Only the engine sets it.
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes
 	// them.

@@ -56,7 +56,7 @@ const (
 	ServiceStarting ServiceState = "starting" // the service was started, or has no command, and no readiness check has succeeded yet
 	ServiceReady    ServiceState = "ready"
 	ServiceBackoff  ServiceState = "backoff" // the service has ended and will be started again after a wait
-	ServiceFailed   ServiceState = "failed"  // it has ended with an error and is not started again, or no program serves its port
+	ServiceFailed   ServiceState = "failed"  // the service has failed and is not restarted, or no program serves its port
 	ServiceStopped  ServiceState = "stopped" // the service has ended and is not started again, or its sandbox does not run
 )
 

@@ -49,8 +49,8 @@ type ForkRequest struct {
 	// multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Workspace is as in [CreateRequest]. It is valid only if Count is 1, and if the origin has a workspace or a Placeholder, in
-	// place of which it is mounted.
+	// Workspace requests a workspace, as in a [CreateRequest]. It is valid only if Count is 1 and the origin has a workspace or a
+	// Placeholder, in place of which the requested workspace is mounted.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// KeepRandomness means that getpid() returns the same values in restored processes as before. By default it returns other
 	// values, so that OpenSSL's random generators reseed themselves.

@@ -39,9 +39,10 @@ type Store interface {
 type Table[T any] interface {
 	// Insert adds an object; Conflict if its key or name is taken.
 	Insert(ctx context.Context, obj *T) error
-	// Get finds an object by key or name (templates and images: by name). Built-in templates are not in the store.
+	// Get finds an object by key or name, a template or image only by name. Built-in templates are not in the store.
 	Get(ctx context.Context, in Scope, ref string) (*T, error)
-	// List returns a page in order of creation (templates, images: of name), and whether there are more.
+	// List returns a page of objects in order of creation, or of templates and images in order of name. more is whether there are
+	// more pages.
 	List(ctx context.Context, in Scope, f Filter) (page []*T, more bool, err error)
 	// Update changes an object in one transaction: change gets the stored state, and if it returns an error, nothing is
 	// changed and the error is returned unchanged. change must not access the store and may be called more than once.
@@ -51,8 +52,8 @@ type Table[T any] interface {
 	Delete(ctx context.Context, in Scope, ref string) error
 }
 
-// All yields the objects that list, a method of a store, returns for f, page by page. It ends after an error. next changes f so
-// that it selects the objects after last.
+// All returns an iterator over all objects that the filter f selects. list is the method List of a store, which is called for one
+// page after the other. next changes f so that it selects the objects after last. The iterator ends after an error.
 func All[T, F any](
 	ctx context.Context, list func(context.Context, Scope, F) ([]*T, bool, error), in Scope, f F, next func(f *F, last *T),
 ) iter.Seq2[*T, error] {

@@ -22,7 +22,7 @@ type Template struct {
 	TTL         Duration          `json:"ttl,omitempty" yaml:"ttl"`
 	HardTTL     Duration          `json:"hardTtl,omitempty" yaml:"hardTtl"`
 	AutoPause   AutoPause         `json:"autoPause,omitzero" yaml:"autoPause"`
-	// FinalSnapshot is as in [Spec].
+	// FinalSnapshot means that a snapshot of a sandbox is taken before the hard TTL removes the sandbox.
 	FinalSnapshot bool    `json:"finalSnapshot,omitempty" yaml:"finalSnapshot"`
 	Mounts        []Mount `json:"mounts,omitempty" yaml:"mounts"`
 	// Setup has the set-up steps, which run one after another in a sandbox, as root; their changes of files are stored as a layer.

@@ -202,7 +202,7 @@ func (t *tree) saveFile(tw *tar.Writer, name string, e entry) error {
 	return err
 }
 
-// load applies an archive that save wrote to the tree.
+// load applies to the tree an archive that save has written.
 func (t *tree) load(r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// A stepBarrier blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
+// A stepBarrier blocks the processes of a sandbox between two steps, which are calls of [Proc.Step], while it is closed. Its zero
+// value is open.
 type stepBarrier struct {
 	mu       sync.Mutex
 	active   int           // number of steps in progress; guarded by mu, as all fields

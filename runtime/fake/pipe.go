@@ -28,14 +28,14 @@ func newPipe() *pipe {
 	return p
 }
 
-// addWriter adds a writer.
+// addWriter increments the number of writers.
 func (p *pipe) addWriter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writers++
 }
 
-// release removes a writer.
+// release decrements the number of writers. After the last one, reads return io.EOF.
 func (p *pipe) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,7 +28,7 @@ func (f Func) Run(ctx context.Context, p *Proc) int { return f(ctx, p) }
 // A StatefulProgram is a Program whose memory a checkpoint can capture. It may change that memory only within [Proc.Step].
 type StatefulProgram interface {
 	Program
-	// Memory returns the program's memory in serialised form. It is called between two steps.
+	// Memory returns the program's memory in serialised form. It is called between two calls of [Proc.Step].
 	Memory() ([]byte, error)
 	// RestoreMemory restores the memory from the result of Memory. It is called before Run in a restored process.
 	RestoreMemory(memory []byte) error

@@ -32,7 +32,7 @@ type tree struct {
 
 	mu       sync.Mutex
 	owners   map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
-	headroom int64           // bytes that may be written before usedLocked is called again; guarded by mu
+	headroom int64           // bytes that may be written before usedBytesLocked is called again; guarded by mu
 }
 
 // A mount is a host directory or file that is not copied.

@@ -24,7 +24,8 @@ const (
 // connections instead, and returns when they have ended.
 const ConnectionsSink = "caisson.connections"
 
-// The values of the first byte that the sink writes to a connection. All further bytes are the data of the server.
+// The values of the first byte that the sink [ConnectionsSink] writes to a connection. All further bytes are the data of the
+// server.
 const (
 	DialConnected = 'c' // the sink has connected to the server
 	DialRefused   = 'r' // no program listens at the address

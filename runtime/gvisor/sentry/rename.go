@@ -21,7 +21,7 @@ import (
 //
 // Decision 5 in docs/decisions describes the reasons and the limits.
 type pidRenamer struct {
-	reseed bool        // gives the processes new names; otherwise they keep the names of earlier restores
+	reseed bool        // whether the processes get new names; otherwise they keep the names of earlier restores
 	once   sync.Once   // makes loadIdentities load only once
 	ids    *identities // names of the processes; set by loadIdentities
 }
