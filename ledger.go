@@ -178,7 +178,7 @@ type UsageRow struct {
 
 // A Receipt charges an account for a call. Source and Reference together are unique: no call is charged twice.
 type Receipt struct {
-	Source    string    `json:"source"`
+	Source    string    `json:"source"` // what has metered the call: ChargeSource for a gateway of Caisson
 	Reference string    `json:"reference" doc:"run/attempt/call"`
 	Account   string    `json:"account"`
 	Cost      USD       `json:"cost"`

@@ -80,7 +80,7 @@ type ProcessInfo struct {
 	PPID    int    `json:"ppid"`
 	UID     int    `json:"uid"`
 	Command string `json:"command" doc:"Short name of the program"`
-	CPUTime string `json:"cpuTime"`
+	CPUTime string `json:"cpuTime"` // CPU time as text with a unit: "120ms"
 	Threads int    `json:"threads"`
 }
 

@@ -170,7 +170,7 @@ func (h *sharedState) forget(id caisson.ID) error {
 
 // A record is the JSON content of a sandbox's file in Config.Dir.
 type record struct {
-	Dir string `json:"dir"` // RuntimeSpec.Dir
+	Dir string `json:"dir"` // RuntimeSpec.Dir of the sandbox
 }
 
 // recordSuffix follows the sandbox's id in the name of a record's file.

@@ -55,7 +55,8 @@ type Proc struct {
 	log         string // absolute path of the file that a logOutput writes to
 
 	// The following fields are guarded by sandbox.mu.
-	ppid        int
+
+	ppid        int // PID of the parent
 	origin      origin
 	termination *caisson.ExitStatus                    // the status if the process was terminated, set before it exits
 	caught      map[syscall.Signal]chan syscall.Signal // channels that Catch has returned, by signal

@@ -25,8 +25,8 @@ import (
 type tree struct {
 	dir      string // absolute path of the directory on the host
 	root     *os.Root
-	mounts   []mount // mounts, the longest target first
-	overlays overlays
+	mounts   []mount          // mounts, the longest target first
+	overlays overlays         // the mounted directories, which are copied to the tree
 	lower    map[string]entry // the files of the layers, by path, as copied
 	limit    int64            // maximum size of files that differ from lower, in bytes; 0 means no limit
 

@@ -24,7 +24,7 @@ type ExecArgs struct {
 	Argv             []string `json:"argv"`
 	Envv             []string `json:"envv"`
 	WorkingDirectory string   `json:"wd"`
-	KUID, KGID       uint32
+	KUID, KGID       uint32   // uid and gid of the process, as the guest sees them
 	Capabilities     *TaskCapabilities
 	StdioIsPty       bool
 	GuestFDs         []int // descriptors that the sent files have in the started process
@@ -77,7 +77,7 @@ type Process struct {
 	PID     int32   `json:"pid"`
 	PPID    int32   `json:"ppid"`
 	Threads []int32 `json:"threads"`
-	Time    string  `json:"time"` // CPU time that the process has used
+	Time    string  `json:"time"` // CPU time as text with a unit: "120ms"
 	Cmd     string  `json:"cmd"`
 }
 
