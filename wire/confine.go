@@ -21,18 +21,20 @@ func confineSelf(uid int) (Confinement, error) {
 	if err := dropPrivileges(uid); err != nil {
 		return Confinement{}, err
 	}
-	// The signal is bound to the calling thread, so that thread must not exit. It is set after the change of user, which would
-	// clear it. If the engine has already died, no signal comes, but the control connection is closed.
+	// The signal on the death of the parent, the engine, is bound to the calling thread, so that thread must not exit. It is set
+	// after the change of user, which would clear it. If the engine has already died, no signal comes, but the control connection
+	// is closed.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return Confinement{}, fmt.Errorf("parent death signal: %w", err)
 	}
-	// Landlock denies all file system access. Outgoing connections are the purpose of the process; the policy decides about them.
+	// Landlock denies all file system access. It permits outgoing connections (true), because the wire process makes them for
+	// sandboxes, as their policies allow.
 	version, err := confine.Landlock(true)
 	if err != nil {
 		return Confinement{}, fmt.Errorf("landlock: %w", err)
 	}
-	// ENOSYS and EINVAL mean that the kernel does not support seccomp filters; the process then runs without one.
+	// // The kernel does not support seccomp filters if the error is ENOSYS or EINVAL; the process then runs without one.
 	err = syscallFilter().Install()
 	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return Confinement{}, fmt.Errorf("seccomp: %w", err)
@@ -40,7 +42,8 @@ func confineSelf(uid int) (Confinement, error) {
 	return Confinement{Landlock: version, Seccomp: err == nil}, nil
 }
 
-// maxMemory bounds the process's memory, in bytes. The Go memory limit is a quarter of it.
+// maxMemory is the limit of the wire process's memory (RLIMIT_DATA), in bytes. The soft memory limit of the Go runtime is a
+// quarter of it.
 const maxMemory = 4 << 30
 
 func setLimits() error {
@@ -57,8 +60,9 @@ func setLimits() error {
 		{"data", unix.RLIMIT_DATA, maxMemory},
 		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
-		// Not syscall.Setrlimit: for nofile that would change the value that Go restores before an exec. Without CAP_SYS_RESOURCE
-		// (root in a container) the hard limit cannot be raised; with fewer descriptors the process can hold fewer wires.
+		// The limits are set with prlimit, not with syscall.Setrlimit, which for nofile would change the value that Go restores
+		// before an exec. Without CAP_SYS_RESOURCE (root in a container) the hard limit cannot be raised; with fewer descriptors
+		// the process can hold fewer wires.
 		var had unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &had); err == nil {
 			l.max = min(l.max, had.Max)
@@ -77,7 +81,8 @@ func dropPrivileges(uid int) error {
 	if c, err := confine.DropBoundingSet(nil); err != nil {
 		return fmt.Errorf("drop capability %d: %w", c, err)
 	}
-	// These three calls act on all threads. Leaving uid 0 clears the permitted, effective and ambient capabilities.
+	// Setgroups, Setresgid and Setresuid act on all threads. Leaving uid 0 clears the permitted, effective and ambient
+	// capabilities.
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}

@@ -20,7 +20,8 @@ type limitedDialer struct {
 	maxFD int // sockets of sandboxes must have descriptors below this number
 }
 
-// newLimitedDialer reserves a tenth of the descriptors that this process may open.
+// newLimitedDialer returns a limitedDialer that dials with d. It reserves a tenth of most, the number of descriptors that this
+// process may open.
 func newLimitedDialer(d flow.Dialer, most int) *limitedDialer {
 	return &limitedDialer{Dialer: d, maxFD: most - most/10}
 }

@@ -14,9 +14,10 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// A feedMessage is an event or a request that the wire process sends to the engine: JSON packets over a separate SOCK_SEQPACKET
-// pair, so that neither direction blocks the other. A request has a number, which its answer repeats; the engine answers in
-// order, except requests for tools and streams. The answer to a request for a stream carries a descriptor.
+// A feedMessage is an event or a request that the wire process sends to the engine, as a JSON packet. The feed is a
+// SOCK_SEQPACKET pair of its own, so that the requests of the engine and of the wire process do not block each other. A request
+// has a number, which its answer repeats. The engine answers in the order of the requests, except requests for tools, streams and
+// connections. The answer to a request for a stream or a connection carries a descriptor.
 type feedMessage struct {
 	N         uint64               `json:"n,omitempty"`       // number of a request; 0: no answer is expected
 	Journal   caisson.ID           `json:"journal,omitempty"` // the journal that Lease, Return or Finished is about
@@ -24,7 +25,7 @@ type feedMessage struct {
 	Return    *returnBody          `json:"return,omitempty"`
 	Finished  bool                 `json:"finished,omitempty"` // nothing more will be written to Journal
 	Rotate    bool                 `json:"rotate,omitempty"`   // requests another journal
-	Grew      bool                 `json:"grew,omitempty"`     // a journal has more rows
+	Grew      bool                 `json:"grew,omitempty"`     // tells that calls were appended to a journal
 	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // the sandbox that Tool, Stream or Decisions is about
 	Trace     string               `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
 	Tool      *toolBody            `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
@@ -38,10 +39,10 @@ type feedMessage struct {
 
 // A leaseBody has the arguments of [caisson.Lessor.Lease].
 type leaseBody struct {
-	Account string         `json:"account"`
+	Account string         `json:"account"` // account that is charged
 	Budget  string         `json:"budget"`
-	Need    caisson.Amount `json:"need"` // the least that the lease must have
-	Want    caisson.Amount `json:"want"` // the most that it may have
+	Need    caisson.Amount `json:"need"` // the smallest amount that the lease must have
+	Want    caisson.Amount `json:"want"` // the largest amount that the lease may have
 }
 
 // A returnBody has the arguments of [caisson.Lessor.Return].
@@ -52,18 +53,18 @@ type returnBody struct {
 
 // A toolBody is a call of a function that the engine offers to agents.
 type toolBody struct {
-	Name string          `json:"name"`
-	In   json.RawMessage `json:"in,omitempty"`
+	Name string          `json:"name"`         // name of the function
+	In   json.RawMessage `json:"in,omitempty"` // its arguments
 }
 
 // A feedAnswer is the engine's answer to the request with the number N.
 type feedAnswer struct {
-	N      uint64          `json:"n"`
-	Out    json.RawMessage `json:"out,omitempty"` // result of a tool
+	N      uint64          `json:"n"`             // number of the request
+	Out    json.RawMessage `json:"out,omitempty"` // result of a tool call
 	Lease  caisson.Lease   `json:"lease,omitzero"`
 	Stream bool            `json:"stream,omitempty"` // the descriptor of a stream or connection is attached
 	Kind   caisson.Kind    `json:"kind,omitempty"`   // kind of the error; "" for success
-	Error  string          `json:"error,omitempty"`
+	Error  string          `json:"error,omitempty"`  // text of the error
 
 	file *os.File // the attached descriptor, which the receiver closes; nil if none
 }
@@ -113,7 +114,7 @@ func (f *feed) run() error {
 			a.close()
 			continue
 		}
-		c <- a // does not block: the channel has room for the one answer
+		c <- a // // does not block, because the channel has room for one answer, and a request has one
 	}
 }
 
@@ -156,7 +157,7 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 			return feedAnswer{}, net.ErrClosed
 		}
 		if m.Stream == nil && m.Dial == nil || a.Error != "" {
-			a.close() // an unrequested descriptor
+			a.close() // closes a descriptor that was not requested
 		}
 		if a.Error != "" {
 			return a, caisson.Errorf(a.Kind, "%s", a.Error)
@@ -167,9 +168,9 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	}
 }
 
-// countedCall sends a request that counts in uses under key, and waits for its answer. If there are too many, it returns an Exhausted
-// error with the text full. After ctx has ended the request counts until the engine has answered it. If countedCall succeeds, the
-// caller ends the count.
+// countedCall sends the request m and waits for its answer. The limiter uses counts the request under key; if it permits no more
+// requests, countedCall returns an Exhausted error with the text full. If ctx ends first, the request still counts until the
+// engine has answered it. If countedCall succeeds, the caller must release the count.
 func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m feedMessage, full string) (feedAnswer, error) {
 	if !uses.acquire(key) {
 		return feedAnswer{}, caisson.Errorf(caisson.Exhausted, "%s", full)
@@ -182,7 +183,7 @@ func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m
 	go func() {
 		a, err := f.call(context.WithoutCancel(ctx), m)
 		if err != nil {
-			uses.release(key) // before the answer: its recipient may send the next request at once
+			uses.release(key) // // // before the answer is passed on: its recipient may send the next request at once
 			if _, ok := errors.AsType[*caisson.Error](err); !ok {
 				err = noAnswer(err)
 			}
@@ -244,7 +245,8 @@ const (
 	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
 
-// A decisionQuota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
+// A decisionQuota limits the rate of decisions accepted from one wire process. The zero value is ready for use: no decision has
+// been counted.
 type decisionQuota struct {
 	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
 	last    time.Time // time of the last call of take
@@ -269,8 +271,8 @@ func (q *decisionQuota) take(now time.Time, n int64) (ok bool, dropped int64) {
 	return ok, dropped
 }
 
-// A session is the engine's state for one wire process, from its start to its exit.
-type session struct {
+// A processState is the engine's state for one wire process, from its start to its exit.
+type processState struct {
 	m              *Manager
 	link           *link
 	decisions      decisionQuota // rate of decisions; used by listen only
@@ -281,7 +283,7 @@ type session struct {
 
 // listen serves the engine's end of the feed of one wire process. It returns when the connection ends, or with an error on a
 // malformed message.
-func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
+func (s *processState) listen(ctx context.Context, conn *net.UnixConn) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	rotate, done := make(chan struct{}, 1), make(chan struct{})
@@ -294,7 +296,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		if n == 0 { // the end of a SOCK_SEQPACKET connection looks like an empty packet
+		if n == 0 { // an empty packet: the end of a SOCK_SEQPACKET connection looks like one
 			return nil
 		}
 		var msg feedMessage
@@ -334,7 +336,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:
-			// The process sends one request and waits for the journal; it never needs more than a few at once.
+			// The wire process sends one request for a journal and waits for it; it never needs more than a few journals at once.
 			if s.link.journals.count() > maxJournals {
 				return fmt.Errorf("%w: too many journals", errMessage)
 			}
@@ -370,7 +372,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 }
 
 // answerLease answers a request for a lease, or to return the unspent part of one. It waits for the ledger.
-func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
+func (s *processState) answerLease(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
 	var lessor caisson.Lessor
@@ -394,10 +396,10 @@ func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedM
 }
 
 // respond answers a request in the background with the result of execute, and with the descriptor of file unless file is nil. The
-// request counts in uses under key until then. respond returns false if more requests are unanswered than the wire process may
-// send: the wire process enforces the same limits, so this is a violation that ends the session. abort, unless nil, is called if
-// the answer cannot be sent.
-func (s *session) respond(
+// limiter uses counts the request under key until it is answered. respond returns false if more requests are unanswered than the
+// wire process may send: the wire process enforces the same limits, so exceeding one is a violation, for which the caller kills
+// the process. abort, unless nil, is called if the answer cannot be sent.
+func (s *processState) respond(
 	conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()),
 	execute func() (a feedAnswer, file *os.File, abort func(), err error),
 ) bool {
@@ -416,7 +418,8 @@ func (s *session) respond(
 		if err != nil {
 			a = feedAnswer{N: a.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
 		}
-		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
+		// // Released before the answer is sent, because its recipient may send another request at once, which must not exceed
+		// the limit.
 		uses.release(key)
 		if err := s.send(conn, a, rights); err != nil {
 			if abort != nil {
@@ -430,12 +433,12 @@ func (s *session) respond(
 
 // send answers a request, with a control message attached unless rights is nil. Safe for concurrent use: packets are written
 // atomically.
-func (s *session) send(conn *net.UnixConn, a feedAnswer, rights []byte) error {
+func (s *processState) send(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	// The wire process reads continuously; one that does not must not block the engine.
+	// The deadline keeps a wire process that does not read from blocking the engine; a sound one reads continuously.
 	if err := conn.SetWriteDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return err
 	}
@@ -443,9 +446,9 @@ func (s *session) send(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	return err
 }
 
-// passDecisions passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive after it
-// was detached.
-func (s *session) passDecisions(id caisson.ID, trace string, list []caisson.Decision) {
+// passDecisions passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive
+// after it was detached.
+func (s *processState) passDecisions(id caisson.ID, trace string, list []caisson.Decision) {
 	guest, known := s.guest(id, trace)
 	if known && s.m.handlers.Decided != nil {
 		s.m.handlers.Decided(guest, list)
@@ -456,7 +459,7 @@ func (s *session) passDecisions(id caisson.ID, trace string, list []caisson.Deci
 type feedLog struct{ feed *feed }
 
 func (w feedLog) Write(p []byte) (int, error) {
-	w.feed.send(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: there is no other place to log to
+	w.feed.send(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: it could be logged nowhere else
 	return len(p), nil
 }
 

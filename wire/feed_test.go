@@ -44,7 +44,7 @@ func hear(t *testing.T, cfg Config, handlers Handlers) (*Manager, *net.UnixConn,
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- (&session{m: m, link: &link{}, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}).listen(context.Background(), engine)
+		done <- (&processState{m: m, link: &link{}, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}).listen(context.Background(), engine)
 	}()
 	return m, process, done
 }
@@ -91,7 +91,7 @@ func TestRotateInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowLedger{release: make(chan struct{})}
 		close(l.release)
-		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolLimiter()}
+		s := &processState{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolLimiter()}
 		asked, done := make(chan struct{}, 1), make(chan struct{})
 		go s.rotate(t.Context(), asked, done)
 		for range 2 {

@@ -117,7 +117,7 @@ func (f *filter) admitIPv6(p []byte, toGateway bool) bool {
 		return false
 	}
 	body := p[header : header+size]
-	switch p[6] { // an extension header is none of these
+	switch p[6] { // only the protocols listed are admitted, so a packet with an extension header is not
 	case protoTCP:
 		return toGateway && f.unicast(dst) && len(body) >= 20
 	case protoUDP:

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/flow"
 )
 
-// Limits of HTTP on the virtual hosts; the gateway sets those of model calls.
+// // Limits of HTTP requests to the virtual hosts. The model gateway sets its own time limits for model calls.
 const (
 	headerTime = 10 * time.Second // for receiving the header of a request
 	idleTime   = 2 * time.Minute  // between two requests on a connection
@@ -41,7 +41,7 @@ type virtualHosts struct {
 	flows     *flow.Budget  // shared by all wires
 	conns     chan net.Conn // serve sends connections to Accept
 	done      chan struct{} // closed by Close
-	closeOnce sync.Once
+	closeOnce sync.Once     // for closing done
 
 	renderings chan struct{} // limits concurrent renderings of the /why page
 }
@@ -128,8 +128,8 @@ func (h *virtualHosts) Close() error {
 // Addr implements [net.Listener].
 func (h *virtualHosts) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ServeHTTP dispatches a request to the virtual host that its Host header names. The guest is that of the wire, regardless of the
-// content of the request.
+// ServeHTTP dispatches a request to the virtual host that its Host header names. The request acts for the sandbox of the wire
+// over which it came, whatever it contains.
 func (h *virtualHosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := requestWire(r.Context())
 	if !w.beginRequest() {

@@ -12,8 +12,9 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on requests for connections to sandboxes: the number that may be unanswered at a time, for one route or sandbox, and in
-// total. The wire process enforces them, and refuses further requests. A connection may wait until its sandbox is resumed.
+// Limits on the requests of the ingress to the engine for connections to sandboxes: the number that may be unanswered at a time,
+// for one route or sandbox, and in total. The wire process enforces them, and refuses further requests. A request may stay
+// unanswered until its sandbox is resumed.
 const (
 	maxDials    = 256
 	maxAllDials = 2048
@@ -55,7 +56,7 @@ func (f *feed) dial(ctx context.Context, uses *limiter, d caisson.IngressDial) (
 
 // startDial answers a request for a connection in the background. It returns false if more requests are unanswered than the wire
 // process may send.
-func (s *session) startDial(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+func (s *processState) startDial(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
 	if len(msg.Dial.Route) > idSize || len(msg.Dial.Token) > maxDialBody {
 		return false
 	}
@@ -69,7 +70,7 @@ func (s *session) startDial(ctx context.Context, conn *net.UnixConn, msg feedMes
 }
 
 // dial calls Handlers.Dial.
-func (s *session) dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
+func (s *processState) dial(ctx context.Context, d caisson.IngressDial) (*os.File, error) {
 	if s.m.cfg.Ingress == nil || s.m.handlers.Dial == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this daemon serves no routes")
 	}
@@ -80,7 +81,7 @@ func (s *session) dial(ctx context.Context, d caisson.IngressDial) (*os.File, er
 
 // serveIngress sends a new process the socket on which it serves routes. The process has received the routes before, with the
 // settings.
-func (s *session) serveIngress(ctx context.Context) error {
+func (s *processState) serveIngress(ctx context.Context) error {
 	if s.m.cfg.Ingress == nil {
 		return nil
 	}
@@ -167,7 +168,7 @@ func (f *feed) reportUses(list []caisson.IngressUse) {
 }
 
 // passRequests passes log entries of requests to routes to Handlers.Requested.
-func (s *session) passRequests(list []routeRequest) {
+func (s *processState) passRequests(list []routeRequest) {
 	if s.m.handlers.Requested == nil {
 		return
 	}

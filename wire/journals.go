@@ -15,7 +15,7 @@ const rotateInterval = time.Second
 
 // rotate passes the wire process a new journal for each value that it receives from asked, at most one per rotateInterval, until
 // done is closed.
-func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
+func (s *processState) rotate(ctx context.Context, asked, done <-chan struct{}) {
 	for {
 		select {
 		case <-asked:
@@ -37,7 +37,7 @@ func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
 const maxJournals = 16
 
 // newJournal creates a journal and passes its file to the wire process.
-func (s *session) newJournal(ctx context.Context) error {
+func (s *processState) newJournal(ctx context.Context) error {
 	id, f, err := s.m.cfg.Ledger.Begin(ctx)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *session) newJournal(ctx context.Context) error {
 }
 
 // finishJournal finishes a journal to which no process writes any more.
-func (s *session) finishJournal(ctx context.Context, journal caisson.ID) {
+func (s *processState) finishJournal(ctx context.Context, journal caisson.ID) {
 	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
 		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
 	}

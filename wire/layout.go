@@ -17,8 +17,8 @@ const (
 	MTU = 65520
 )
 
-// queueLen is how many frames the kernel queues for the wire process before it drops further ones. They are not charged to a
-// memory cgroup; at the default of 1000 one sandbox could pin 64 MB of the host's memory.
+// queueLen is how many frames the kernel queues for the wire process before it drops further ones. Queued frames are not charged
+// to a memory cgroup; at the kernel's default of 1000 one sandbox could pin 64 MB of the host's memory.
 const queueLen = 128
 
 const (

@@ -14,8 +14,8 @@ import (
 // replyTimeout bounds the wait for each answer of the wire process. The longest requests stop a stack and wait for the ledger.
 const replyTimeout = 15 * time.Second
 
-// A link is the engine's end of the control connection to one wire process. After a failed call the two may be out of step, or
-// the process may be hostile: it is killed, and the link cannot be used any more.
+// A link is the engine's end of the control connection to one wire process. After a failed call the engine and the process may
+// disagree about which reply is next, or the process may be hostile: the process is killed, and the link cannot be used any more.
 type link struct {
 	conn     *net.UnixConn
 	pid      int
@@ -57,7 +57,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 		}
 	}
 	if _, err := req.encode(); err != nil {
-		return reply{}, err // too large; the process need not be killed
+		return reply{}, err // the request is too large; nothing was sent, so the process need not be killed
 	}
 	select {
 	case <-l.token:

@@ -49,27 +49,26 @@ type Handlers struct {
 	// Runs returns the gateway runs, which are served on Config.Listen; required if that is set. It is called when a process
 	// starts. Its result must include a change before the change is passed to ChangeRuns.
 	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
-	// Decided receives the decisions made for a guest. Lists are bounded, but the content comes from a process that reads
-	// untrusted data. It must not block for long.
+	// Decided receives the decisions made for a guest. Lists are bounded, but their content comes from a process that reads
+	// untrusted data. Decided must not block for long.
 	Decided func(g caisson.Guest, list []caisson.Decision)
-	// Tool calls a function of the engine on behalf of an agent. ctx has the guest, whose sandbox sent the request; nil: there
-	// are no functions. in is untrusted, and the result must fit into a packet.
+	// Tool calls a function of the engine on behalf of an agent. ctx has the guest whose sandbox sent the request. If Tool is
+	// nil, there are no functions. in is untrusted, and the result must fit into a packet.
 	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
-	// Stream opens the stream that the guest in ctx requests, whether or not its sandbox serves a run; nil: there are no streams.
-	// in is untrusted. conn is one end of a pair of unix stream sockets (SOCK_STREAM): the wire process receives it, and the
-	// Manager closes it. The stream counts against the limits until done is closed, which happens when the job at the other end
-	// has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the wire
-	// process has exited; that may be after Run has returned.
+	// Stream opens the stream that the guest in ctx requests, whether or not its sandbox serves a run. If Stream is nil, there
+	// are no streams. in is untrusted. conn is one end of a pair of unix stream sockets (SOCK_STREAM): the wire process receives
+	// it, and the Manager closes it. The stream counts against the limits until done is closed, which happens when the job at the
+	// other end has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the
+	// wire process has exited; that may be after Run has returned.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
 	// Dial connects to a port of a sandbox for the ingress. If nil, such connections are refused. d is untrusted, because the
 	// wire process takes it from a request from outside. The Manager closes the connection once the wire process has received it.
 	Dial func(ctx context.Context, d caisson.IngressDial) (*os.File, error)
-	// Requested receives log entries of requests to routes. If nil, they are discarded. Their content is untrusted. It must not
-	// block.
+	// Requested receives log entries of requests to routes. If nil, entries are discarded. Their content is untrusted. Requested
+	// must not block.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
 	// Used receives the sandboxes to which the ingress passes requests. If nil, the reports are discarded. Their content is
-	// untrusted. It must not block.
-	Used func(list []caisson.IngressUse)
+	// untrusted. Used must not block. Used func(list []caisson.IngressUse)
 }
 
 // A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and
@@ -98,9 +97,9 @@ type Manager struct {
 	wires       map[caisson.ID]*attachment          // guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
 	streams     *streams                            // streams with a running job
-	link        *link                               // guarded by mu; nil while there is no wire process
-	up          chan struct{}                       // guarded by mu; closed while link is not nil
-	running     bool                                // guarded by mu
+	link        *link                               // link to the current wire process; nil while there is none; guarded by mu
+	up          chan struct{}                       // closed while link is not nil; guarded by mu
+	running     bool                                // Run was called; guarded by mu
 	confinement Confinement                         // confinement of the latest wire process; guarded by mu
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
@@ -111,10 +110,10 @@ type Manager struct {
 	runsMu sync.Mutex
 }
 
-// An attachment is the Manager's state of one wire. Operations on the wire hold its mutex; Manager.mu may be locked while holding
-// it, not the other way round.
+// An attachment is the Manager's state of one wire. Operations on the wire hold the attachment's mutex. Manager.mu may be locked
+// while that mutex is held, but not the other way round.
 type attachment struct {
-	guest         caisson.Guest // guarded by Manager.mu
+	guest         caisson.Guest // the guest that the wire serves; guarded by Manager.mu
 	previousGuest caisson.Guest // the guest before this one; guarded by Manager.mu
 
 	ctx    context.Context // ends when the wire is detached
@@ -122,7 +121,7 @@ type attachment struct {
 
 	mu       sync.Mutex
 	link     *link            // link to the process that holds the TAP; nil if none does; guarded by mu
-	spec     caisson.WireSpec // guarded by mu
+	spec     caisson.WireSpec // the current spec of the wire; guarded by mu
 	detached bool             // detached, or the attach failed; guarded by mu
 }
 
@@ -137,9 +136,13 @@ var _ caisson.Wires = (*Manager)(nil)
 // A Supervisor keeps a wire process running and informed; [Manager] implements it.
 type Supervisor interface {
 	Run(ctx context.Context, handlers Handlers) error
+	// Refresh sends the settings to the wire process. It must be called after they have changed.
 	Refresh(ctx context.Context) error
+	// ChangeRuns sends the wire process a change of the runs on other machines.
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	// Forget makes the wire process return its leases of budgets that have changed.
 	Forget(ctx context.Context, budgets ...string) error
+	// DropSandbox closes the connections of the ingress to a sandbox.
 	DropSandbox(ctx context.Context, id caisson.ID) error
 }
 
@@ -285,9 +288,9 @@ func (a *attachment) setGuest(mu *sync.Mutex, g caisson.Guest) {
 	}
 }
 
-// guest returns the guest that a wire serves, or the previous one if trace is that of its run. known is also true for wires that
-// were detached recently.
-func (s *session) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
+// guest returns the guest that the wire of sandbox id serves, or the guest before it if trace is the trace id of that guest's
+// run. known is also true for wires that were detached recently.
+func (s *processState) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,7 +324,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	l := m.link
 	m.mu.Unlock()
 	if l == nil {
-		return nil // the next process starts with them
+		return nil // // the next process starts with the current settings
 	}
 	return m.sendSettings(ctx, l)
 }
@@ -481,7 +484,7 @@ func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *attachment) 
 		if _, err := a.link.call(ctx, request{op: opDetach, id: id}, nil); err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Any other error has killed the process, which closes the TAP.
+		// After any other error, link.call has killed the process, which closes the TAP.
 	}
 	a.link = nil
 	return nil
@@ -500,7 +503,7 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 	return a, true
 }
 
-// removeAttachment removes a and marks it as detached. The caller must hold a.mu.
+// // removeAttachment removes the attachment a of sandbox id, and marks it as detached. The caller must hold a.mu.
 func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
 	a.detached = true
 	a.cancel()

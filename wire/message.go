@@ -13,7 +13,7 @@ import (
 
 // An op is the type of a message of the control protocol. The engine sends a request, the wire process a reply, one at a time,
 // each in one packet of a SOCK_SEQPACKET pair. The wire process sends the first packet, an opHello that reports its confinement.
-// Integers are big-endian, bodies are JSON. The fields, with their sizes in bytes:
+// Integers are big-endian, bodies are JSON. The fields of a request and of a reply, with their sizes in bytes:
 //
 //	request  op(1) seq(4) id(19) body   and, for some types, file descriptors; see [op.descriptors]
 //	reply    op(1) seq(4) status(1) body
@@ -50,9 +50,9 @@ const (
 )
 
 const (
-	idSize        = 19 // of every caisson.ID, in bytes
-	requestHeader = 1 + 4 + idSize
-	replyHeader   = 1 + 4 + 1
+	idSize        = 19             // bytes of a caisson.ID
+	requestHeader = 1 + 4 + idSize // bytes of a request before its body
+	replyHeader   = 1 + 4 + 1      // bytes of a reply before its body
 	// maxBody is limited so that the kernel need not allocate a large contiguous buffer for a packet of a unix socket.
 	maxBody      = 120 << 10
 	maxRequest   = requestHeader + maxBody
@@ -76,14 +76,17 @@ type reply struct {
 	body   []byte // untrusted
 }
 
+// journalBody is the body of a request of type opJournal.
 type journalBody struct {
 	ID caisson.ID `json:"id"`
 }
 
+// forgetBody is the body of a request of type opForget.
 type forgetBody struct {
 	Budgets []string `json:"budgets"`
 }
 
+// dropBody is the body of a request of type opDrop.
 type dropBody struct {
 	Sandbox caisson.ID `json:"sandbox"`
 }
@@ -119,14 +122,14 @@ type Stats struct {
 type Flows struct {
 	Allowed int64 `json:"allowed"` // connections and datagram flows that the policy allowed
 	Denied  int64 `json:"denied"`  // connections, names and requests that the policy denied
-	Limited int64 `json:"limited"` // refused because of a limit
-	Open    int   `json:"open"`    // currently open
+	Limited int64 `json:"limited"` // connections and datagram flows refused because of a limit
+	Open    int   `json:"open"`    // connections and datagram flows that are open
 }
 
 // Confinement reports which optional protections of the kernel apply to the wire process. The other protections (a separate user,
 // no capabilities, no_new_privs, not dumpable) always apply.
 type Confinement struct {
-	Landlock int  `json:"landlock"` // ABI version; 0 if the kernel has none
+	Landlock int  `json:"landlock"` // version of the Landlock ABI in use; 0 if the kernel has no Landlock
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered
 }
 

@@ -68,7 +68,7 @@ func configureNamespace(id string) error {
 			return err
 		}
 	}
-	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}} // index 1 in every namespace
+	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}} // the loopback interface has index 1 in every namespace
 	for _, step := range []struct {
 		what string
 		do   func() error
@@ -98,7 +98,7 @@ func configureNamespace(id string) error {
 func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones, bits int) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(own), Mask: net.CIDRMask(ones, bits)}}
 	if bits == 128 {
-		addr.Flags = unix.IFA_F_NODAD // there are no other hosts, and duplicate address detection would take a second
+		addr.Flags = unix.IFA_F_NODAD // the TAP has no other hosts, and duplicate address detection would take a second
 	}
 	if err := nl.AddrAdd(tap, addr); err != nil {
 		return err

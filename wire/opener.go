@@ -61,7 +61,7 @@ func (s *streams) release(id caisson.ID) {
 
 // openStream answers a request for a stream in the background. It returns false if more requests are unanswered than the wire
 // process may send.
-func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+func (s *processState) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
 	return s.respond(conn, s.pendingStreams, msg.Sandbox, background, func() (feedAnswer, *os.File, func(), error) {
 		file, cancel, err := s.stream(ctx, msg)
 		if err != nil && caisson.KindOf(err) == caisson.Internal {
@@ -73,7 +73,7 @@ func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMe
 
 // stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox,
 // whichever run it serves. The returned stream counts until its job has exited; cancel stops the job early.
-func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel func(), err error) {
+func (s *processState) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel func(), err error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]
 	s.m.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // the guest may have changed during acquire
+	g := a.guest // // read after acquire, during which the guest may have changed
 	s.m.mu.Unlock()
 	file, done, err := s.callStreamHandler(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 }
 
 // callStreamHandler calls Handlers.Stream and checks that its result is complete.
-func (s *session) callStreamHandler(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+func (s *processState) callStreamHandler(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 	file, done, err := s.m.handlers.Stream(ctx, in)
 	if err == nil && (file == nil || done == nil) {
 		err = errors.New("a stream without a file or a done channel")

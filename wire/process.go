@@ -45,16 +45,15 @@ type Env struct {
 	// detached. Returns Exhausted if there are too many streams; other errors are the engine's.
 	Stream func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 	// DialSandbox makes the engine connect to a port of a sandbox for the ingress. The caller must close the connection. Returns
-	// Exhausted if there are too many; other errors are the engine's.
+	// Exhausted if there are too many requests for connections; other errors are the engine's.
 	DialSandbox func(ctx context.Context, d caisson.IngressDial) (net.Conn, error)
 	// Requested reports a request to a route, for the route's log. It does not block, and may lose reports.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
 	// Used reports the sandboxes to which the ingress passes requests.
 	Used func(list []caisson.IngressUse)
-	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal. Finished
-	// reports that nothing more is written to a journal.
+	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal.
 	Grew, Rotate func()
-	Finished     func(journal caisson.ID)
+	Finished     func(journal caisson.ID) // reports that nothing more is written to a journal
 	Log          *slog.Logger
 }
 

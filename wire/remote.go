@@ -44,7 +44,7 @@ func changeRuns(ctx context.Context, l *link, change caisson.GatewayRunChange) (
 
 // serveRemote sends a new process all runs on other machines, and then the socket on which it serves them, so that it never
 // rejects a run that it has not received yet. The process is already the Manager's link, so no change is lost in between.
-func (s *session) serveRemote(ctx context.Context) error {
+func (s *processState) serveRemote(ctx context.Context) error {
 	if s.m.cfg.Listen == nil {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (s *session) serveRemote(ctx context.Context) error {
 }
 
 // sendRuns sends the process all runs on other machines, in messages of about chunkBytes.
-func (s *session) sendRuns(ctx context.Context) error {
+func (s *processState) sendRuns(ctx context.Context) error {
 	s.m.runsMu.Lock()
 	defer s.m.runsMu.Unlock()
 	list, err := s.m.handlers.Runs(ctx)

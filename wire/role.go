@@ -58,6 +58,7 @@ func reexec() error {
 	return fmt.Errorf("exec: %w", unix.Exec("/proc/self/exe", append(os.Args, "sealed"), env))
 }
 
+// run runs the wire process as the user whose id is arg.
 func run(arg string, p Process) error {
 	uid, err := strconv.ParseUint(arg, 10, 31)
 	if err != nil {
@@ -73,7 +74,7 @@ func run(arg string, p Process) error {
 		return fmt.Errorf("feed: %w", err)
 	}
 	defer feed.Close()
-	// The files cannot be read after confinement.
+	// // The certificate authorities are loaded now, because their files cannot be read after confinement.
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		roots = x509.NewCertPool() // connections to providers over TLS then fail with an error that names the cause

@@ -8,8 +8,9 @@ import (
 
 // allowedSyscalls returns the system calls that the Go runtime and the wire process need after confinement, most frequent first.
 // open, listen, exec, fork, kill, ptrace, ioctl and mount are not among them; accept is of use only for a socket on which the
-// engine listens. clone, mmap, mprotect, socket and setsockopt are restricted further. All others fail with EPERM instead of
-// killing the process: an unlisted call of a future Go runtime then disables one feature and does not break all connections.
+// engine listens. clone, mmap, mprotect, socket and setsockopt are restricted further. All other system calls fail with EPERM
+// instead of killing the process: a call that a future Go runtime adds then disables one feature and does not break all
+// connections.
 func allowedSyscalls() []uint32 {
 	return []uint32{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT,
@@ -48,14 +49,15 @@ func syscallFilter() confine.Filter {
 		{Calls: allowedSyscalls(), Else: unix.SECCOMP_RET_ALLOW},
 		// clone may create threads but not processes. mmap and mprotect, below, may not make memory executable.
 		{Calls: []uint32{unix.SYS_CLONE}, AnyOf: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
-		// TCP and UDP sockets only: no raw sockets and no other family, so neither the host's unix sockets nor netlink. No other
-		// protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.
+		// // Only TCP and UDP sockets are allowed: no raw sockets and no other family, so neither the host's unix sockets nor
+		// netlink. No other protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.
 		{Calls: []uint32{unix.SYS_SOCKET}, AnyOf: [][]confine.Test{{
 			{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}},
-			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // without SOCK_CLOEXEC and SOCK_NONBLOCK
+			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // the mask removes SOCK_CLOEXEC and SOCK_NONBLOCK
 			{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
 		}}},
-		// Only the options in use: others load filters and protocols into the kernel, or bypass the host's routes.
+		// // Only the socket options in use are allowed: others load filters and protocols into the kernel, or bypass the host's
+		// routes.
 		{Calls: []uint32{unix.SYS_SETSOCKOPT}, AnyOf: options},
 		{Calls: []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT}, AnyOf: [][]confine.Test{{{Arg: 2, NoBit: unix.PROT_EXEC}}}},
 	}}

@@ -150,6 +150,7 @@ func (s *server) serve(c Confinement) error {
 	}
 }
 
+// encodeAs encodes r as the reply to the request of type o with number seq.
 func (r reply) encodeAs(o op, seq uint32) []byte {
 	r.op, r.seq = o, seq
 	return r.encode()
@@ -191,7 +192,7 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	if err != nil {
 		return request{}, files, err
 	}
-	// oob has room for two descriptors, so truncation with fewer means that no descriptor was free.
+	// oob has room for two descriptors, so a truncated message with fewer descriptors means that the process had no free one.
 	if flags&unix.MSG_CTRUNC != 0 && len(files) < 2 && flags&unix.MSG_TRUNC == 0 {
 		return req, files, errNoDescriptors
 	}
@@ -252,7 +253,7 @@ func (s *server) handle(req request, files []*os.File) reply {
 	}
 }
 
-// dataReply returns a reply with v as JSON.
+// dataReply returns a reply of success with v as JSON.
 func dataReply(v any) reply {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > maxBody {
@@ -264,7 +265,7 @@ func dataReply(v any) reply {
 	return reply{body: b}
 }
 
-// errorReply returns a reply without a body, or with the text of err.
+// errorReply returns a reply of success without a body if err is nil, otherwise a reply of failure with the text of err.
 func errorReply(err error) reply {
 	if err != nil {
 		return reply{status: statusFailed, body: []byte(err.Error())}
@@ -355,15 +356,15 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 	return reply{}
 }
 
-// applySettings applies the settings in f, a file of memoryFile.
+// applySettings applies the settings in f, a file that memoryFile has created.
 func (s *server) applySettings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := readMemoryFile(f, cfg); err != nil {
 		return err
 	}
 	if !s.rootsLoaded && s.roots != nil {
-		// Only once, before the first wire: the pool is in use afterwards. The authorities change with the configuration, which
-		// requires a restart of the daemon.
+		// The configured authorities are added only once, before the first wire, because the pool is in use afterwards. They
+		// change only with the configuration of the daemon, which requires a restart.
 		s.roots.AppendCertsFromPEM([]byte(cfg.Roots))
 		s.rootsLoaded = true
 	}
@@ -372,7 +373,7 @@ func (s *server) applySettings(f *os.File) error {
 	return s.gateway.Configure(*cfg)
 }
 
-// readMemoryFile decodes a file of memoryFile and closes it.
+// readMemoryFile decodes the JSON in a file that memoryFile has created, and closes the file.
 func readMemoryFile(f *os.File, v any) error {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
@@ -440,7 +441,7 @@ func (s *server) usable(a netip.Addr) bool {
 	return err == nil
 }
 
-// dialTime bounds connecting to one address of a provider.
+// dialTime is the time limit for connecting to one address of a host.
 const dialTime = 10 * time.Second
 
 // dial connects to a host of the configuration. No policy applies, and addresses of this machine are allowed.

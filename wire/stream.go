@@ -35,7 +35,7 @@ func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) 
 type stream struct {
 	*net.UnixConn
 	once sync.Once
-	done func() // releases the stream's slot
+	done func() // // ends the count of the stream in its limiter
 }
 
 // Close implements [net.Conn].
@@ -77,15 +77,15 @@ func (f *feed) requestStream(ctx context.Context, uses *limiter, in json.RawMess
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := requestConn(ctx)
 	guest.widen(true)                            // the limits on streams bound the memory of these buffers
-	return &wireStream{c, sync.OnceFunc(func() { // on a second call, the connection may serve another request already
+	return &wireStream{c, sync.OnceFunc(func() { // called only once, because the connection may serve another request afterwards
 		stop()
 		guest.widen(false)
 		w.removeStream(c)
 	})}, nil
 }
 
-// stream makes the engine open a stream for the guest in ctx. After ctx has ended the stream counts until the engine has
-// answered.
+// stream makes the engine open a stream for the guest in ctx. If ctx ends before the engine has answered, the request counts as a
+// stream until it has.
 func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*stream, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ func (a *feedAnswer) close() {
 // receiveFile reads a packet with at most one descriptor; file is nil if none was sent, or if this process had no free one. It
 // closes additional descriptors and returns an error, because then the two ends are out of step.
 func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err error) {
-	oob := make([]byte, unix.CmsgSpace(2*4)) // with alignment, the size is the same as for one
+	oob := make([]byte, unix.CmsgSpace(2*4)) // room for two descriptors: because of alignment it has the size of room for one
 	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
 		return 0, nil, err
@@ -150,7 +150,7 @@ func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err erro
 		for _, m := range msgs {
 			fds, err := unix.ParseUnixRights(&m)
 			if err != nil {
-				continue // not descriptors, so there is nothing to close
+				continue // the message carries no descriptors, so there is nothing to close
 			}
 			for _, fd := range fds {
 				files = append(files, os.NewFile(uintptr(fd), "stream"))

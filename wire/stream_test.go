@@ -236,7 +236,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("%d jobs at once", n)
 	}
 	// A process that floods violates the protocol.
-	ses := &session{m: m, pendingStreams: newStreamLimiter()}
+	ses := &processState{m: m, pendingStreams: newStreamLimiter()}
 	for n := range maxStreams + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Stream: &streamBody{}}
 		if ok := ses.openStream(ctx, process, msg, func(func()) {}); ok != (n < maxStreams) {

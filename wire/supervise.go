@@ -111,7 +111,7 @@ func (m *Manager) command(ctx context.Context, output *excerpt.Head, remotes ...
 	cmd.Stderr = output
 	cmd.ExtraFiles = remotes
 	cmd.WaitDelay = time.Second
-	// A separate session, so that signals of a terminal do not reach it.
+	// // The process has its own session (setsid), so that signals of a terminal do not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -122,7 +122,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	defer stop()
 	c, err := l.hello()
 	if err != nil {
-		if ctx.Err() != nil { // the daemon ends, or the process has exited, whose output Run logs
+		if ctx.Err() != nil { // the daemon ends, or the process has exited, and Run logs the process's output
 			return
 		}
 		m.log.WarnContext(ctx, "wire process does not start", "err", err)
@@ -133,9 +133,9 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
-	ses := &session{m: m, link: l, tools: newToolLimiter(), pendingStreams: newStreamLimiter(), pendingDials: newDialLimiter()}
+	ses := &processState{m: m, link: l, tools: newToolLimiter(), pendingStreams: newStreamLimiter(), pendingDials: newDialLimiter()}
 	if m.cfg.Ledger != nil {
-		// The process may be exiting, but the rows that it wrote must still be read.
+		// The process may have exited, but the rows that it wrote to journals must still be read.
 		defer func() {
 			for _, id := range l.journals.removeAll() {
 				ses.finishJournal(ctx, id)
@@ -165,7 +165,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	changed := m.refreshes != refreshes
 	close(m.up)
 	m.mu.Unlock()
-	if changed { // Refresh was called since prepare and had no link yet
+	if changed { // Refresh was called after prepare began and sent nothing, because there was no link yet
 		if err := m.sendSettings(ctx, l); err != nil && ctx.Err() == nil {
 			m.log.ErrorContext(ctx, "wire process cannot be given new settings", "err", err)
 			if !errors.Is(err, errSettings) {
@@ -190,10 +190,11 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 }
 
 // prepare sends the process the settings and a journal, before the first wire.
-func (s *session) prepare(ctx context.Context) error {
+func (s *processState) prepare(ctx context.Context) error {
 	switch err := s.m.sendSettings(ctx, s.link); {
 	case errors.Is(err, errSettings):
-		// Network access of sandboxes other than to models does not depend on the settings.
+		// The process continues, because access of sandboxes to the network, other than to models, does not depend on the
+		// settings.
 		s.m.log.ErrorContext(ctx, "the model gateway refuses its settings; sandboxes have no models until they are changed", "err", err)
 	case err != nil:
 		return fmt.Errorf("settings: %w", err)
@@ -249,7 +250,7 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 		return nil, nil, fmt.Errorf("socketpair: %w", err)
 	}
 	local, remote := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control")
-	defer local.Close() // net.FileConn duplicates it
+	defer local.Close() // net.FileConn duplicates the descriptor
 	c, err := net.FileConn(local)
 	if err != nil {
 		remote.Close()

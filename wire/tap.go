@@ -25,7 +25,7 @@ type tap struct {
 	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
 	// sandbox that corrupts its frames affects only itself.
 	offload bool
-	done    sync.WaitGroup // the goroutine that runs read
+	done    sync.WaitGroup // // waits for the goroutine that runs read
 
 	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64
 
@@ -61,7 +61,7 @@ func (t *tap) Capabilities() stack.LinkEndpointCapabilities {
 	return c
 }
 
-// Attach starts the reader. With nil it stops the reader and closes the TAP.
+// Attach starts the reader, which passes frames to d. If d is nil, Attach stops the reader and closes the TAP.
 func (t *tap) Attach(d stack.NetworkDispatcher) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

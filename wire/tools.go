@@ -10,7 +10,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Limits on tool calls in progress: of one sandbox, and of all. The wire process enforces them, and refuses further ones.
+// Limits on tool calls in progress: of one sandbox, and of all. The wire process enforces them, and refuses further calls.
 const (
 	maxTools    = 4
 	maxAllTools = 256
@@ -25,7 +25,7 @@ type limiter struct {
 	total     int                // operations in progress; guarded by mu
 }
 
-// newLimiter returns a limiter of each operations per sandbox and most in total.
+// newLimiter returns a limiter that permits, at the same time, each operations per sandbox and most operations in total.
 func newLimiter(each, most int) *limiter {
 	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }
@@ -73,8 +73,8 @@ func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.Raw
 }
 
 // startTool answers a tool call in the background. It returns false if more calls are in progress than the wire process may send:
-// it enforces the same limits, so the session then ends.
-func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+// the wire process enforces the same limits, so the engine then kills it.
+func (s *processState) startTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
 	return s.respond(conn, s.tools, msg.Sandbox, background, func() (feedAnswer, *os.File, func(), error) {
 		out, err := s.tool(ctx, msg)
 		if err == nil && len(out) > maxFeed-1024 {
@@ -88,7 +88,7 @@ func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMes
 }
 
 // tool executes a tool call. The Manager's record of the wire determines the guest.
-func (s *session) tool(ctx context.Context, msg feedMessage) (json.RawMessage, error) {
+func (s *processState) tool(ctx context.Context, msg feedMessage) (json.RawMessage, error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]
 	var g caisson.Guest

@@ -88,7 +88,7 @@ func TestToolsAreBounded(t *testing.T) {
 		t.Errorf("too long a question: %v", err)
 	}
 	// A process that does not count violates the protocol.
-	s := &session{m: m, tools: newToolLimiter()}
+	s := &processState{m: m, tools: newToolLimiter()}
 	for n := range maxTools + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
 		if ok := s.startTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {

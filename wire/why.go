@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	whyTimeout    = 10 * time.Second // limit for waiting until no other page is rendered, and for writing the page
+	whyTimeout    = 10 * time.Second // time limit for waiting until no other page is rendered, and for writing the page
 	maxRenderings = 4                // pages rendered concurrently in the process
 )
 
@@ -35,8 +35,8 @@ func (p *bufferedResponse) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// serveWhy serves the page of a wire's policy and recent refusals. Each wire renders one page at a time, and each connection
-// serves one.
+// serveWhy serves the page of a wire's policy and recent refusals. One page per wire is rendered at a time, and a connection is
+// closed after one page.
 func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sandboxWire) {
 	rw.Header().Set("Connection", "close")
 	select {
@@ -50,7 +50,8 @@ func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sand
 	}
 	p := &bufferedResponse{header: rw.Header()}
 	h.render(p, r, w)
-	// Not the server's WriteTimeout, because model answers may take any time. The connection is closed after this response.
+	// The deadline is set here, because the server has no WriteTimeout: model answers may take any time. The connection is closed
+	// after this response, so the deadline affects no other.
 	if err := http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(whyTimeout)); err != nil {
 		panic(http.ErrAbortHandler)
 	}

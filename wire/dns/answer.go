@@ -28,10 +28,10 @@ type reply struct {
 	ttl   time.Duration
 	// code and text are an extended error for guests whose query accepts one; there is none if code is noExtendedError.
 	code int
-	text string
+	text string // the text of the extended error
 }
 
-const noExtendedError = -1 // value of reply.code
+const noExtendedError = -1 // value of reply.code for an answer without an extended error
 
 // Answer answers one query, which was received over TCP or UDP. It returns nil if no answer must be sent: for malformed messages
 // that are not queries, and for some of the queries that exceed the limits. It takes as long as the lookup, at most 5 seconds.
@@ -60,7 +60,8 @@ func (r *Resolver) Answer(ctx context.Context, query []byte, tcp bool) []byte {
 	return pack(q, r.answer(ctx, q.Question[0]), tcp)
 }
 
-// parseQuery parses a query. If it cannot be answered, rcode is the error, and q the part of it that the answer repeats.
+// parseQuery parses a query. If the query cannot be answered, rcode is the error code of the answer, and q has the part of the
+// query that the answer repeats.
 func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	id, flags := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	counts := [4]uint16{}
@@ -72,8 +73,8 @@ func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	switch {
 	case head.Opcode != dns.OpcodeQuery:
 		return head, dns.RcodeNotImplemented
-	// Besides an OPT record there may be a signature. All other records are invalid in a query, and parsing them costs more than
-	// refusing them.
+	// A query has one question and at most two additional records: an OPT record and a signature. All other records are invalid
+	// in a query, and parsing them costs more than refusing them.
 	case len(b) > maxQuery, counts[0] != 1, counts[1] != 0, counts[2] != 0, counts[3] > 2, flags&truncated != 0:
 		return head, dns.RcodeFormatError
 	}
@@ -131,14 +132,14 @@ func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	}
 	m.Truncate(size)
 	b, err := m.Pack()
-	if err != nil { // the question cannot be encoded as it was parsed
+	if err != nil { // the question cannot be encoded again
 		m = &dns.Msg{MsgHdr: dns.MsgHdr{Id: q.Id, Response: true, Opcode: q.Opcode, Rcode: dns.RcodeFormatError}}
 		b, _ = m.Pack() // encoding a header alone cannot fail
 	}
 	return b
 }
 
-// answer decides about a question, and looks the name up if the policy allows it.
+// answer decides whether the policy allows the question q, and if so looks up its name.
 func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	name := lower(q.Name)
 	if name == "" {
@@ -190,7 +191,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	return a
 }
 
-// tooManyLookups refuses a lookup because of the limit most.
+// tooManyLookups returns the reply to a query for name that is refused because most lookups are already in progress.
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
 	r.report(name, netip.Addr{}, v)
@@ -239,7 +240,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 // decideAddress returns the verdict on an address that the upstream returned for name.
 func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr, t Type) caisson.Verdict {
 	switch {
-	case !isType(addr, t): // IPv4-mapped: no legitimate AAAA record has these
+	case !isType(addr, t): // an IPv4-mapped address, which no legitimate AAAA record has
 		return refusal("%s is not an address that a name may have", addr)
 	case addr == r.c.Gateway4 || addr == r.c.Gateway6:
 		return refusal("%s is this wire's own address", addr)
@@ -252,7 +253,7 @@ func isType(a netip.Addr, t Type) bool {
 	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
 }
 
-// failureText returns the text of err for a guest.
+// failureText returns the text with which a guest learns that a lookup failed with err.
 func failureText(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return "the lookup took too long"
@@ -267,7 +268,8 @@ func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 }
 
 const (
-	// maxText, in bytes, leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
+	// maxText bounds the text of an extended error, in bytes. It leaves room for the longest name in an answer of 512 bytes:
+	// header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
 	maxReason  = 120 // bytes of a reason in an explanation
 	maxSandbox = 40  // bytes of the id of a sandbox

@@ -19,7 +19,7 @@ const (
 	maxRounds    = 2        // how often each server is queried
 	udpSize      = 1232     // bytes of an answer over UDP; passes every network without fragmentation
 	maxReply     = 16 << 10 // bytes of an answer over TCP; no host needs more addresses
-	maxUnrelated = 64       // datagrams that do not answer the query, before the server is skipped
+	maxUnrelated = 64       // datagrams that do not answer the query, after which the server is skipped
 )
 
 // queryServers queries the servers in turn until one returns a definite answer.
@@ -30,7 +30,7 @@ func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (An
 	var errs error
 	for round := range maxRounds {
 		for _, s := range servers {
-			// Servers that do not support EDNS are queried again without it.
+			// // In the second round servers are queried without EDNS, which some do not support.
 			a, err := queryServer(ctx, s, q, round == 0)
 			if err == nil {
 				return a, nil
@@ -83,6 +83,7 @@ func withConn(ctx context.Context, network string, server netip.AddrPort, do fun
 	return do(conn)
 }
 
+// exchangeUDP sends a query and returns the first answer to it. It ignores at most maxUnrelated datagrams that do not answer it.
 func overUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
 	if _, err := conn.Write(query); err != nil {
 		return Answer{}, err
@@ -101,6 +102,7 @@ func overUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error)
 	return Answer{}, errUnrelated
 }
 
+// exchangeTCP sends a query and returns the answer.
 func overTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
 	framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(query)), uint16(len(query)))
 	if _, err := conn.Write(append(framed, query...)); err != nil {
@@ -141,8 +143,8 @@ func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 }
 
 var (
-	errUnrelated = errors.New("not an answer to this query") // ignored over UDP, because any host can forge datagrams
-	errTruncated = errors.New("truncated")                   // the query is repeated over TCP
+	errUnrelated = errors.New("not an answer to this query") // datagrams that cause it are ignored: any host can forge datagrams
+	errTruncated = errors.New("truncated")                   // after this error the query is repeated over TCP
 )
 
 const (
@@ -158,7 +160,7 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	}
 	var m dns.Msg
 	truncated := msg[2]&0x02 != 0
-	// A truncated message may end anywhere, so an error is not unexpected.
+	// A truncated message may end anywhere, so parsing it may fail.
 	if err := m.Unpack(msg); err != nil && !truncated {
 		return Answer{}, errUnrelated
 	}
@@ -201,7 +203,7 @@ func follow(m *dns.Msg, q question) (Answer, error) {
 	for range maxChain {
 		alias := aliases[end]
 		if alias == nil {
-			return answerOf(m, addrs[end], ttl), nil
+			return answerFrom(m, addrs[end], ttl), nil
 		}
 		ttl = min(ttl, ttlDuration(alias.Hdr.Ttl))
 		end = lower(alias.Target)
@@ -209,12 +211,13 @@ func follow(m *dns.Msg, q question) (Answer, error) {
 	return Answer{}, fmt.Errorf("more than %d aliases in a row", maxChain)
 }
 
-// answerOf returns the answer that consists of rrs; ttl is the minimum of the chain of aliases.
-func answerOf(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
+// answerFrom returns the answer m, whose addresses are in the records rrs. ttl is the lowest time to live in the chain of aliases
+// that leads to rrs.
+func answerFrom(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	a := Answer{Exists: m.Rcode == dns.RcodeSuccess}
 	if a.Exists {
 		for _, rr := range rrs {
-			if addr, ok := addressOf(rr); ok {
+			if addr, ok := recordAddress(rr); ok {
 				a.Addrs = append(a.Addrs, addr)
 				ttl = min(ttl, ttlDuration(rr.Header().Ttl))
 			}
@@ -227,8 +230,8 @@ func answerOf(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	return a
 }
 
-// addressOf returns the address in an A or AAAA record.
-func addressOf(rr dns.RR) (netip.Addr, bool) {
+// recordAddress returns the address in an A or AAAA record.
+func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:
 		a, ok := netip.AddrFromSlice(rr.A.To4())

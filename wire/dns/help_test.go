@@ -251,7 +251,7 @@ func addrs(t testing.TB, m *dns.Msg) (all []string) {
 		if rr.Header().Name != m.Question[0].Name || rr.Header().Rrtype != m.Question[0].Qtype {
 			t.Errorf("a record of another name or type: %v", rr)
 		}
-		if a, ok := addressOf(rr); ok {
+		if a, ok := recordAddress(rr); ok {
 			all = append(all, a.String())
 		}
 	}

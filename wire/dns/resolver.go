@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Sandbox string // id of the wire's sandbox, for commands suggested to operators; required
 
-	Gateway4, Gateway6 netip.Addr // addresses of virtual hosts; required
+	Gateway4, Gateway6 netip.Addr // the gateway's addresses, which are returned for the names of virtual hosts; required
 
 	// Hosts reports whether a virtual host below caisson.internal, such as "llm.caisson.internal", is granted on this wire; nil:
 	// none is. It must be safe for concurrent use, as all functions of Config must.
@@ -32,22 +32,23 @@ type Config struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// Limits are the limits of one wire. Zero values select the defaults in brackets.
+// Limits are the limits of one wire. Zero values select the defaults.
 type Limits struct {
-	QueriesPerSecond int // answered, average rate [200]
-	QueryBurst       int // answered at once [400]
-	Lookups          int // concurrent upstream lookups [32]
-	BusyLookups      int // concurrent lookups while [Upstream.Busy] [8]
-	Conns            int // concurrent TCP connections [16]
+	QueriesPerSecond int // queries answered per second on average; default 200
+	QueryBurst       int // queries answered at once; default 400
+	Lookups          int // concurrent upstream lookups; default 32
+	BusyLookups      int // concurrent upstream lookups while [Upstream.Busy] returns true; default 8
+	Conns            int // concurrent TCP connections; default 16
 
 	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most GuestLength
-	// characters [100] and GuestBits bits [360], by the Shannon entropy of its characters times their number. Generated names of
-	// providers are within the limits: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base 32 or in
-	// hexadecimal about 240, a load balancer with two hashes and a region about 300. Two SHA-256 in one name exceed them.
+	// characters (default 100) and GuestBits bits (default 360), by the Shannon entropy of its characters times their number.
+	// Generated names of providers are within the limits: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base
+	// 32 or in hexadecimal about 240, a load balancer with two hashes and a region about 300. Two SHA-256 in one name exceed
+	// them.
 	GuestLength int
-	GuestBits   int
-	// NewNames limits new names under one wildcard, at once and on average per minute [60]. A name is new if it is not among the
-	// recently requested ones.
+	GuestBits   int // see GuestLength
+	// NewNames limits new names under one wildcard, at once and on average per minute; default 60. A name is new if it is not
+	// among the recently requested ones.
 	NewNames int
 }
 
@@ -117,7 +118,8 @@ func New(c Config) (*Resolver, error) {
 // an hour: at most 16, the latest first. IPv4-mapped addresses are treated as IPv4.
 func (r *Resolver) Names(addr netip.Addr) []string { return r.names.names(addr) }
 
-// admit returns whether a query is answered or, if not, whether an error is sent. With neither, the query is dropped.
+// admit returns whether the rate of queries allows an answer to a query and, if not, whether an error is sent instead. If neither
+// is true, the query is dropped.
 func (r *Resolver) admit() (answer, tell bool) {
 	now := r.c.Now()
 	if r.queries.AllowN(now, 1) {
@@ -137,7 +139,7 @@ func (r *Resolver) report(name string, addr netip.Addr, v caisson.Verdict) {
 	r.c.Report(d)
 }
 
-// refusal returns a denial that no rule decided.
+// refusal returns a verdict that denies without a rule, for the formatted reason.
 func refusal(format string, args ...any) caisson.Verdict {
 	return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf(format, args...)}
 }

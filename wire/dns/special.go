@@ -14,7 +14,7 @@ const internalZone = "caisson.internal"
 type localAnswer struct {
 	exists  bool // false: the answer is NXDOMAIN
 	addrs   []netip.Addr
-	verdict caisson.Verdict // reported unless quiet
+	verdict caisson.Verdict // reported as a decision unless quiet is true
 	quiet   bool            // the verdict is not reported
 }
 
@@ -37,7 +37,7 @@ func (r *Resolver) special(name string) (l localAnswer, ok bool) {
 		return localAnswer{exists: true, addrs: loopback, quiet: true}, true
 	case last == name:
 		return gone("names of one label lead nowhere here; ask for the full name")
-	case last == "arpa": // in-addr, ip6, and resolver.arpa for the discovery of resolvers
+	case last == "arpa": // includes in-addr.arpa, ip6.arpa, and resolver.arpa, which is for the discovery of resolvers
 		return gone("there are no reverse lookups")
 	case last == "local", last == "onion", last == "alt", last == "invalid": // RFC 6762, RFC 7686, RFC 9476, RFC 6761
 		return gone(".%s is not in the public DNS", last)

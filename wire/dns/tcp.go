@@ -10,7 +10,7 @@ import (
 
 const (
 	tcpIdle    = 10 * time.Second // for receiving a whole query, and for sending an answer
-	tcpQueries = 1000             // per connection
+	tcpQueries = 1000             // queries answered on one connection
 )
 
 // ServeTCP answers the queries on conn one after the other, and closes it: when the peer does, after 10 seconds without a query,

@@ -29,8 +29,8 @@ const (
 	reservedFlights = 128                          // part of maxFlights for the hosts of the configuration
 	maxGuestFlights = maxFlights - reservedFlights // part of maxFlights for guests
 
-	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
-	maxTTL      = time.Hour
+	minTTL      = 5 * time.Second // shortest time in the cache; shorter ones would cause unlimited upstream queries
+	maxTTL      = time.Hour       // longest time for which an answer is cached
 	maxNegative = 5 * time.Minute // longest time to live of the answer that a name or its records do not exist
 	failureTTL  = time.Second     // RFC 9520 requires that failures are cached
 )
@@ -162,7 +162,7 @@ func (u *Upstream) runLookup(q question, f *flight, servers []netip.AddrPort) {
 	u.mu.Lock()
 	f.expires = u.now().Add(ttl)
 	u.active--
-	if u.flights[q] == f { // otherwise the servers were replaced
+	if u.flights[q] == f { // the name servers were not replaced during the lookup
 		delete(u.flights, q)
 		u.cache.Put(q, f.cachedAnswer)
 	}
@@ -177,7 +177,7 @@ func (a cachedAnswer) remaining(now time.Time) (Answer, error) {
 }
 
 // Addrs returns the addresses of host, IPv4 first. host is a name or an address. "localhost" and names below it are this host. It
-// is for the hosts of the configuration, for which some lookups are reserved. Errors are those of Lookup, and NotFound if the
+// looks up the hosts of the configuration, for which some lookups are reserved. Errors are those of Lookup, and NotFound if the
 // name has no address.
 func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {

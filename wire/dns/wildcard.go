@@ -24,7 +24,7 @@ type wildcards struct {
 
 	mu    sync.Mutex
 	known *lru.Map[string, struct{}]      // names requested recently; guarded by mu
-	zones *lru.Map[string, *rate.Limiter] // rate of new names, by the zone of the rule; guarded by mu
+	zones *lru.Map[string, *rate.Limiter] // limiters of the rate of new names, by the zone of the rule; guarded by mu
 }
 
 func newWildcards(l Limits, now func() time.Time) *wildcards {
@@ -58,8 +58,8 @@ func (w *wildcards) check(name, zone string) (v caisson.Verdict, ok bool) {
 	return v, true
 }
 
-// entropy returns the Shannon entropy of the characters of s, times their number, in bits. It underestimates short strings from a
-// code book; these are limited by the number of new names.
+// entropy returns the Shannon entropy of the characters of s, times their number, in bits. It underestimates the data in short
+// strings that are words of a code book; the limit of new names bounds that data.
 func entropy(s string) (bits float64) {
 	var count [256]int
 	for i := range len(s) {

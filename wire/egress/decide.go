@@ -11,7 +11,7 @@ import (
 const (
 	tcp = iota
 	udp
-	protocols // number of protocols
+	protocols // the number of protocols, not a protocol
 )
 
 // Reasons of verdicts without a rule.
@@ -144,8 +144,8 @@ func (p *Policy) firstMatch(m *set, protocol int, port uint16) int {
 	return -1
 }
 
-// firstOpen returns the first rule in m that allows a protocol and port that no earlier rule denies; if there is none, the first rule
-// that denies; otherwise -1.
+// firstOpen returns the first rule in m that allows a protocol and port that no earlier rule denies; if there is none, the first
+// rule that denies; otherwise -1.
 func (p *Policy) firstOpen(m *set) (rule int, allowed bool) {
 	rule = -1
 	var shut [protocols]portSet
@@ -199,6 +199,7 @@ func (p *Policy) wildcard(rule int, name string) string {
 	}
 }
 
+// refused returns a verdict that denies without a rule, for the given reason.
 func refused(reason string) caisson.Verdict { return caisson.Verdict{Rule: -1, Reason: reason} }
 
 // unmatched returns the verdict on an address that no rule matches.

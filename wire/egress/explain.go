@@ -58,7 +58,8 @@ func (p *Policy) explainName(t target) caisson.Verdict {
 	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: t.name, Reason: r.reason}
 }
 
-// privateHint returns a step about the addresses of a name, which Explain does not look up.
+// privateHint returns a step that says which further rule is needed if the name of t has private addresses, because Explain does
+// not look addresses up.
 func privateHint(t target) string {
 	if localName(t.name) {
 		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own for the address or CIDR"
@@ -67,7 +68,7 @@ func privateHint(t target) string {
 		"for the address or CIDR"
 }
 
-// outcome returns how rule i applies to t.
+// outcome returns, as text, how rule i applies to t: that it allows or denies t, or why it does not match.
 func (p *Policy) outcome(i int, t target) string {
 	r := &p.rules[i]
 	if t.name != "" {

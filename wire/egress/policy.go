@@ -41,8 +41,8 @@ import (
 // Limits of a policy, which bound the cost of compiling and evaluating one from any author.
 const (
 	maxRules = 500
-	maxPorts = 64  // ranges of one rule
-	maxNote  = 200 // in bytes
+	maxPorts = 64  // port ranges in one rule
+	maxNote  = 200 // bytes of the note of a rule
 )
 
 // A Policy is a compiled [caisson.Policy]. It is immutable and safe for concurrent use.
@@ -50,12 +50,12 @@ type Policy struct {
 	rules  []rule
 	source caisson.Policy // with hosts in normal form
 
-	// Rules that match a name, by the form of the rule.
+	// // The sets exact, suffixes and any hold the rules that match names, by the form of the rule: exact by the name.
 	exact    map[string]set
-	suffixes map[string]set // by the suffix after the "*."
+	suffixes map[string]set // rules with a wildcard, by the suffix after the "*."
 	any      set            // "*"
 
-	allowing set // allow rules
+	allowing set // // rules that allow
 	prefixes set // rules with an address or CIDR
 }
 
@@ -163,7 +163,7 @@ func (p *Policy) index(i int, h host) {
 	}
 }
 
-// hostsOf returns the hosts of r, and the ports of its preset if it has one. It converts r.Host to its normal form.
+// ruleHosts returns the hosts of r, and the ports of its preset if it has one. It converts r.Host to its normal form.
 func hostsOf(r *caisson.Rule, field func(string) string) (hosts []host, ports []caisson.PortRange, err error) {
 	switch {
 	case r.Host != "" && r.Preset != "":

@@ -41,8 +41,8 @@ var presets = []caisson.Preset{
 }
 
 var (
-	web      = []caisson.PortRange{{First: 443, Last: 443}}
-	plainWeb = []caisson.PortRange{{First: 80, Last: 80}, {First: 443, Last: 443}}
+	web      = []caisson.PortRange{{First: 443, Last: 443}}                        // HTTPS only
+	plainWeb = []caisson.PortRange{{First: 80, Last: 80}, {First: 443, Last: 443}} // HTTP and HTTPS
 )
 
 // Presets returns the presets, sorted by name. The caller may modify the result.

@@ -49,7 +49,7 @@ type portSet []caisson.PortRange
 // allPorts is the set for rules without ports.
 var allPorts = portSet{{First: 1, Last: 65535}}
 
-// portsOf validates ports and returns them as a set; an empty list means all ports.
+// newPortSet validates ports and returns them as a set; an empty list means all ports.
 func portsOf(ports []caisson.PortRange, field string) (portSet, error) {
 	if len(ports) == 0 {
 		return allPorts, nil
@@ -74,7 +74,7 @@ func (s portSet) contains(port uint16) bool {
 	return false
 }
 
-// covers reports whether s contains all of t.
+// covers reports whether s contains all ports of t.
 func (s portSet) covers(t portSet) bool {
 	for _, want := range t {
 		if !slices.ContainsFunc(s, func(r caisson.PortRange) bool { return r.First <= want.First && want.Last <= r.Last }) {

@@ -25,9 +25,9 @@ var (
 		newBlock("169.254.169.253/32", "a metadata service"),
 		newBlock("169.254.170.2/32", "a metadata service"),  // of Amazon's container service
 		newBlock("169.254.170.23/32", "a metadata service"), // of Amazon's Kubernetes service
-		newBlock("168.63.129.16/32", "a metadata service"),  // Azure's
+		newBlock("168.63.129.16/32", "a metadata service"),  // of Azure
 		newBlock("100.100.100.200/32", "a metadata service"),
-		newBlock("192.0.0.192/32", "a metadata service"), // Oracle's
+		newBlock("192.0.0.192/32", "a metadata service"), // of Oracle's cloud
 		newBlock("0.0.0.0/8", "unspecified"),
 		newBlock("10.0.0.0/8", "private"),
 		newBlock("100.64.0.0/10", "a carrier's own"),
@@ -46,7 +46,7 @@ var (
 		newBlock("fd00:ec2::254/128", "a metadata service"),
 		newBlock("fd00:ec2::253/128", "a metadata service"),
 		newBlock("fd00:ec2::23/128", "a metadata service"),
-		newBlock("fd20:ce::254/128", "a metadata service"), // Google's
+		newBlock("fd20:ce::254/128", "a metadata service"), // // of Google's cloud
 		newBlock("::/128", "unspecified"),
 		newBlock("::1/128", "loopback"),
 		newBlock("::/96", "IPv4-compatible"),
@@ -67,8 +67,9 @@ var (
 	}
 )
 
-// specialBlock returns the narrowest block that contains addr, which must not be IPv4-mapped; ok is false for an address on the public
-// internet. For an address that embeds one of a block, b is that block, translated by the embedding.
+// specialBlock returns the narrowest block that contains addr, which must not be IPv4-mapped; ok is false for an address on the
+// public internet. If addr is an IPv6 address that embeds an IPv4 address of a block, b is that block, translated to IPv6
+// addresses.
 func specialBlock(addr netip.Addr) (b block, ok bool) {
 	if addr.Is4() {
 		return findBlock(blocks4, addr)
@@ -100,7 +101,7 @@ func findBlock(blocks []block, addr netip.Addr) (block, bool) {
 	return block{}, false
 }
 
-// covers reports whether b contains all of rule.
+// covers reports whether b contains all addresses of the prefix of a rule.
 func (b block) covers(rule netip.Prefix) bool {
 	return rule.Bits() >= b.Bits() && b.Contains(rule.Addr())
 }

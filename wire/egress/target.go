@@ -106,11 +106,12 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	return p.source.Rules[0], nil
 }
 
-// similarPreset returns the preset whose name differs from s by one letter that is added, missing or another, or by the order of letters,
-// or that has the domain s without its ending, such as npmjs; "" if there is none.
+// similarPreset returns the preset for which s is probably misspelt, "" if there is none: one whose name differs from s by one
+// inserted, missing or replaced letter, or by the order of letters; or one with a host whose domain is s without its ending, such
+// as npmjs for npmjs.org.
 func similarPreset(s string) string {
 	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
-	oneMore := func(long, short string) bool { // long has one letter more
+	oneMore := func(long, short string) bool { // reports whether long is short with one letter inserted
 		for i := range long {
 			if long[:i]+long[i+1:] == short {
 				return true
@@ -120,7 +121,7 @@ func similarPreset(s string) string {
 	}
 	for _, name := range presetNames() {
 		if len(name) < 3 {
-			continue // hosts have such names
+			continue // a name of one or two letters may be meant as a host
 		}
 		differ := 0
 		for i := range min(len(s), len(name)) {
@@ -142,7 +143,7 @@ func similarPreset(s string) string {
 	return ""
 }
 
-// messageOf returns the message of err without its field.
+// messageWithoutField returns the message of err without the name of its field.
 func messageOf(err error) string {
 	return strings.TrimPrefix(caisson.MessageOf(err), caisson.FieldOf(err)+": ")
 }

@@ -11,7 +11,7 @@ type Budget struct {
 	wide       capacity // flows with large buffers; guarded by mu
 }
 
-// A capacity is a maximum number of units, and the number of them in use.
+// A capacity is a maximum number of units (flows, or flows with large buffers), and the number of units in use.
 type capacity struct{ max, used int }
 
 // NewBudget returns a Budget of the given number of flows, of which wide may have large buffers; see [Limits].
@@ -19,7 +19,8 @@ func NewBudget(flows, wide int) *Budget {
 	return &Budget{flows: capacity{max: flows}, wide: capacity{max: wide}}
 }
 
-// acquire takes one unit for a forwarder that holds has units. It returns false if the forwarder may not have more.
+// acquire takes one unit for a forwarder that already holds has units, where forwarders share the capacity. It returns false if
+// the forwarder may not have more.
 func (p *capacity) acquire(has, forwarders int) bool {
 	rest := p.max / 4
 	if p.used >= p.max || p.used >= p.max-rest && has >= max(1, rest/max(1, forwarders)) {
@@ -44,7 +45,7 @@ func (b *Budget) add(n int) {
 	b.forwarders += n
 }
 
-// acquireFlow takes a flow for a forwarder that holds has flows. It returns false if the forwarder may not have more.
+// acquireFlow takes a flow for a forwarder that already holds has flows. It returns false if the forwarder may not have more.
 func (b *Budget) acquireFlow(has int) bool {
 	if b == nil {
 		return true
@@ -54,7 +55,8 @@ func (b *Budget) acquireFlow(has int) bool {
 	return b.flows.acquire(has, b.forwarders)
 }
 
-// acquireWide takes large buffers for a flow of a forwarder that holds has wide flows. It returns false if it may not have more.
+// acquireWide takes large buffers for a flow of a forwarder that already holds has flows with large buffers. It returns false if
+// it may not have more.
 func (b *Budget) acquireWide(has int) bool {
 	if b == nil {
 		return true

@@ -48,17 +48,17 @@ type Dialer interface {
 	DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error)
 }
 
-// Limits are the limits of one sandbox. Zero values select the defaults, which follow each description.
+// Limits are the limits of one sandbox. Zero values select the defaults.
 type Limits struct {
-	InFlight int // connections being decided, dialled or accepted; 128
-	TCP      int // connections, including those in flight and those that are closing; 1024
-	UDP      int // datagram flows; 256
-	// Wide is the number of connections to destinations with large buffers, at most about 5 MB each; 32. Others have about 0.1
-	// MB, and 0.25 MB in the kernel.
+	InFlight int // connections being decided, dialled or accepted; default 128
+	TCP      int // connections, including those in flight and those that are closing; default 1024
+	UDP      int // datagram flows; default 256
+	// Wide is the number of connections to destinations with large buffers, at most about 5 MB each; default 32. Other
+	// connections have about 0.1 MB, and 0.25 MB in the kernel.
 	Wide      int
-	PerSecond int // new flows per second; 500. Packets of further ones are dropped without a report
-	Burst     int // new flows at once after an idle period; 1000
-	Queries   int // concurrent queries of LocalUDP services; 64
+	PerSecond int // new flows per second; default 500. Packets of further flows are dropped without a report
+	Burst     int // new flows at once after an idle period; default 1000
+	Queries   int // concurrent queries of LocalUDP services; default 64
 }
 
 func (l Limits) withDefaults() Limits {
@@ -81,8 +81,8 @@ type timeouts struct {
 	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
 	halfClosed time.Duration // without data, after one direction has ended
-	udpIdle    time.Duration // without a datagram
-	udpOnce    time.Duration // without a second datagram
+	udpIdle    time.Duration // without another datagram, after several ones
+	udpOnce    time.Duration // without another datagram, after the first one
 }
 
 func defaultTimeouts() timeouts {

@@ -44,7 +44,8 @@ func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPC
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount},
 	}
 	dialer.SetMultipathTCP(false)
-	// Not dialer.DialTCP: it binds to the unspecified address and port 0 first, and the wire process may not bind TCP sockets.
+	// DialContext is used because dialer.DialTCP first binds to the unspecified address and port 0, and the wire process may not
+	// bind TCP sockets.
 	c, err := dialer.DialContext(ctx, "tcp", dst.String())
 	if err != nil {
 		return nil, err
@@ -73,8 +74,8 @@ func noBroadcast(_, _ string, conn syscall.RawConn) error {
 	return err
 }
 
-// admit returns a Denied error if dst is not a valid destination or is forbidden. It finds forbidden IPv4 addresses that are
-// embedded in IPv6 addresses, too.
+// admit returns a Denied error if dst is not a valid destination or is forbidden. A forbidden IPv4 address is also found if dst
+// is an IPv6 address in which it is embedded.
 func (d *hostDialer) admit(dst netip.AddrPort) error {
 	addr := dst.Addr()
 	if !addr.IsValid() || addr.Is4In6() || addr.IsUnspecified() || addr.Zone() != "" || dst.Port() == 0 {

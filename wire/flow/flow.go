@@ -16,9 +16,9 @@ import (
 type flow struct {
 	f      *Forwarder
 	attrs  caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
-	start  time.Time
-	local  bool // the destination is a service of the gateway
-	wide   bool // has large buffers
+	start  time.Time    // when the flow began
+	local  bool         // the destination is a service of the gateway
+	wide   bool         // // the flow has large buffers
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -37,7 +37,7 @@ type flow struct {
 func (c *flow) decide() (caisson.Verdict, error) {
 	names := slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
 	c.mu.Lock()
-	c.attrs.Names = names // a concurrent recheck reads them
+	c.attrs.Names = names // a concurrent recheck reads the names
 	c.mu.Unlock()
 	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {
@@ -55,8 +55,8 @@ func (c *flow) redecide() caisson.Verdict {
 	return c.setVerdict(requireExact(c.f.cfg.Decide(c.attrs), own), own)
 }
 
-// setVerdict stores the verdict v on the flow and returns it; own reports whether the destination is an address of the host. Datagrams
-// to the ports of QUIC that a rule allows by name are denied, because the name in QUIC cannot be checked.
+// setVerdict stores the verdict v on the flow and returns it; own reports whether the destination is an address of the host.
+// Datagrams to the ports of QUIC that a rule allows by name are denied, because the name in QUIC cannot be checked.
 func (c *flow) setVerdict(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
@@ -206,7 +206,7 @@ func (c *flow) refuse(name string, v caisson.Verdict) {
 	c.f.report("request", c.attrs, v, "")
 }
 
-// plausibleName reports whether s, in lower case, could be a host name. Others are kept out of reports and decisions.
+// plausibleName reports whether s, in lower case, could be a host name. Other strings are kept out of reports and decisions.
 func plausibleName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

@@ -18,16 +18,18 @@ import (
 )
 
 // Receive and send buffers of the stack's endpoints, in bytes. The wire's round trip takes tens of microseconds, so they need not
-// grow with the bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow has about 100 KiB.
+// grow with the bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow (one without large buffers)
+// takes about 100 KiB.
 const (
 	firstReceive  = 128 << 10 // during the handshake, which determines the window scale of the connection
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
 	wideBuffer    = 2 << 20
-	streamBuffer  = 512 << 10 // for connections that a service has widened
+	streamBuffer  = 512 << 10 // for connections to services of the gateway that called Widen
 )
 
-// narrowSocket is the size of each buffer of a narrow flow's socket to the destination, in bytes; Linux takes twice that.
+// narrowSocket is the size of each buffer of the socket to the destination, in bytes, for a flow without large buffers; Linux
+// takes twice that size.
 const narrowSocket = 64 << 10
 
 // A Forwarder relays one sandbox's flows. Safe for concurrent use.
@@ -119,7 +121,8 @@ func (f *Forwarder) Close() {
 		f.work.Wait()
 		close(done)
 	}()
-	// An incomplete handshake would block its goroutine, and another may be about to start, so abort repeatedly.
+	// An incomplete handshake would block its goroutine, and another handshake may be about to start, so Close aborts them
+	// repeatedly.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {

@@ -30,7 +30,7 @@ type guestConn struct {
 	closeOnce sync.Once     // for Close
 
 	readMu   sync.Mutex
-	pushback []byte // data that is read again before the connection's; guarded by readMu
+	pushback []byte // data that Read returns before data of the connection; guarded by readMu
 }
 
 func newGuestConn(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guestConn {
@@ -95,7 +95,7 @@ func (g *guestConn) Close() error {
 }
 
 // Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
-// sender wait for timers. With false it restores them. The caller must limit the number of wide connections.
+// sender wait for timers. Widen(false) restores the buffers. The caller must limit the number of wide connections.
 func (g *guestConn) Widen(wide bool) {
 	setBuffers(g.ep.SocketOptions(), wide, streamBuffer)
 }
@@ -141,7 +141,7 @@ func (g *guestConn) receive(ready <-chan struct{}, use func([]byte) error) error
 				return err
 			}
 		case *tcpip.ErrWouldBlock:
-			<-ready // also notified when the flow is reset, which aborts the endpoint
+			<-ready // ready is also notified when the flow is reset, which aborts the endpoint
 		case *tcpip.ErrClosedForReceive:
 			return io.EOF
 		default:

@@ -16,23 +16,23 @@ const (
 	protoUndecided appProtocol = iota // more data is needed
 	protoTLS
 	protoHTTP
-	protoOther
+	protoOther  // neither TLS nor HTTP
 	protoDenied // malformed, or not allowed on this port; see sniffer.reason
 )
 
 // A sniffer detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
 type sniffer struct {
-	data []byte // the bytes so far
+	data []byte // the bytes received so far
 
-	// For TLS: the next record begins at offset next; msg is the handshake message so far.
+	// For TLS: nextRecord is the offset in data at which the next record begins; msg is the handshake message received so far.
 	nextRecord int
 	msg        []byte
 	// For text: the first word begins at offset wordStart; the first line does not end before offset scanned.
 	wordStart, scanned int
 	word               string // the first word, once it is complete
 
-	name   string // server name with protoTLS, "" if there is none
-	reason string // with protoDenied
+	name   string // the server name if the protocol is protoTLS; "" if there is none
+	reason string // why the protocol is protoDenied
 }
 
 // Types of TLS records.
@@ -57,13 +57,14 @@ func (e *sniffer) detect() appProtocol {
 	lang := protoUndecided
 	switch e.data[0] {
 	case recordHandshake:
-		// The major version is 3 in all versions of TLS. Others are denied, because some servers do not check it.
+		// The major version is 3 in all versions of TLS. Records with another one are denied, because some servers do not check
+		// it.
 		if len(e.data) > 1 && e.data[1] != 3 {
 			return e.deny("the version of the TLS record is none there is")
 		}
 		lang = e.detectTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		// Some servers skip such a record and accept a ClientHello after it.
+		// Some servers skip a record that is not a handshake, and accept a ClientHello after it.
 		return e.deny("a TLS record other than a handshake came before the ClientHello")
 	default:
 		lang = e.detectText()
@@ -207,8 +208,8 @@ func (e *sniffer) detectTLS() appProtocol {
 
 // A cursor reads length-prefixed fields. After the first failure ok is false and all results are empty.
 type cursor struct {
-	rest []byte
-	ok   bool
+	rest []byte // bytes that are not read yet
+	ok   bool   // no read has failed
 }
 
 // take reads n bytes.

@@ -28,19 +28,19 @@ var errUpstreamGone = errors.New("the connection to the destination has ended")
 // parses and writes whole requests with net/http and never copies bytes, so no request can be hidden in another.
 type proxy struct {
 	c    *flow
-	g    *guestConn
-	up   *net.TCPConn
-	dst  string // the destination's address and port
+	g    *guestConn   // the sandbox's connection
+	up   *net.TCPConn // connection to the destination
+	dst  string       // the destination's address and port
 	http httputil.ReverseProxy
 
 	responseHeader http.Header // header of the current answer; requests are served one at a time
 
-	busy sync.WaitGroup // current requests
+	busy sync.WaitGroup // counts requests in progress
 
 	mu             sync.Mutex
 	closed         bool   // no more requests are served; guarded by mu
-	dialled        bool   // the transport uses up; guarded by mu
-	upstreamClosed bool   // the transport has closed up; guarded by mu
+	dialled        bool   // the transport has taken the connection up; guarded by mu
+	upstreamClosed bool   // the transport has closed the connection up; guarded by mu
 	partial        bool   // data was received that is not a complete request yet; guarded by mu
 	idle           bool   // no request is being served; guarded by mu
 	lastName       string // the last name that was allowed; guarded by mu
@@ -89,7 +89,8 @@ func (c *flow) serveHTTP(g *guestConn, up *net.TCPConn) {
 	p.busy.Wait()
 }
 
-// beginRequest counts a request, unless the connection has ended while requests were still buffered.
+// beginRequest counts a request. It returns false, and does not count, if the connection has ended while requests were still
+// buffered.
 func (p *proxy) beginRequest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,6 +101,7 @@ func (p *proxy) beginRequest() bool {
 	return !p.closed
 }
 
+// http1 returns the protocols of a server that supports HTTP/1 only.
 func http1() *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -121,19 +123,20 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if u := r.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
-		// Data after a change of protocol is not inspected, and HTTP/2 could then request any host.
+		// Upgrades other than WebSocket are removed: data after a change of protocol is not inspected, and HTTP/2 could request
+		// any host.
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
 	p.responseHeader = w.Header()
-	// Otherwise net/http reads the rest of the request's body, concurrently with the transport, once the answer begins. On an
-	// HTTP/1 connection this returns no error.
+	// Without full duplex, net/http would read the rest of the request's body, concurrently with the transport, once the answer
+	// begins. On an HTTP/1 connection EnableFullDuplex returns no error.
 	http.NewResponseController(w).EnableFullDuplex()
 	p.http.ServeHTTP(noContinueWriter{w}, r)
 }
 
 // A noContinueWriter omits the destination's "100 Continue": the transport reads the request's body after it, which makes
-// net/http send the same to the sandbox.
+// net/http send its own "100 Continue" to the sandbox.
 type noContinueWriter struct{ http.ResponseWriter }
 
 func (a noContinueWriter) WriteHeader(status int) {
@@ -178,7 +181,7 @@ func (p *proxy) check(r *http.Request) (name, reason string) {
 }
 
 // clearTarget reports whether a request's target is a path, "*", or a complete http URL of the host that is checked. Go accepts
-// others and writes "x:http://other/" as http://other/, which a server prefers to the Host header.
+// other targets and writes "x:http://other/" as http://other/, which a server prefers to the Host header.
 func clearTarget(r *http.Request) bool {
 	u := r.URL
 	switch {
@@ -203,7 +206,7 @@ func hostName(host string) string {
 }
 
 func isPort(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 16) // accepts no sign
+	_, err := strconv.ParseUint(s, 10, 16) // ParseUint accepts no sign
 	return err == nil
 }
 
@@ -338,7 +341,7 @@ func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 // A singleListener is a listener with one connection. Accept returns it once, and net.ErrClosed after until is closed.
 type singleListener struct {
 	conn  net.Conn
-	until <-chan struct{}
+	until <-chan struct{} // Accept returns net.ErrClosed once it is closed
 	addr  net.Addr
 }
 

@@ -34,7 +34,7 @@ func (c *flow) relay(g *guestConn, up *net.TCPConn) {
 	c.relayNamed(r)
 }
 
-// Which side sent the first byte, on a connection where either may.
+// // Values that tell which side sent the first byte, on a connection where either side may send first.
 const (
 	sideNone int32 = iota
 	sideDestination
@@ -69,7 +69,7 @@ func (c *flow) relayNamed(r *relay) {
 			line = &firstLine{}
 		}
 		r.startOut(e.data, line)
-		e = sniffer{} // release the buffer, which may be large, because the flow may be long
+		e = sniffer{} // releases the buffer, which may be large, because the flow may last long
 		r.wait()
 	case protoDenied:
 		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})

@@ -17,8 +17,8 @@ import (
 // in one resets both.
 type relay struct {
 	c    *flow
-	g    *guestConn
-	up   *net.TCPConn
+	g    *guestConn      // the sandbox's connection
+	up   *net.TCPConn    // connection to the destination
 	conn syscall.RawConn // raw connection of up
 
 	workers sync.WaitGroup
@@ -48,7 +48,8 @@ func (r *relay) startOut(head []byte, line *firstLine) {
 	})
 }
 
-// startIn begins to relay from the destination. It calls claim before it relays the first byte, and stops if that returns false.
+// startIn begins to relay from the destination. Unless mayBegin is nil, it calls mayBegin before it relays the first byte, and
+// stops if that returns false.
 func (r *relay) startIn(claim func() bool) {
 	r.workers.Go(func() {
 		defer close(r.in)
@@ -60,7 +61,7 @@ func (r *relay) startIn(claim func() bool) {
 			r.c.end("")
 			return
 		}
-		if claim != nil { // limits the wait for the sandbox's first bytes
+		if claim != nil { // the deadline limits the wait for the sandbox's first bytes
 			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
@@ -119,7 +120,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
-// errNotFirst is returned by sendIn if claim returned false.
+// errNotFirst is returned by sendIn if mayBegin returned false.
 var errNotFirst = errors.New("the sandbox has sent data first")
 
 // sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.
@@ -131,7 +132,7 @@ func (r *relay) sendIn(claim func() bool) error {
 	for {
 		chunk, n, err := r.receive(chunks)
 		if claim != nil && !claim() {
-			if err == nil { // data was read that cannot be relayed
+			if err == nil { // data of the destination was read that cannot be relayed
 				r.c.end("")
 			}
 			err = errNotFirst

@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// handleTCP handles segments without an endpoint. The stack sends a reset if it returns false.
+// handleTCP handles segments for which the stack has no endpoint. The stack sends a reset if handleTCP returns false.
 func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	const opening = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	h := header.TCP(pkt.TransportHeader().Slice())
@@ -112,7 +112,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 		return c, g, up
 	case g != nil:
 		g.abort()
-	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not complete the handshake
+	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, but the sandbox did not complete the handshake
 		f.failed.Add(1)
 	}
 	if up != nil {
@@ -160,7 +160,7 @@ func (f *Forwarder) dialTCP(c *flow) (*net.TCPConn, error) {
 		return nil, err
 	}
 	c.onEnd(func() { reset(up) })
-	if !c.wide { // the kernel's buffers would grow to megabytes each; setting their size cannot fail
+	if !c.wide { // // otherwise the kernel's buffers would grow to megabytes each; setting their size cannot fail
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}
@@ -211,11 +211,12 @@ func (c *flow) handshake(r *tcp.ForwarderRequest) *guestConn {
 
 // reset closes conn with a TCP reset.
 func reset(conn *net.TCPConn) {
-	conn.SetLinger(0) // fails only if it is closed
+	conn.SetLinger(0) // fails only if conn is closed
 	conn.Close()
 }
 
-// configureEndpoint sets an endpoint's buffers and keepalive. The calls cannot fail on a connection; otherwise the defaults would apply.
+// configureEndpoint sets an endpoint's buffers and keepalive. Setting them cannot fail on a connection; if it did, the defaults
+// would apply.
 func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
@@ -227,7 +228,7 @@ func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepaliveCount)
 }
 
-// setBuffers sets the sizes of the buffers of a narrow endpoint, or of one that is wide, whose buffers have the given size.
+// setBuffers sets the sizes of an endpoint's buffers: if wide, both to size, otherwise to narrowReceive and narrowSend.
 func setBuffers(o *tcpip.SocketOptions, wide bool, size int64) {
 	receive, send := int64(narrowReceive), int64(narrowSend)
 	if wide {

@@ -27,8 +27,8 @@ const (
 	maxDatagram = 65507
 )
 
-// handleUDP handles datagrams without a flow. If it returns false, the stack answers with a port unreachable message unless the
-// datagram is malformed.
+// handleUDP handles datagrams for which there is no flow yet. If handleUDP returns false, the stack answers with a port
+// unreachable message unless the datagram is malformed.
 func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if !validUDP(pkt) || f.isClosed() {
 		return false
@@ -100,7 +100,7 @@ type datagramRelay struct {
 	c  *flow
 	ep tcpip.Endpoint
 	wq *waiter.Queue
-	up *net.UDPConn
+	up *net.UDPConn // socket connected to the destination
 
 	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
 	packets atomic.Int64 // datagrams in both directions
@@ -227,7 +227,7 @@ func (f *Forwarder) serveQuery(id stack.TransportEndpointID, pkt *stack.PacketBu
 		defer f.work.Done()
 		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
-		<-f.queries // before the answer: its recipient may send the next query at once
+		<-f.queries // returns the token before the answer is sent, because its recipient may send the next query at once
 		if len(answer) > 0 && len(answer) <= maxDatagram {
 			f.sendAnswer(id, network, answer)
 		}

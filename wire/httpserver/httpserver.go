@@ -27,7 +27,7 @@ const (
 type Timeouts struct {
 	Header time.Duration // for the header of a request
 	Idle   time.Duration // between requests
-	Write  time.Duration // for a part of an answer, with HTTP/2
+	Write  time.Duration // for writing each part of an answer over HTTP/2
 }
 
 // A Server serves a handler: with TLS, or with plain HTTP on loopback only. It is safe for concurrent use.
@@ -51,7 +51,8 @@ func New(h http.Handler, t Timeouts) *Server {
 	return s
 }
 
-// SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except those with plain HTTP; see Serve.
+// SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except those with plain HTTP; see
+// Serve.
 func (s *Server) SetCertificate(c *tls.Certificate) { s.cert.Store(c) }
 
 func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {

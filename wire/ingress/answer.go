@@ -17,9 +17,9 @@ import (
 type refusal struct {
 	status     int
 	msg        string
-	allow      []string // methods, for the header field Allow
+	allow      []string // the allowed methods, for the header field Allow
 	challenge  string   // for the header field WWW-Authenticate
-	retryAfter int      // in seconds; 0: none
+	retryAfter int      // seconds, for the header field Retry-After; 0: no such field
 }
 
 func (r *refusal) Error() string { return r.msg }
@@ -38,7 +38,7 @@ var (
 // has the same host, path and authentication.
 func (t *table) permits(c *call) bool {
 	if c.route.id == "" {
-		return true // the daemon verifies the token
+		return true // a call without a route has a token, which the daemon verifies
 	}
 	now := t.routes[c.route.id]
 	if now == nil {
@@ -58,7 +58,7 @@ func handleProxyError(w http.ResponseWriter, r *http.Request, err error) {
 	refuse(w.(*responder), r, err)
 }
 
-// refusalOf returns the answer for an error.
+// refusalFor returns the answer to a request that failed with err.
 func refusalOf(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r
@@ -122,9 +122,9 @@ func refuse(out *responder, r *http.Request, err error) {
 func entry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
 	status := out.status
 	if status == 0 {
-		status = 499 // the client disconnected, or the request was cut off
+		status = 499 // logged if the client disconnected, or the request was cut off
 	}
-	const most = 256 // bytes of the path
+	const most = 256 // bytes of the path in the log
 	path := r.URL.EscapedPath()
 	return caisson.RouteRequest{
 		At: start.UTC(), Client: c.client.String(), Method: r.Method[:min(len(r.Method), 16)], Path: path[:min(len(path), most)], Status: status,

@@ -122,7 +122,7 @@ func (g *Ingress) redirect(c *call, out *responder, r *http.Request) {
 	})
 	to := r.URL.EscapedPath()
 	if strings.HasPrefix(to, "//") {
-		to = "/." + to // otherwise it would be the name of another host
+		to = "/." + to // a browser would take a path that begins with "//" as the name of another host
 	}
 	if c.query != "" {
 		to += "?" + c.query
@@ -162,8 +162,8 @@ func (c *call) tokenCookies(r *http.Request) (list []string) {
 }
 
 // isCrossOrigin reports whether a page of another origin has made a browser send the request, which may have credentials that the
-// browser adds by itself. Navigation with GET or HEAD, and origins that the route allows, do not count. Attributes of cookies do
-// not prevent such requests, because sandboxes on hosts of one domain are of one site.
+// browser adds by itself. Navigation with GET or HEAD, and origins that the route allows, do not count. The cookie attribute
+// SameSite does not prevent cross-origin requests between sandboxes, because their hosts are of one domain and so of one site.
 func isCrossOrigin(c *call, r *http.Request) bool {
 	if cors := c.route.spec.CORS; cors != nil && cors.Credentials && slices.Contains(cors.Origins, r.Header.Get("Origin")) {
 		return false

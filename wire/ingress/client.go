@@ -20,7 +20,7 @@ type deadlines struct {
 	mu     sync.Mutex
 	reads  int  // operations in progress that read from the client; guarded by mu
 	unread bool // net/http reads the rest of the body before it answers; guarded by mu
-	done   bool // the handler returns, after which rc must not be used; guarded by mu
+	done   bool // the handler has returned, after which rc must not be used; guarded by mu
 }
 
 func newDeadlines(w http.ResponseWriter, r *http.Request, times Times) *deadlines {
@@ -54,7 +54,7 @@ func (d *deadlines) endRead(all bool) {
 	d.release()
 }
 
-// release ends an operation that reads. The caller must hold d.mu.
+// release ends an operation that reads from the client. The caller must hold d.mu.
 func (d *deadlines) release() {
 	if d.reads--; d.reads == 0 && !d.done {
 		d.rc.SetReadDeadline(time.Time{})
@@ -105,8 +105,8 @@ func (d *deadlines) finish() {
 type responder struct {
 	http.ResponseWriter
 	*deadlines
-	status int // 0 until it was written
-	bytes  atomic.Int64
+	status int            // status of the answer; 0 until it was written
+	bytes  atomic.Int64   // bytes of the answer's body that were sent to the client
 	atEnd  func(f func()) // makes f be called when the request ends; nil until the request is passed on
 }
 
@@ -137,7 +137,8 @@ func (w *responder) FlushError() (err error) {
 	return err
 }
 
-// Hijack implements [http.Hijacker], for WebSockets. The connection is closed when the request ends, also if the client does not read.
+// Hijack implements [http.Hijacker], for WebSockets. The connection is closed when the request ends, also if the client does not
+// read.
 func (w *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := w.rc.Hijack()
 	if err != nil {

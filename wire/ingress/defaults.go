@@ -11,7 +11,7 @@ const (
 	defaultTimeout     = time.Minute
 	defaultIdleTimeout = 10 * time.Minute
 	defaultMaxBody     = 256 << 20
-	defaultRate        = 200 // requests per second of a client
+	defaultRate        = 200 // requests per second of one client
 	defaultBurst       = 1000
 	defaultMaxRequests = 256
 	defaultMaxClient   = 64

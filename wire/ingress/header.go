@@ -32,7 +32,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	if k := spec.Auth.Kind; k == caisson.RouteAuthBearer || k == caisson.RouteAuthBasic {
 		h.Del("Authorization")
 	}
-	if !isWebSocket(p.In) { // ReverseProxy would pass on other upgrades, and requests in the new protocol would not be checked
+	if !isWebSocket(p.In) { // ReverseProxy would pass on upgrades to other protocols, in which requests would not be checked
 		delete(h, "Upgrade")
 		delete(h, "Connection")
 	}
@@ -120,7 +120,7 @@ func cutReferer(h http.Header) {
 	}
 }
 
-// change applies the changes that a route makes to a header.
+// change applies to h the changes c, which are configured for a route.
 func change(h http.Header, c *caisson.RouteHeaders) {
 	if c == nil {
 		return
@@ -157,10 +157,10 @@ func modifyResponse(res *http.Response) error {
 	return nil
 }
 
-// maySetCookie reports whether a sandbox may set the cookie in line, the value of a Set-Cookie field. It must not be one of
-// Caisson's own and, on a host of the ingress's domain, not apply to other hosts of that domain.
+// maySetCookie reports whether a sandbox may set the cookie in line, the value of a Set-Cookie field. The cookie must not be one
+// of Caisson's own and, on a host of the ingress's domain, must not apply to other hosts of that domain.
 func maySetCookie(c *call, line string) bool {
-	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send a cookie without a name as if its value were a name
+	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send the value of a nameless cookie as its name
 	if name, _, _ = strings.Cut(name, ";"); ownCookie(name) {
 		return false
 	}

@@ -54,7 +54,7 @@ type Times struct {
 	Write  time.Duration // for each part of an answer
 }
 
-// Limits of clients.
+// Defaults of [Times]: how long clients may take.
 const (
 	headerTime = 10 * time.Second
 	idleTime   = 2 * time.Minute
@@ -62,9 +62,9 @@ const (
 	writeTime  = time.Minute
 )
 
-// Limits on connections and requests, which bound the memory that clients can make the process use. Its limit is 4 GiB: a
-// connection takes at most about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines),
-// together 2.6 GiB.
+// Limits on connections and requests, which bound the memory that clients can make the process use. A connection takes at most
+// about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines). Together that is 2.6 GiB;
+// the process's memory limit is 4 GiB.
 const (
 	maxConns       = 4096
 	maxClientConns = 512
@@ -157,17 +157,18 @@ type call struct {
 	route  *route
 	dial   caisson.IngressDial
 	client netip.Addr
-	secure bool // the request came over TLS
-	query  string
+	secure bool      // the request came over TLS
+	query  string    // query of the request, without tokens of signed URLs
 	until  time.Time // when the token of the call expires; zero: never
 	cancel context.CancelCauseFunc
-	idle   *time.Timer
-	ended  atomic.Bool
+	idle   *time.Timer // ends the call when there is no traffic
+	ended  atomic.Bool // the request has been answered
 }
 
 // callKey is the key of the *call in the context of a request.
 type callKey struct{}
 
+// contextCall returns the call of a request from the request's context.
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
 // touch restarts the timer that ends a call without traffic.
@@ -184,7 +185,7 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client, _ := netip.ParseAddrPort(r.RemoteAddr)
 	leave, ok := g.limits.arrive(client)
 	if !ok {
-		panic(http.ErrAbortHandler) // an answer would take memory until the client has read it
+		panic(http.ErrAbortHandler) // no answer, which would take memory until the client has read it
 	}
 	defer leave()
 	out := &responder{ResponseWriter: w, deadlines: newDeadlines(w, r, g.cfg.Times)}

@@ -188,7 +188,7 @@ func checkPath(u *url.URL) bool {
 	return true
 }
 
-// strip removes prefix from the path of u. It returns false if prefix is written with escapes, so that it cannot be removed.
+// strip removes prefix from the path of u. It returns false if the path has prefix in escaped form, so that it cannot be removed.
 func strip(u *url.URL, prefix string) bool {
 	prefix = strings.TrimSuffix(prefix, "/")
 	raw := u.EscapedPath()

@@ -21,7 +21,7 @@ const (
 	maxIdle            = 4096
 	idleConnTime       = time.Minute
 	maxAnswerHeader    = 256 << 10 // bytes of the header of an answer
-	maxTries           = 4         // tries of a request whose connections are dropped
+	maxTries           = 4         // times that a request is sent if its connections are dropped
 )
 
 // errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.
@@ -41,9 +41,9 @@ type upstreams struct {
 // An upstreamConn is a connection to a sandbox. Conn is nil while the connection is being made.
 type upstreamConn struct {
 	net.Conn
-	owner   *upstreams
+	owner   *upstreams // holds the connection in conns
 	sandbox caisson.ID
-	dropped bool // guarded by owner.mu
+	dropped bool // // drop was called for the sandbox; guarded by owner.mu
 }
 
 func newUpstreams(dial Dial) *upstreams {
@@ -87,7 +87,7 @@ func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) 
 	return nil, errDropped
 }
 
-// add counts a connection that is going to be made. It returns false if the sandbox has too many.
+// add counts a connection to a sandbox before it is made. It returns false if the sandbox has too many connections.
 func (u *upstreams) add(c *upstreamConn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -103,7 +103,7 @@ func (u *upstreams) add(c *upstreamConn) bool {
 	return true
 }
 
-// made records that the connection raw was made for c. It returns false if c was dropped before.
+// setConn records that the connection raw was made for c. It returns false if c was dropped before.
 func (u *upstreams) made(c *upstreamConn, raw net.Conn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -114,6 +114,7 @@ func (u *upstreams) made(c *upstreamConn, raw net.Conn) bool {
 	return true
 }
 
+// remove removes a connection that was added with add, when it is closed or could not be made.
 func (u *upstreams) remove(c *upstreamConn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

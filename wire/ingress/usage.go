@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// usageInterval is how often the use of a sandbox is reported while requests are in progress.
+// usageInterval is the time between two reports of the use of a sandbox while requests are in progress.
 const usageInterval = 2 * time.Second
 
 // usage reports which sandboxes are used by requests: at once when the first request of a sandbox begins, then at intervals until none
@@ -20,9 +20,9 @@ type usage struct {
 	mu     sync.Mutex
 	active map[caisson.ID]int // number of requests in progress of sandboxes that were reported as active; guarded by mu
 	begun  []caisson.IngressUse
-	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; guarded by mu
-	soon, later *time.Timer
-	closed      bool // guarded by mu
+	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; // guarded by mu soon, later
+	// *time.Timer
+	closed bool // guarded by mu
 }
 
 func newUsage(report func(list []caisson.IngressUse)) *usage {

@@ -133,7 +133,7 @@ type answer struct {
 	resp          *http.Response
 	idle          *time.Timer // cancels the call with errIdle; reset by each read
 	stream        bool        // the answer is a stream of events
-	buf           []byte      // one of chunkBuffers
+	buf           []byte      // buffer for pieces of the answer, from the pool chunkBuffers
 	meter         dialect.Meter
 	keyGuard      keyScanner
 	out           *http.ResponseController // of the connection to the guest
@@ -142,7 +142,7 @@ type answer struct {
 	lingerBytes   int64                    // bytes read after the guest disconnected
 }
 
-// read reads the next piece into buf, after the first have bytes.
+// read reads the next piece of the answer into buf[have:] and returns its length.
 func (a *answer) read(have int) (int, error) {
 	n, err := a.resp.Body.Read(a.buf[have:])
 	if n == 0 {
@@ -169,7 +169,7 @@ func (a *answer) read(have int) (int, error) {
 	return n, err
 }
 
-// forwardStream forwards each piece at once, but the last one only after the row is written.
+// // forwardStream forwards each piece of a stream at once, but the last one only after the row of the call is in the ledger.
 func (a *answer) forwardStream() error {
 	for {
 		n, err := a.read(0)
@@ -194,7 +194,8 @@ func (a *answer) forwardStream() error {
 	}
 }
 
-// forwardPlain forwards an answer in large pieces. The last byte, or all of a short answer, is sent only after the row is written.
+// forwardPlain forwards an answer in large pieces. The last byte, or all of a short answer, is sent only after the row of the
+// call is in the ledger.
 func (a *answer) forwardPlain() error {
 	have := 0
 	for {
@@ -230,7 +231,7 @@ func (a *answer) forwardPlain() error {
 	}
 }
 
-// write sends p to the guest, unless it has disconnected. If it has and the row is written, write aborts the handler.
+// write sends p to the guest. If the guest has disconnected, write drops p or, if the call is settled, aborts the handler.
 func (a *answer) write(p []byte) {
 	if a.disconnected() {
 		if a.settled {
@@ -303,7 +304,7 @@ func (a *answer) abortAnswer(err error) error {
 	return a.fail(o, why)
 }
 
-// settleComplete settles an answer that is complete.
+// settleComplete settles the call when its answer is complete.
 func (a *answer) settleComplete() error {
 	o := a.currentOutcome("")
 	if a.disconnected() {

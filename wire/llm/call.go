@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	largeBody = 1 << 20 // bytes; larger bodies count against maxParses
+	largeBody = 1 << 20 // bytes of a body; larger bodies count against maxParses
 	maxParses = 2       // concurrent parses of large bodies
 )
 
@@ -214,7 +214,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	switch {
 	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known: // the context limits each input of an embeddings request, not their sum
+	case known: // the model's context limits each input of an embeddings request, not the sum of the inputs
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
@@ -285,11 +285,12 @@ type outcome struct {
 	status    int    // Status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
-	estimated bool            // tokens and cost are not what the provider reported
+	estimated bool            // tokens and cost are estimates, not what the provider reported
 	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 
-// maxCost returns the outcome of a call with the maximum cost, for calls without any information about their cost.
+// maxCost returns the outcome with the maximum cost of the call, for a call whose cost is unknown. word is the error code for the
+// row, status its status.
 func (c *call) maxCost(word string, status int) outcome {
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
@@ -297,18 +298,19 @@ func (c *call) maxCost(word string, status int) outcome {
 	return c.estimate(word, status, caisson.TokenCount{}, c.maxInput, math.MaxInt64)
 }
 
-// brokenOff returns the outcome of a call whose answer broke off after seen bytes of text and the reported usage said.
+// brokenOff returns the outcome of a call whose answer broke off after seen bytes of text. said is the usage that the provider
+// had reported by then, word the error code for the row.
 func (c *call) brokenOff(word string, status int, said caisson.TokenCount, seen int64) outcome {
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
 	}
-	output := int64(math.MaxInt64) // providers complete answers that are not streamed
+	output := int64(math.MaxInt64) // all that was granted, because providers complete answers that are not streamed
 	if c.row.Stream {
 		output = seen + c.maxHiddenTokens()
 	}
 	o := c.estimate(word, status, said, c.estimatedInput, output)
-	// The provider may have read more tokens and may have continued after the break. If it adds to the input itself, as with
-	// tools that it runs, the usage that it reports before the end is incomplete.
+	// The provider may have read more tokens and may have continued after the break. If the provider adds to the input itself, as
+	// with tools that it runs, the usage that it reports before the end is incomplete.
 	stated := said
 	if _, known := c.req.Input(); !known {
 		stated = caisson.TokenCount{Output: said.Output}
@@ -318,8 +320,8 @@ func (c *call) brokenOff(word string, status int, said caisson.TokenCount, seen 
 	return o
 }
 
-// estimate completes the reported usage: it adds the given input if none was reported, and the given output up to what was
-// granted.
+// estimate returns an outcome with the reported usage said, completed by estimates: the tokens input if no input was reported,
+// and the tokens output, up to the output that was granted.
 func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
 	o := outcome{errorCode: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0
@@ -335,7 +337,7 @@ func (c *call) estimate(word string, status int, said caisson.TokenCount, input,
 	return o
 }
 
-// settle writes the row. It has no effect if the call is settled already.
+// // settle writes the row of the call to the ledger. It has no effect if the call is settled already.
 func (c *call) settle(o outcome) error {
 	if c.settled {
 		return nil
@@ -382,7 +384,7 @@ func (c *call) settleDeferred() {
 	panic(http.ErrAbortHandler)
 }
 
-// fail settles a call of which the guest has received nothing yet, and returns the error to write.
+// fail settles a call of whose answer the guest has received nothing yet, and returns the error for the guest.
 func (c *call) fail(o outcome, why error) error {
 	if o.status == 0 && c.r.Context().Err() == nil {
 		o.status = dialect.AsRefusal(why).Status

@@ -28,14 +28,14 @@ type callLifetime struct {
 	requestWritten atomic.Bool     // part of the request may have been sent to the provider
 }
 
-// upstreamContext returns a context for a call that continues after its guest disconnects: providers continue too and charge for it, so
-// that only the end of the answer reports the cost. The context is cancelled after Timeouts.Linger, when the guest's grant ends,
-// or at once if nothing has been sent.
+// upstreamContext returns a context for a call that continues after its guest disconnects: providers continue too and charge for
+// it, and only the end of the answer reports the cost. The context is cancelled after Timeouts.Linger, when the guest's grant
+// ends, or at once if nothing has been sent.
 func (l *callLifetime) upstreamContext() (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.requestCtx))
 	stop := context.AfterFunc(l.requestCtx, func() { l.linger(ctx, cancel) })
 	l.onWriteFailed = func() {
-		if stop() { // linger has not been called yet
+		if stop() { // true if linger has not been called yet
 			go l.linger(ctx, cancel)
 		}
 	}

@@ -17,8 +17,8 @@ const (
 	maxBody          = 32 << 20  // bytes of a request body
 	maxSandboxBodies = 64 << 20  // bytes of all request bodies of one sandbox
 	maxBodies        = 256 << 20 // bytes of all request bodies
-	initialBody      = 16 << 10  // initial bytes of a buffer; not counted
-	maxPooledBody    = 1 << 20   // bytes; larger buffers are not returned to the pool
+	initialBody      = 16 << 10  // initial bytes of the buffer of a body; not counted against the limits
+	maxPooledBody    = 1 << 20   // bytes of a buffer; larger buffers are not returned to the pool
 )
 
 // limiters holds the limiters by sandbox.
@@ -80,7 +80,8 @@ func (s *limiters) sweep(now time.Time) {
 	}
 }
 
-// settled is called once per call when it is settled. That is before the guest has the whole answer and may make its next call.
+// settled moves one call from calls to settledCalls. It is called when the call is settled, before the guest has the whole answer
+// and may make its next call.
 func (t *limiter) settled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +120,7 @@ func (t *limiter) takeRate(r caisson.Rate, tokens int64, now time.Time) (taken i
 	if wait = t.requestRate.take(1, r.Requests, now); wait > 0 {
 		return 0, wait
 	}
-	// A call of more than a minute's tokens requires all of them; otherwise it could never be made.
+	// A call with more tokens than the limit per minute is charged only that limit; otherwise it could never be made.
 	taken = min(tokens, max(r.Tokens, 0))
 	if wait = t.tokenRate.take(taken, r.Tokens, now); wait > 0 {
 		t.requestRate.refund(1, r.Requests)
@@ -128,7 +129,7 @@ func (t *limiter) takeRate(r caisson.Rate, tokens int64, now time.Time) (taken i
 	return taken, 0
 }
 
-// correctRate replaces the tokens that takeRate has charged by the actual ones.
+// correctRate replaces taken, the number of tokens that takeRate has charged, by the actual number.
 func (t *limiter) correctRate(r caisson.Rate, taken, actual int64) {
 	if r.Tokens <= 0 {
 		return
@@ -181,8 +182,8 @@ type bodyMemory struct {
 	held  map[string]int64 // bytes by account; guarded by mu
 }
 
-// reserve adds n to the bytes of an account. Returns false if the limit would be exceeded. An account may use at most half of what
-// the other accounts leave, so that some memory always remains for one more.
+// reserve adds n to the bytes of an account. Returns false if the limit would be exceeded. An account may use at most half of the
+// memory that the other accounts leave, so that some always remains for one more account.
 func (m *bodyMemory) reserve(account string, n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

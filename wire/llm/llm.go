@@ -78,11 +78,11 @@ type API struct {
 
 // Timeouts limit the duration of a call; zero values mean the defaults.
 type Timeouts struct {
-	Connect time.Duration // to a provider; 10 s
-	Header  time.Duration // until the first byte of the provider's answer; 10 min
-	Idle    time.Duration // between two reads of an answer, and for a write to the guest; 5 min
-	Body    time.Duration // for reading the guest's request; 60 s
-	Linger  time.Duration // for the rest of an answer after the guest has disconnected; 60 s
+	Connect time.Duration // for connecting to a provider; default 10 s
+	Header  time.Duration // until the first byte of the provider's answer; default 10 min
+	Idle    time.Duration // between two reads of an answer, and for a write to the guest; default 5 min
+	Body    time.Duration // for reading the guest's request; default 60 s
+	Linger  time.Duration // for the rest of an answer after the guest has disconnected; default 60 s
 }
 
 func (t Timeouts) orDefaults() Timeouts {

@@ -46,10 +46,10 @@ func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 // localWriter is the handler's response writer. Its fields belong to the handler until ready is closed, and do not change
 // afterwards.
 type localWriter struct {
-	pipe   *io.PipeWriter
+	pipe   *io.PipeWriter // receives the body of the response
 	header http.Header
-	once   sync.Once
-	ready  chan struct{}
+	once   sync.Once     // for closing ready
+	ready  chan struct{} // closed when status and sent, or err, are set
 	status int
 	sent   http.Header // copy of header when WriteHeader was called
 	err    error       // set instead of status and sent if the handler panicked before it called WriteHeader

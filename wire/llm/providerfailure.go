@@ -20,7 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/dialect"
 )
 
-// Limits of a provider's failure in a row, in bytes: maxDetail for the whole text, maxProviderMessage for the provider's message.
+// Limits of the text that a row of the ledger has about a failure of the provider, in bytes: maxDetail for the whole text,
+// maxProviderMessage for the provider's message in it.
 const (
 	maxDetail          = 480
 	maxProviderMessage = 240
@@ -34,6 +35,7 @@ type failure struct {
 	secrets *secrets
 }
 
+// newFailure returns the failure of a call, whose description is recorded in the call's row.
 func failureOf(c *call) failure { return failure{&c.row, c.model, c.setup.secrets} }
 
 // record stores the failure in the row: one line of plain text without keys.
@@ -56,11 +58,11 @@ func (f failure) providerMessage(body []byte) string {
 	text := string(body)
 	if json.Unmarshal(body, &outer) == nil {
 		if json.Unmarshal(outer.Error, &inner) != nil {
-			json.Unmarshal(outer.Error, &inner.Message) // leaves it empty on an error
+			json.Unmarshal(outer.Error, &inner.Message) // leaves the message empty on an error
 		}
 		text = cmp.Or(inner.Message, inner.Type, outer.Message, strings.Trim(string(outer.Detail), `"`))
 	}
-	// Clean before truncating, because a truncated key might not be recognised.
+	// // Keys are removed before the text is truncated, because a truncated key might not be recognised.
 	text = safetext.Short(safetext.Line(string(f.secrets.redactAll([]byte(text)))), maxProviderMessage)
 	if text == "" {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxRecord = 1 << 20 // bytes of a prompt, and of an answer
+const maxRecord = 1 << 20 // // bytes of the prompt, and of the answer, in a recording
 
 // A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {
@@ -42,7 +42,7 @@ func (r *recording) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end writes the line. Errors are ignored, because they are no reason to withhold an answer.
+// end writes the line with the prompt and the answer. Errors are ignored, because they are no reason to withhold an answer.
 func (r *recording) end(row caisson.Call) {
 	if r == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/dialect"
 )
 
-// refuse returns a [*dialect.Refusal].
+// refuse returns a [*dialect.Refusal] with a formatted message.
 func refuse(status int, code, format string, args ...any) error {
 	return refuseParam(status, code, "", format, args...)
 }

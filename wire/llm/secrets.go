@@ -86,7 +86,8 @@ var keyPatterns = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_
 	`|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)` +
 	`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?`)
 
-// redactAll is redact for data that is stored: it also removes text with the shape of a key of a well-known service.
+// redactAll replaces keys as redact does, and also text with the shape of a key of a well-known service. It is used for data that
+// is stored.
 func (s *secrets) redactAll(b []byte) []byte {
 	return keyPatterns.ReplaceAll(s.redact(b), []byte(redaction))
 }
@@ -94,7 +95,7 @@ func (s *secrets) redactAll(b []byte) []byte {
 // A keyScanner searches for one key in an answer that is forwarded in pieces.
 type keyScanner struct {
 	key  []byte
-	held []byte // the end of the data so far, if it is a prefix of the key
+	held []byte // the longest end of the data so far that is a prefix of the key, which is not forwarded yet
 }
 
 func newKeyScanner(key string) keyScanner {

@@ -8,7 +8,7 @@ import (
 
 const (
 	maxOwners = 1024 // pairs of account and provider whose ids are recorded
-	maxStates = 4096 // ids per pair
+	maxStates = 4096 // ids recorded for one pair of account and provider
 )
 
 // serverStates records which account created which server-side state at which provider. Entries are evicted when the cache is full, and

@@ -148,7 +148,7 @@ func (g *Gateway) transport() *http.Transport {
 		DisableCompression:     true, // compressed answers cannot be metered
 		MaxIdleConns:           512,
 		MaxIdleConnsPerHost:    512,
-		IdleConnTimeout:        30 * time.Second, // shorter than any provider's, to avoid reuse of closed connections
+		IdleConnTimeout:        30 * time.Second, // shorter than the idle timeout of any provider, so that no connection is reused that the provider has closed
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        16 << 10,
 		ReadBufferSize:         16 << 10,

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxRetries            = 2               // attempts after the first
+	maxRetries            = 2               // times that a request is sent again
 	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; longer waits are left to the guest
 	maxError              = 64 << 10        // bytes of a provider's error that are forwarded
 	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
@@ -44,7 +44,8 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
-// query returns the query of the request to the provider: the endpoint's, if the guest sent the same one.
+// query returns the query of the request to the provider: the query of the endpoint, if the guest sent that query, otherwise
+// none.
 func (c *call) query() string {
 	if q := c.endpoint.Query; q != "" && c.r.URL.RawQuery == q {
 		return q
@@ -56,7 +57,7 @@ func (c *call) query() string {
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
 	u := c.model.url(c.endpoint.Path, c.query())
 	for attempt := 0; ; attempt++ {
-		c.requestWritten.Store(false) // the provider has not processed earlier attempts
+		c.requestWritten.Store(false) // false again, because the provider has not processed earlier requests
 		body := c.newBody(c.body)
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
@@ -80,7 +81,7 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 		if !again || !ok || wait > maxRetryWait {
 			return resp, nil
 		}
-		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be reused
+		io.CopyN(io.Discard, resp.Body, maxError) // // reads the body, so that the connection can be reused
 		resp.Body.Close()
 		if c.requestWritten.Store(false); !sleep(c.r.Context(), wait) {
 			word, status := c.endReason(ctx)
@@ -109,7 +110,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	case word == "timeout":
 		f.record("provider %q of model %q did not answer at %s within %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, c.g.config.Timeouts.Header)
 	case word == "aborted" && (sent || c.lastSendErr == nil):
-		// The guest disconnected first. That is no failure of the provider.
+		// The guest disconnected before the provider failed, so no failure of the provider is recorded.
 	case word == "aborted":
 		f.recordUnreachable(c.lastSendErr)
 	case sent:

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	window         = 10 * time.Second      // in which equal decisions are aggregated
+	window         = 10 * time.Second      // time in which equal decisions are aggregated
 	batchDelay     = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
 	maxDistinct    = 64                    // distinct decisions per window, after an idle period
 	steadyDistinct = 16                    // distinct decisions per window, on average
@@ -48,7 +48,7 @@ type Recorder struct {
 	limit       int    // when active reaches limit, decisions without an active sum are added to overflow until the window ends
 	unreported  []*sum // sums that have not been passed on yet
 	overflow    map[overflowKey]*sum
-	recent      *lru.Map[key, *caisson.Decision] // refusals
+	recent      *lru.Map[key, *caisson.Decision] // the latest distinct refusals
 	counters    Counters
 }
 
@@ -60,13 +60,14 @@ type Counters struct {
 	BytesIn  int64 `json:"bytesIn"`
 }
 
-// A key has the fields that are the same in equal decisions.
+// // A decisionKey has the fields that are the same in equal decisions, which a Recorder aggregates.
 type key struct {
 	kind, reason, name, address, protocol string
 	allowed                               bool
 	rule                                  int
 }
 
+// newDecisionKey returns the key under which d is aggregated.
 func keyOf(d caisson.Decision) key {
 	return key{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
@@ -77,11 +78,11 @@ type overflowKey struct {
 	allowed bool
 }
 
-// A sum aggregates equal decisions since the last one was passed on.
+// A sum aggregates the equal decisions that were made since it was last passed on.
 type sum struct {
 	caisson.Decision
-	changed bool // has decisions that were not passed on
-	active  bool // changed in this window
+	changed bool // the sum has decisions that were not passed on
+	active  bool // a decision was added in this window
 }
 
 // New returns a Recorder.
@@ -204,7 +205,7 @@ func (s *sum) add(d caisson.Decision) {
 	s.BytesIn += d.BytesIn
 }
 
-// take returns the sum since the last take.
+// take returns the decisions that were added since the last call of take, as one decision, and resets the sum.
 func (s *sum) take() caisson.Decision {
 	d := s.Decision
 	s.Count, s.BytesOut, s.BytesIn, s.changed = 0, 0, 0, false
@@ -278,7 +279,7 @@ func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 		return nil
 	}
 	for _, s := range r.unreported {
-		if s.changed { // otherwise endWindow has taken it
+		if s.changed { // false if endWindow has taken the decisions already
 			ds = append(ds, s.take())
 		}
 	}

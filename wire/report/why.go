@@ -13,6 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// aboutText is the page that describes the wire to the programs and agents in its sandbox.
 const aboutText = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
 A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
 What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
@@ -42,7 +43,7 @@ func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(h
 	})
 }
 
-// A why serves the /why page of one wire. The fields are the arguments of WhyHandler.
+// A whyServer serves the /why page of one wire. The fields are the arguments of WhyHandler.
 type why struct {
 	sandbox string
 	recent  func() []caisson.Decision
@@ -151,7 +152,7 @@ func (w why) command(d caisson.Decision) string {
 	return explain + " " + target
 }
 
-// hostOf returns the host of s, which is HOST, HOST:PORT or an address.
+// trimPort returns the host of s, which is HOST, HOST:PORT or an address, in lower case.
 func hostOf(s string) string {
 	if host, _, err := net.SplitHostPort(s); err == nil {
 		s = host

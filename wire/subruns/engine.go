@@ -44,7 +44,7 @@ type startRequest struct {
 	Limits  caisson.AgentLimits `json:"limits,omitzero"`
 }
 
-// budgetSpent is the engine's response instead of a run if a budget is used up.
+// budgetSpent is the engine's response to a request to start a run if a budget is used up.
 type budgetSpent struct {
 	Spent string `json:"spent"` // message that names the budget
 }
@@ -129,7 +129,7 @@ func (e *engineClient) abandon(ctx context.Context, id caisson.ID) {
 	_, _ = e.cancel(context.WithoutCancel(ctx), id)
 }
 
-// Intervals between the requests for the state of a run, and the number of consecutive failures that are retried.
+// Limits of polling the engine for the state of a run: the intervals, and the number of consecutive failures that are retried.
 const (
 	pollMin         = 50 * time.Millisecond // first interval
 	pollMax         = time.Second           // longest interval
@@ -137,7 +137,7 @@ const (
 )
 
 // await polls the engine until r has ended or ctx is done, and returns the last known state of the run. If see is not nil, it is
-// called after each successful poll; an error from see stops the polling.
+// called with the state of the run after each successful poll; an error from see stops the polling.
 func (e *engineClient) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
 	faults := 0
 	for wait := pollMin; !r.State.Ended(); wait = min(wait*3/2, pollMax) {

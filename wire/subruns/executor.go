@@ -24,8 +24,8 @@ type Budgets interface {
 	GetBudget(ctx context.Context, in caisson.Scope, key string) (*caisson.Budget, error)
 }
 
-// Limits of the descriptions of runs and agents in a response. A message to the wire process holds at most 120 KiB, and the
-// limits count bytes in JSON encoding: a text of angle brackets only is six times as long when encoded.
+// Limits of the descriptions of runs and agents in a response. A message to the wire process holds at most 120 KiB. The limits
+// count bytes in JSON encoding, in which a text of angle brackets is six times as long.
 const (
 	maxAnswer      = 72 << 10 // bytes of the answer of a run
 	maxErrorText   = 8 << 10  // bytes of the message of an error
@@ -122,7 +122,7 @@ func (h *Executor) Call(ctx context.Context, name string, in json.RawMessage) (j
 
 // start starts a run, unless a budget that its calls would be charged to is used up.
 func (h *Executor) start(ctx context.Context, req *startRequest) (any, error) {
-	// Check first that the guest may start runs at all; only such guests may learn about budgets.
+	// Check first that the guest may start runs at all: other guests must not learn whether a budget is used up.
 	if _, err := h.Guests.GuestAgents(ctx); err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The supported revisions of the Model Context Protocol, newest first. There are no sessions: the wire identifies the sandbox of
-// each request.
+// The supported revisions of the Model Context Protocol, newest first. The sessions of the protocol are not used, because the
+// wire identifies the sandbox of each request.
 const (
 	revision2025June  = "2025-06-18"
 	revision2025March = "2025-03-26" // assumed for requests that name no revision
@@ -21,7 +21,7 @@ const (
 
 var revisions = []string{revision2025June, revision2025March}
 
-const maxBatch = 16 // messages in one batch; only the older revision has batches
+const maxBatch = 16 // messages in one batch; only the older revision of the protocol has batches
 
 // Error codes of JSON-RPC.
 const (
@@ -180,7 +180,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engineClient,
 }
 
 // handleNotification handles a message that needs no response. A notifications/cancelled message cancels the request that it
-// names; others are ignored.
+// names; other messages are ignored.
 func (h *handler) handleNotification(sandbox caisson.ID, m *message) {
 	var p struct {
 		Request json.RawMessage `json:"requestId"`

@@ -67,7 +67,7 @@ func errorResult(err error) *toolResult {
 	return textResult(true, "%s", caisson.MessageOf(err))
 }
 
-// waits reports whether m is a call of a tool that may wait for a run.
+// waits reports whether m calls a tool that may wait for a run to end.
 func (m *message) waits() bool {
 	var p toolCall
 	return m.Method == "tools/call" && json.Unmarshal(m.Params, &p) == nil && (p.Name == "run_agent" || p.Name == "agent_result")
@@ -151,7 +151,7 @@ func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) 
 	return runResult(last)
 }
 
-// showStarted converts the result of engineClient.start.
+// showStarted returns the result of engineClient.start as the result of a tool.
 func showStarted(r *run, err error) *toolResult {
 	if err != nil {
 		return errorResult(err)
@@ -193,7 +193,7 @@ func cancelAgent(ctx context.Context, e *engineClient, a *arguments) *toolResult
 	return textResult(false, "Run %s is being ended.", id)
 }
 
-// runResult converts the result of a run that has ended.
+// runResult returns the result of a run that has ended as the result of a tool.
 func runResult(r *run) *toolResult {
 	text := r.Answer
 	if r.Truncated {

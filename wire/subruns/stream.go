@@ -128,7 +128,7 @@ func (s *stream) event(v any) error {
 	return s.write("event: message\ndata: " + string(b) + "\n\n")
 }
 
-// end sends the response itself. A failed write cannot be reported to the client and is ignored.
+// end sends the response r, which ends the stream. A failed write cannot be reported to the client and is ignored.
 func (s *stream) end(r *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

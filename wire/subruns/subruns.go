@@ -58,7 +58,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, isRun := strings.CutPrefix(r.URL.Path, "/v1/runs/")
 	id, isCancel := strings.CutSuffix(id, "/cancel")
 	method, status := http.MethodGet, http.StatusOK
-	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // nil for MCP
+	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // handler of the request; nil for the Model Context Protocol
 	switch {
 	case r.URL.Path == "/mcp":
 		method = http.MethodPost
@@ -95,7 +95,7 @@ var statuses = map[caisson.Kind]int{
 	caisson.Unavailable: http.StatusServiceUnavailable, caisson.Internal: http.StatusInternalServerError,
 }
 
-// errTooLarge rejects a body of more than maxBody.
+// errTooLarge rejects a request body of more than maxBody.
 var errTooLarge = caisson.Errorf(caisson.Invalid, "the body has more than %s; send less", caisson.Size(maxBody))
 
 // writeError responds with an error.

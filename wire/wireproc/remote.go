@@ -25,18 +25,18 @@ type remoteGateway struct {
 	env      wire.Env
 	registry *remote.Registry              // runs on other machines that are served
 	server   *remote.Server                // authenticates requests of those runs
-	front    *httpserver.Server            // serves TCP connections of other machines with server
+	front    *httpserver.Server            // serves HTTP on TCP connections of other machines, with server as its handler
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
 	mu   sync.Mutex           // held by configure
 	last caisson.RemoteConfig // argument of the latest configure; guarded by mu
 }
 
-// fromRemote is a context key that marks requests from other machines. Only for these requests is the grant looked up in the
+// fromRemote is a context key that marks requests from other machines. Only the grants of marked requests are looked up in the
 // registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
-// Limits of other machines. The model gateway has its own limits for calls.
+// Limits on connections of other machines to the gateway. The model gateway has its own limits for calls.
 const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute

@@ -98,7 +98,8 @@ func (g *gateway) Forget(budgets []string) {
 	}
 }
 
-// Journal implements [wire.Gateway]. The first journal creates the meter; further ones are passed to it on request.
+// Journal implements [wire.Gateway]. The first journal creates the meter; further journals are passed to the meter when it
+// requests one.
 func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 	page := ledger.Segment{
 		Journal: &notifyingFile{f, g.env.Grew}, Lessor: g.env.Lessor(id),

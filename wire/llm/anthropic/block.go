@@ -45,7 +45,7 @@ func (c *checker) block(w *strictjson.Walker) error {
 			return unknownField(clip(name))
 		}
 		switch {
-		case w.Kind() == 'n': // null is skipped
+		case w.Kind() == 'n': // a field that is null is skipped
 			return nil
 		case allowed[n] != "content":
 			return strictjson.InField(c.blockField(typ, allowed[n], w.Skip()), allowed[n])
@@ -96,7 +96,7 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 		if !c.allow.ProviderTools {
 			return strictjson.InField(refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools), "type")
 		}
-		c.unbounded = true // encrypted results may be compressed, so their size does not bound the tokens
+		c.unbounded = true // encrypted results may be compressed, so their size does not bound their tokens
 		return c.findIDs(v)
 	}
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
@@ -123,7 +123,8 @@ func (c *checker) image(v strictjson.Value) error {
 func (c *checker) document(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
-		// A page is charged by its contents, and files are compressed, so their size does not bound the tokens.
+		// A page of a document is charged by its contents, and document files are compressed, so the size of a document does not
+		// bound its tokens.
 		c.unbounded = true
 		c.tokens -= int64(len(v.Get("data")))
 		return c.encoded(v)

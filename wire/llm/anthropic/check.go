@@ -9,24 +9,24 @@ import (
 )
 
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
-// adds to it. These are the exceptions, in tokens.
+// adds to it. The constants are the exceptions, in tokens.
 const (
 	perRequest    = 64   // tokens that the API adds to every request
 	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
 	perTool       = 64   // the API's prompt about each tool
 	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
 	perFormat     = 1024 // the API's prompt about structured output
-	perImage      = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
+	perImage      = 5000 // each image, after the API has resized it: at most 4784 at the highest resolution of any model
 )
 
-// maxDepth limits the nesting of content, because each level is read again for the level above.
+// maxDepth limits the nesting of content, because a level is read once more for each level above it.
 const maxDepth = 8
 
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow     dialect.Allow
-	tokens    int64    // without the bytes of forwarded fields, which the caller adds
-	images    int64    // number of images; each is perImage of tokens
+	tokens    int64    // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
+	images    int64    // number of images; each counts as perImage in tokens
 	unbounded bool     // the body does not bound the input tokens
 	hourCache bool     // the request writes to the cache for an hour
 	ids       []string // ids of server-side state
@@ -114,7 +114,7 @@ func (c *checker) message(w *strictjson.Walker) error {
 // content checks a string or an array of blocks. If only is not "", the blocks must have that type.
 func (c *checker) content(w *strictjson.Walker, only string) error {
 	if w.Kind() == '"' {
-		return nil // Walker skips it
+		return nil // the Walker skips the value
 	}
 	if w.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be a string or an array of content blocks")

@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// maxEvent is the number of bytes kept of an event. Only results of the provider's tools are longer.
+// maxEvent is the maximum number of bytes of an event that the meter keeps. Only results of the provider's tools are longer.
 const maxEvent = 1 << 20
 
-// maxIDs limits the ids that are kept per answer.
+// maxIDs is the maximum number of ids of server-side state that are kept for an answer.
 const maxIDs = 64
 
 // Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
@@ -28,7 +28,7 @@ type meter struct {
 	plain         *jsonscan.Scanner // nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
-	usageComplete bool     // tokens are final
+	usageComplete bool     // the counts in tokens are final
 	done          bool     // the end of the answer was read
 	ids           []string // ids of server-side state
 }
@@ -82,7 +82,7 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// The lost part is unknown. Its size is an upper bound of the model's output.
+		// The event was longer than maxEvent, and its end is unknown. Its size is an upper bound of the model's output in it.
 		m.outputBytes += e.Lost + int64(len(e.Data))
 		return
 	}
@@ -104,7 +104,7 @@ func (m *meter) event(e sse.Event) {
 	case "message_stop":
 		m.done = true
 	case "error":
-		// The cost of the answer so far is not reported.
+		// The provider does not report the cost of an answer that ends with an error.
 		m.done, m.usageComplete = true, false
 	}
 }
@@ -156,7 +156,7 @@ func (m *meter) count(usage strictjson.Value) {
 		return
 	}
 	t := tokens(usage)
-	// If the provider made several calls (compaction), the usage does not contain their sum.
+	// If the provider called the model several times (compaction), only the list of iterations contains all the tokens.
 	var sum caisson.TokenCount
 	for _, part := range usage.Get("iterations").Elements() {
 		p := tokens(part)

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// minThinking is the minimum of budget_tokens.
+// minThinking is the lowest value of thinking.budget_tokens that the API accepts, in tokens.
 const minThinking = 1024
 
 // request is a checked body. It is immutable after Parse.
@@ -39,7 +39,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	c := checker{allow: allow, tokens: perRequest}
 	for name, v := range in.Members() {
 		if v.IsNull() {
-			continue // equivalent to a missing field
+			continue // null is equivalent to a missing field
 		}
 		if err := r.field(&c, string(name), v); err != nil {
 			return nil, strictjson.InField(err, clip(name))
@@ -89,7 +89,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 		c.unbounded = true
 	case "context_management":
 		if !c.allow.Beta {
-			return nil // dropped like its header: agents send it by default and work without it
+			return nil // dropped, as is the beta header that belongs to it: agents send the field by default and work without it
 		}
 		c.unbounded = true // a compaction is a separate call of the model, whose input is charged too
 	default:
@@ -101,7 +101,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	return err
 }
 
-// keep adds a field to the forwarded ones and its bytes to the bound of tokens.
+// keep adds a field to the fields that are forwarded, and its bytes to the bound of tokens.
 func (r *request) keep(c *checker, name string, v strictjson.Value) {
 	c.tokens += int64(len(v))
 	r.body.Set(name, v)
@@ -120,7 +120,7 @@ func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 		}
 		return nil // set by Encode
 	case "metadata", "service_tier":
-		return nil // replaced by Encode
+		return nil // Encode sets its own value
 	case "stream":
 		if r.stream, ok = v.Bool(); !ok {
 			return strictjson.Refuse("", "it has to be true or false")
@@ -189,7 +189,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output, where %d is the least", t.Output, least)
 	}
 	b.SetInt("max_tokens", t.Output)
-	// Other tiers have other prices.
+	// Service tiers other than the standard one have other prices.
 	b.SetText("service_tier", "standard_only")
 	if t.User != "" {
 		m := &strictjson.Object{}

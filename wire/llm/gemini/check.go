@@ -10,7 +10,7 @@ import (
 )
 
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
-// adds to it. These are the exceptions, in tokens.
+// adds to it. The constants are the exceptions, in tokens.
 const (
 	perRequest = 64   // tokens that the API adds to every request
 	perTools   = 1024 // the API's prompt about tools
@@ -20,7 +20,7 @@ const (
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow       dialect.Allow
-	tokens      int64    // without the bytes of forwarded fields, which the caller adds
+	tokens      int64    // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
 	images      int64    // number of images
 	imageTokens int64    // part of tokens that is for images
 	unbounded   bool     // the body does not bound the input tokens

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// maxEvent is the number of bytes kept of an event.
+// maxEvent is the maximum number of bytes of an event that the meter keeps.
 const maxEvent = 1 << 20
 
 // Meter implements [dialect.Dialect]. The first byte of an answer shows its format: a stream is a JSON array unless events were
@@ -27,7 +27,7 @@ type meter struct {
 	tokens        caisson.TokenCount
 	outputBytes   int64
 	finished      bool // the model has finished
-	usageComplete bool // tokens are final
+	usageComplete bool // the counts in tokens are final
 	failed        bool // the stream has ended with an error
 	done          bool // the end of the answer was read
 }
@@ -86,7 +86,7 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// The lost part is unknown. Its size is an upper bound of the model's output.
+		// The event was longer than maxEvent, and its end is unknown. Its size is an upper bound of the model's output in it.
 		m.outputBytes += e.Lost + int64(len(e.Data))
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -146,7 +146,7 @@ func (m *meter) count(usage strictjson.Value) {
 			total = v.Count()
 		}
 	}
-	// Cached tokens are part of the prompt. Tokens that are only in the total are counted as output.
+	// Cached tokens are part of the prompt. Tokens that are in the total count but in no other count are counted as output.
 	m.tokens = caisson.TokenCount{
 		Input:     max(0, prompt-cached) + tools,
 		Output:    max(output, total-prompt-tools),

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"image"
-	_ "image/gif" // for image.DecodeConfig, like the next two
+	_ "image/gif" // makes image.DecodeConfig support GIF
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
@@ -126,7 +126,7 @@ func (c *checker) inline(v strictjson.Value) error {
 		return strictjson.Refuse("mimeType", "sound and films have prices of their own, which are not known here; send a transcript or single images")
 	}
 	if strings.HasPrefix(mime, "text/") {
-		return nil // counted by its bytes like other text
+		return nil // a text, whose bytes bound its tokens
 	}
 	c.tokens -= int64(len(data))
 	tokens, ok := imageTokens(data.Bytes())

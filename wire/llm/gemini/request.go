@@ -64,10 +64,10 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 			c.unbounded = true
 			err = c.serverID(v)
 		case "generationConfig":
-			c.tokens += int64(len(v)) // a schema is part of the model's input
+			c.tokens += int64(len(v)) // a schema counts, because it is part of the model's input
 			return eachField(v, func(name string, v strictjson.Value) error { return r.configField(c, name, v) })
 		case "model", "serviceTier":
-			return nil // the path contains the model, and other tiers have other prices
+			return nil // dropped: the path contains the model, and other service tiers have other prices
 		default:
 			return errUnknown
 		}
@@ -165,7 +165,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("generationConfig", config.Value())
 		return b.Value(), nil
 	}
-	// Only the long form supports instructions and tools.
+	// A CountTokensRequest supports instructions and tools only within generateContentRequest.
 	b.Set("generationConfig", r.config.Value())
 	b.SetText("model", "models/"+strings.TrimPrefix(t.Model, "models/"))
 	whole := &strictjson.Object{}

@@ -16,13 +16,13 @@ var messageFields = map[string]rule{
 	"audio":         refuseField("audio cannot be bounded; send text"),
 }
 
-// partFields are the fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
-// does not matter.
+// partFields are the fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the
+// order of the fields does not matter.
 var partFields = map[string]rule{
 	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
 	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
 	"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).url), "file_url": unbounded((*parser).url), "filename": copyScalar,
-	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // result of a shell command
+	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // the result of a shell command
 	"cache_control": checkCacheControl,
 	"input_audio":   refuseField("audio cannot be bounded; send text"),
 }
@@ -129,12 +129,12 @@ func checkImageURL(p *parser, v value) error {
 		return err
 	}
 	p.request.images++
-	p.extraTokens += imageTokens - int64(len(v)) // an image is not counted as text
+	p.extraTokens += imageTokens - int64(len(v)) // an image counts as imageTokens, and not by its bytes as text does
 	return nil
 }
 
-// image is like url, for images only: some providers accept documents and videos in place of an image, and their tokens have no
-// bound.
+// image copies the URL of an image, as url does, but refuses data URLs of other types: some providers accept documents and videos
+// in place of an image, and their tokens have no bound.
 func (p *parser) image(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")

@@ -35,7 +35,7 @@ var (
 		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
 		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyCountingGrowth, "seed": copyScalar, "stop": copyRaw,
 		"reasoning_effort": copyScalar, "verbosity": copyScalar,
-		// Fields of compatible providers.
+		// // Fields that only providers with a compatible API support.
 		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
 		"thinking": copyRaw,
 
@@ -46,7 +46,7 @@ var (
 		"model": optional(checkModel), "stream": checkStream, "stream_options": checkStreamOptions,
 		"max_output_tokens": optional(checkLimit),
 		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
-		"previous_response_id": unbounded((*parser).serverID), // the earlier turns are not in this body
+		"previous_response_id": unbounded((*parser).serverID), // unbounded, because the earlier turns are not in the body
 		"tools":                optional(checkTools), "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
 		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyCountingGrowth, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
 
@@ -118,13 +118,14 @@ func copyRaw(p *parser, v value) error {
 	return nil
 }
 
-// copyCountingGrowth is copyRaw for values that a provider may decode and encode again in a longer form for the model.
+// copyCountingGrowth copies a value unchanged and counts, as tokens, the bytes by which it may grow if a provider decodes it and
+// encodes it again for the model.
 func copyCountingGrowth(p *parser, v value) error {
 	p.extraTokens += v.Growth()
 	return copyRaw(p, v)
 }
 
-// copyScalar is copyRaw for values that are neither objects nor arrays.
+// copyScalar copies a value unchanged, and refuses objects and arrays.
 func copyScalar(p *parser, v value) error {
 	if k := v.Kind(); k == '{' || k == '[' {
 		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")
@@ -142,7 +143,8 @@ func optional(r rule) rule {
 	}
 }
 
-// unbounded is optional for values whose size does not bound the tokens that they stand for.
+// unbounded returns a rule that drops null, and applies r to other values, whose size does not bound the input tokens that they
+// stand for.
 func unbounded(r rule) rule {
 	return optional(func(p *parser, v value) error {
 		p.request.bounded = false
@@ -155,7 +157,7 @@ func refuseField(why string) rule {
 	return optional(func(*parser, value) error { return strictjson.Refuse("", "%s", why) })
 }
 
-// checkLimit keeps the lowest limit. Encode writes it under the name that the provider obeys.
+// checkLimit keeps the lowest of the output limits in a body. Encode writes it under the name that the provider obeys.
 func checkLimit(p *parser, v value) error {
 	n, ok := v.Int()
 	if !ok || n < 1 {
@@ -195,7 +197,7 @@ func checkStreamOptions(p *parser, v value) error {
 	return nil
 }
 
-// checkAnswerCount checks the number of requested answers.
+// checkAnswerCount checks n, the number of requested answers, which must be 1.
 func checkAnswerCount(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
@@ -225,7 +227,7 @@ func checkStore(p *parser, v value) error {
 	return nil
 }
 
-// checkBackground drops false and refuses true.
+// checkBackground drops the field background if it is false, and refuses it if it is true.
 func checkBackground(p *parser, v value) error {
 	if b, ok := v.Bool(); ok && !b || v.IsNull() {
 		return nil
@@ -288,7 +290,7 @@ func checkEmbeddingInput(p *parser, v value) error {
 // fetchable matches texts that proxies interpret as an address to fetch, or as data to decode, and embed.
 var fetchable = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
 
-// embedded copies a text to be embedded.
+// embedded copies a text of which the guest requests an embedding.
 func (p *parser) embedded(v value) error {
 	if !p.allow.RemoteURLs && fetchable.Match(v.Bytes()) {
 		return strictjson.Refuse("", "a text that begins as the address of something may be fetched, which is not granted; put other words first, or ask for the grant remote-urls")

@@ -37,7 +37,7 @@ var (
 // namespaceFields are the fields of a group of tools that the client runs.
 var namespaceFields = map[string]rule{"type": copyScalar, "name": copyScalar, "description": copyScalar, "tools": checkNamespace}
 
-// functionFields are the fields of function and custom.
+// functionFields are the fields of tools of the types function and custom.
 var functionFields = map[string]rule{
 	"name": copyScalar, "description": copyScalar, "parameters": copyRaw, "strict": copyScalar, "format": copyRaw, "cache_control": checkCacheControl,
 }
@@ -66,7 +66,7 @@ func checkItem(p *parser, v value) error {
 	switch {
 	case v.Kind() != '{':
 		return strictjson.Refuse("", "the item is no object; send one")
-	case kind == nil && v.Get("role") != nil: // the short form of a message
+	case kind == nil && v.Get("role") != nil: // a message in its short form, without a type
 	case kind == nil || string(kind) == "item_reference":
 		p.request.bounded = false
 		if v.Get("id") == nil {

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxNesting limits the nesting depth at which values are read, because each level is read again for the level above.
+	// maxNesting limits the nesting depth at which values are read, because a level is read once more for each level above it.
 	maxNesting = 16
 
-	maxEvent = 8 << 20 // bytes; the final event of a response contains the whole answer
+	maxEvent = 8 << 20 // bytes of an event that are kept; the final event of a response contains the whole answer
 	maxIDs   = 256     // ids of items that are kept per answer
 )
 
@@ -97,7 +97,7 @@ func (m *streamMeter) event(e sse.Event) {
 	}
 }
 
-// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last one counts.
+// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last report counts.
 func (m *streamMeter) chunk(v strictjson.Value) {
 	empty := true
 	for name, x := range v.Members() {
@@ -122,7 +122,7 @@ func textBytes(v strictjson.Value, levels int) (n int64) {
 		return int64(len(v.Bytes()))
 	}
 	if levels == 0 {
-		return int64(len(v)) // an upper bound
+		return int64(len(v)) // the length of the JSON is an upper bound
 	}
 	for _, x := range v.Members() {
 		n += textBytes(x, levels-1)
@@ -160,7 +160,7 @@ func (m *streamMeter) id(v strictjson.Value) {
 }
 
 // usage reads the counts of all three APIs. Tokens read from or written to a cache are part of the reported input. Tokens that
-// are only in the total are reasoning that some providers do not report separately.
+// are in the total count but in no other count are reasoning, which some providers do not report separately.
 func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	var total int64
 	for name, x := range v.Members() {

@@ -13,9 +13,9 @@ import (
 const (
 	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
 	callOverhead       = 512    // text that providers add to a conversation
-	partOverhead       = 16     // per message, item and part
+	partOverhead       = 16     // tokens that providers add to each message, item and part of content
 	toolsOverhead      = 1024   // instructions for the use of tools
-	toolOverhead       = 64     // per tool
+	toolOverhead       = 64     // tokens that providers add for each tool
 	minOutput          = 1      // least output limit of a chat
 	minResponsesOutput = 16     // least output limit of a response; OpenAI rejects smaller ones
 )
@@ -26,16 +26,16 @@ const encodeRoom = 512
 // A request is a body whose forwarded parts have been copied.
 type request struct {
 	api        string
-	out        []byte   // {"name":value, ... with the forwarded fields; capacity for more follows
+	out        []byte   // JSON of the forwarded fields, without the closing brace; it has capacity for the fields that Encode appends
 	encoded    bool     // Encode was called and has used the capacity of out
 	inputBound int64    // upper bound of the input tokens
-	images     int64    // number of images; each is imageTokens of text
+	images     int64    // number of images; each counts as imageTokens tokens
 	bounded    bool     // false: the input tokens have no bound
 	ids        []string // ids of server-side state
 
 	model       string
 	stream      bool
-	outputLimit int64  // the lowest of the guest's limits; 0 if there is none
+	outputLimit int64  // the lowest of the guest's output limits, in tokens; 0 if there is none
 	obfuscation []byte // stream_options.include_obfuscation, if set
 	hasStore    bool   // chat: the client has set store
 	store       bool   // responses: keep the response at the provider; requires server-state
@@ -126,8 +126,9 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// limitName returns the name of the field for the output limit that the provider applies; chats is the name in chats, "" for the
-// newer one. Only that field is sent: one that the provider ignores does not limit the output, and some providers reject both.
+// limitName returns the name of the field for the output limit that the provider applies; chats is the name to use in chats, ""
+// for the newer name. Only that field is sent: a field that the provider ignores does not limit the output, and some providers
+// reject a request with two.
 func (r *request) limitName(chats string) string {
 	switch {
 	case r.api == responses:

@@ -30,7 +30,7 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 		if err != nil {
 			return nil, malformed(err)
 		}
-		name := key.(string) // keys of an object are strings
+		name := key.(string) // cannot fail: keys of an object are strings
 		var fields map[string]json.RawMessage
 		if err := d.Decode(&fields); err != nil {
 			return nil, malformed(err)
@@ -66,7 +66,7 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 // call costs more than calculated. LiteLLM's list has had duplicate models.
 func mergeMaxPrices(a, b caisson.ListedPrice) caisson.ListedPrice {
 	p, q := a.Prices, b.Prices
-	cache := func(x, y caisson.USD) caisson.USD { // 0 means the price of input
+	cache := func(x, y caisson.USD) caisson.USD { // a cache price of 0 means the price of input
 		if x == 0 || y == 0 {
 			return 0
 		}
@@ -117,7 +117,7 @@ type costs struct {
 	reasoning caisson.USD // price of output tokens of reasoning
 }
 
-// each calls f for every price, with LiteLLM's name of it.
+// each calls f for every price in c, with the name of its field in LiteLLM's list.
 func (c *costs) each(f func(name string, to *caisson.USD) error) error {
 	for _, x := range []struct {
 		name string
@@ -188,7 +188,8 @@ func (e entry) limits(p *caisson.ListedPrice) error {
 	return nil
 }
 
-// isTier reports whether field is the given price for long prompts, such as input_cost_per_token_above_200k_tokens.
+// isTier reports whether field is the field price with a suffix for long prompts, such as input_cost_per_token_above_200k_tokens
+// for input_cost_per_token.
 func isTier(field, price string) bool {
 	rest, ok := strings.CutPrefix(field, price+"_above_")
 	if !ok {

@@ -25,7 +25,7 @@ const (
 	// maxModels is the maximum number of models in a list.
 	maxModels = 100_000
 	maxName   = 256  // bytes of the name of a model or provider
-	maxSource = 1024 // bytes of Source
+	maxSource = 1024 // bytes of the source of a price list
 	// maxPrice is the highest plausible price per million tokens.
 	maxPrice = 10_000 * caisson.Dollar
 	// maxTokens is the highest plausible token limit.

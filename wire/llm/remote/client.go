@@ -146,7 +146,8 @@ func rewrite(pr *httputil.ProxyRequest, target *url.URL) {
 	}
 }
 
-// checkAnswer rejects statuses that a gateway does not return. A redirect could lead a client to another server.
+// checkAnswer rejects answers with statuses that a gateway does not return, such as a redirect, which could lead a client to
+// another server.
 func checkAnswer(resp *http.Response) error {
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 && resp.StatusCode < 400 {
 		return errors.New("the gateway answered with status " + resp.Status)

@@ -10,6 +10,7 @@ func withToken(ctx context.Context, token string) context.Context {
 	return context.WithValue(ctx, tokenKey{}, token)
 }
 
+// contextToken returns the run token that withToken has put into ctx.
 func tokenOf(ctx context.Context) string {
 	token, _ := ctx.Value(tokenKey{}).(string)
 	return token

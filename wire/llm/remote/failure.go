@@ -35,7 +35,7 @@ func newFailureLimiter() *failureLimiter {
 	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }
 
-// add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
+// add counts a failure. It returns the seconds that the source should wait; 0 if its failures are within the limit.
 func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	source := reach.Source(remoteAddr)
 	f.mu.Lock()

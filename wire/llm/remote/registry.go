@@ -30,7 +30,7 @@ type Registry struct {
 	sweepAt int                   // number of runs at which expired ones are removed; guarded by mu
 }
 
-// A registered is a run with the time at which it expires.
+// A registeredRun is a run with the time at which it expires.
 type registered struct {
 	spec  caisson.WireSpec
 	until time.Time
@@ -51,7 +51,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	return r
 }
 
-// runOf returns the id that identifies the run of a guest in run tokens: that of the sandbox if the guest has no run.
+// tokenRun returns the id that identifies the run of a guest in run tokens: the id of the sandbox if the guest has no run.
 func runOf(g caisson.Guest) string {
 	if g.Run != "" {
 		return g.Run
@@ -69,7 +69,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	case spec.Models == nil:
 		return caisson.Invalidf("models", "a run of the model gateway needs models")
 	}
-	grant := *spec.Models // copied, so that the caller may change its own
+	grant := *spec.Models // copied, because the caller may change its own grant
 	grant.Models, grant.Allow = slices.Clone(grant.Models), slices.Clone(grant.Allow)
 	spec.Models = &grant
 	r.mu.Lock()

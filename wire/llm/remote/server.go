@@ -37,8 +37,8 @@ type ServerConfig struct {
 // A Server authenticates the requests to a gateway over TCP. It is safe for concurrent use.
 //
 // Every request without a valid token receives the same 401. A request with a valid token for an unknown run or attempt receives
-// 403. Further failures of a source with many failures receive 429 and are not logged. Requests with valid tokens from that
-// source are still served, so that no client can lock out others on its network.
+// 403. If a source has caused many such failures, further ones receive 429 and are not logged. Requests with valid tokens from
+// that source are still served, so that no client can lock out others on its network.
 type Server struct {
 	cfg      ServerConfig
 	tokens   atomic.Pointer[runtoken.Tokens]
@@ -80,7 +80,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Gateway.ServeHTTP(w, out)
 }
 
-// verify verifies the token of a request. Several tokens count as none, because different readers could use different ones.
+// verify verifies the token of a request. A request with several tokens is treated as one without a token, because different
+// readers could use different tokens.
 func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	token := ""
 	if all := h.Values(runtoken.Header); len(all) == 1 {

@@ -15,7 +15,7 @@ import (
 const (
 	maxPlaceholder  = 4 << 10 // bytes of the value of a placeholder
 	maxPlaceholders = 16      // placeholders in a text
-	bytesPerToken   = 4       // for counting the tokens of a text
+	bytesPerToken   = 4       // bytes of text that count as one token
 )
 
 // answer is the answer of a turn to a request.
@@ -70,7 +70,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	return a
 }
 
-// fit truncates the answer to the limit of the request.
+// fit truncates the answer to the limit of output tokens of the request.
 func (a *answer) fit() {
 	if a.limit <= 0 || tokensOf(a.size()) <= a.limit {
 		return
@@ -93,7 +93,7 @@ func (a *answer) size() int64 {
 	return int64(n)
 }
 
-// tokensOf estimates the number of tokens of size bytes.
+// estimateTokens estimates the number of tokens of a text of size bytes.
 func tokensOf(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
 
 // fillPlaceholders replaces the placeholders in text.
@@ -222,7 +222,7 @@ type sender struct {
 	f    formatter
 	sent int64 // bytes of text and arguments sent so far
 
-	billed bool // the tokens of the whole answer were reported with reportBill
+	billed bool // reportBill was called with the tokens of the whole answer
 }
 
 // reportBill calls the function set by WithBill, if any, with the tokens that are charged.
@@ -232,7 +232,8 @@ func (s *sender) reportBill(t caisson.TokenCount) {
 	}
 }
 
-// sentUsage returns the tokens that are charged for an answer that was broken off: its output is the part that was sent.
+// sentUsage returns the tokens that are charged for an answer that was broken off: its output tokens are those of the part that
+// was sent.
 func (s *sender) sentUsage() caisson.TokenCount {
 	t := s.a.tokens
 	t.Output = min(t.Output, tokensOf(s.sent))
@@ -298,7 +299,7 @@ func (s *sender) send(text string, format func(piece string) event) {
 	}
 }
 
-// breakOff ends a stream. It does not return.
+// breakOff ends a stream before it is complete, in the way how (breakCut, breakHang or breakError). It does not return.
 func (s *sender) breakOff(how string) {
 	if how == breakError {
 		s.emit(s.f.failed())
@@ -325,5 +326,5 @@ func (s *sender) emit(events ...event) {
 	if _, err := s.w.Write(b); err != nil || s.ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
-	_ = s.rc.Flush() // a writer without Flush sends when its buffer is full
+	_ = s.rc.Flush() // fails if the writer has no Flush; it then sends when its buffer is full
 }

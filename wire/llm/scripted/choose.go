@@ -17,12 +17,12 @@ type conversation struct {
 	api       string
 	model     string
 	user      string          // the last message of the user
-	rounds    []round         // rounds of tool calls since then, oldest first
+	rounds    []round         // rounds of tool calls after the last message of the user, oldest first
 	tools     map[string]bool // names of the tools that the request offers
-	textBytes int64           // bytes of text
+	textBytes int64           // bytes of text in the request
 	limit     int64           // limit of output tokens; 0: none
 	stream    bool
-	usage     bool // the stream reports the usage
+	usage     bool // the client requests that the stream reports the usage
 }
 
 // round is the set of results of one round of tool calls.

@@ -15,7 +15,7 @@ import (
 var embeddingsFields = []string{"input", "model", "dimensions", "encoding_format", "user"}
 
 const (
-	maxInputs     = 2048 // texts in one request; the same as OpenAI's
+	maxInputs     = 2048 // texts in one request; the limit of OpenAI
 	maxDimensions = 4096 // numbers in one embedding
 	bytesPerFloat = 4
 )

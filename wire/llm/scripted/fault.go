@@ -13,9 +13,9 @@ type apiError struct {
 	status     int // HTTP status
 	message    string
 	param      string // invalid field of the request; the formats of Anthropic and Gemini have it in the message
-	code       string // OpenAI only
+	code       string // error code; only OpenAI's format has one
 	body       string // body to send in place of one made from the other fields
-	retryAfter int    // seconds
+	retryAfter int    // // seconds for the header Retry-After; 0: no header
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -27,7 +27,7 @@ func invalid(param, format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, param: param, message: fmt.Sprintf(format, args...)}
 }
 
-// Types of errors by status, where they differ from the default.
+// Names of the types of errors in the formats of OpenAI and Anthropic, by HTTP status. Other statuses have a default type.
 var (
 	openaiTypes = map[int]string{
 		http.StatusTooManyRequests: "rate_limit_error", http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error",
@@ -38,7 +38,7 @@ var (
 	}
 )
 
-// geminiTypes are Gemini's names of errors by status, where they differ from the default.
+// geminiTypes are Gemini's names of errors by HTTP status. Other statuses have a default name.
 var geminiTypes = map[int]string{
 	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",

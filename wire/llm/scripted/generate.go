@@ -147,7 +147,8 @@ func (f generateFormatter) finishReason() string {
 	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
 }
 
-// part returns an answer with these parts. If last is set, it contains the finish reason and the final usage.
+// part returns an answer, or a chunk of one, with the given parts. If last is set, it contains the finish reason and the final
+// usage.
 func (f generateFormatter) part(last bool, parts ...any) object {
 	candidate := object{"content": object{"role": "model", "parts": parts}, "index": 0}
 	out := object{"candidates": []any{candidate}, "modelVersion": f.model, "responseId": f.id}
@@ -185,7 +186,7 @@ func (f generateFormatter) whole() any {
 func (f generateFormatter) stream(s *sender) {
 	s.send(f.text, func(piece string) event { return event{data: f.part(false, object{"text": piece})} })
 	for i, c := range f.calls {
-		s.emit(event{data: f.part(false, f.call(i))}) // whole, because this API does not split calls
+		s.emit(event{data: f.part(false, f.call(i))}) // the call is sent whole, because this API does not split calls
 		s.send(c.Arguments, nil)
 	}
 	s.settle()

@@ -89,7 +89,8 @@ func (c *content) text() string {
 	return strings.Join(all, "\n")
 }
 
-// checkLimit checks a limit; nil means none.
+// checkLimit checks the field param of a request, a limit of output tokens, and returns its value; 0 if n is nil, which means no
+// limit.
 func checkLimit(param string, n *int64) (int64, error) {
 	if n == nil {
 		return 0, nil

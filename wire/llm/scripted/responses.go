@@ -154,7 +154,7 @@ func (f *responsesFormatter) response(status string, output []any) object {
 	return out
 }
 
-// done returns the final response, and the status of its last item.
+// done returns the response object of the complete answer, and the status of its last item.
 func (f *responsesFormatter) done() (response object, status string) {
 	status = "completed"
 	reason, incomplete := map[string]string{finishLength: "max_output_tokens", finishFilter: "content_filter"}[f.finish]

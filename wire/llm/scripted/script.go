@@ -16,7 +16,7 @@ import (
 
 // Limits of a script.
 const (
-	maxScript  = 1 << 20 // bytes of the document
+	maxScript  = 1 << 20 // bytes of the YAML document
 	maxTurns   = 1000
 	maxText    = 64 << 10 // bytes of a text, or of the arguments of a call
 	maxCalls   = 32       // calls of tools in a turn
@@ -30,7 +30,7 @@ const (
 	defaultDimensions = 16 // numbers in an embedding
 )
 
-// script is the YAML document; the package comment describes its fields.
+// // script is a script as its YAML document has it; the package comment describes its fields.
 type script struct {
 	Models     []string       `yaml:"models"`
 	Key        caisson.Secret `yaml:"key"`
@@ -43,20 +43,20 @@ type script struct {
 
 // turn is one answer and its conditions; the package comment describes its fields.
 type turn struct {
-	When   conditions `yaml:"when"`
-	Once   bool       `yaml:"once"`
-	Times  int        `yaml:"times"`
-	Repeat bool       `yaml:"repeat"`
+	When   conditions `yaml:"when"`   // conditions on the request
+	Once   bool       `yaml:"once"`   // the same as Times: 1
+	Times  int        `yaml:"times"`  // maximum number of answers with the turn; 0: no limit
+	Repeat bool       `yaml:"repeat"` // the turn may answer again after the result of a tool
 
 	Text   string          `yaml:"text"`
 	Calls  []toolCall      `yaml:"calls"`
-	Finish string          `yaml:"finish"`
+	Finish string          `yaml:"finish"` // reason for the end of the answer; "": derived from it
 	Tokens *reportedTokens `yaml:"tokens"`
-	Silent bool            `yaml:"silent"`
+	Silent bool            `yaml:"silent"` // the answer does not report its usage
 	Delay  *delay          `yaml:"delay"`
 	Chunk  int             `yaml:"chunk"`
-	Break  *breakOff       `yaml:"break"`
-	Error  *failure        `yaml:"error"`
+	Break  *breakOff       `yaml:"break"` // how the answer breaks off; nil: it is complete
+	Error  *failure        `yaml:"error"` // error to send in place of an answer
 
 	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
 }
@@ -65,11 +65,11 @@ type turn struct {
 type conditions struct {
 	API           string `yaml:"api"`
 	Model         string `yaml:"model"`
-	Last          string `yaml:"last"`
-	Pattern       string `yaml:"pattern"`
-	Tool          string `yaml:"tool"`
-	Result        string `yaml:"result"`
-	ResultPattern string `yaml:"resultPattern"`
+	Last          string `yaml:"last"`          // part of the last message of the user
+	Pattern       string `yaml:"pattern"`       // regular expression for that message
+	Tool          string `yaml:"tool"`          // tool whose result the request ends with
+	Result        string `yaml:"result"`        // part of a result that the request ends with
+	ResultPattern string `yaml:"resultPattern"` // regular expression for that result
 }
 
 // A toolCall is a call of a tool in an answer.
@@ -96,21 +96,21 @@ type delay struct {
 const (
 	breakCut   = "cut"   // closes the connection
 	breakHang  = "hang"  // sends nothing more until the client disconnects
-	breakError = "error" // sends the API's error
+	breakError = "error" // sends an error in the format of the API
 )
 
 // A breakOff makes an answer end before it is complete.
 type breakOff struct {
-	How   string `yaml:"how"`
+	How   string `yaml:"how"`   // breakCut, breakHang or breakError
 	After int    `yaml:"after"` // bytes of text and arguments that are sent before the answer breaks off
 }
 
 // A failure is an error in place of an answer.
 type failure struct {
-	Status     int    `yaml:"status"`
+	Status     int    `yaml:"status"` // HTTP status
 	Message    string `yaml:"message"`
-	Body       string `yaml:"body"`
-	RetryAfter int    `yaml:"retryAfter"`
+	Body       string `yaml:"body"`       // sent in place of an error in the API's format
+	RetryAfter int    `yaml:"retryAfter"` // seconds
 }
 
 // Reasons for the end of an answer.

@@ -94,8 +94,8 @@ func New(yaml []byte) (*Model, error) {
 type billFuncKey struct{}
 
 // WithBill returns a context for a request, with which the model reports the tokens that it charges. It calls bill once: with all
-// tokens, before the last byte of the answer, or with those of the part that was sent if the answer breaks off. Errors are not
-// charged.
+// tokens, before the last byte of the answer, or, if the answer breaks off, with the tokens of the part that was sent. Errors are
+// not charged.
 func WithBill(ctx context.Context, bill func(caisson.TokenCount)) context.Context {
 	return context.WithValue(ctx, billFuncKey{}, bill)
 }
@@ -137,7 +137,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// authentic reports whether a request has the key of the script, or the script requires none.
+// authentic reports whether a request has the key that the script requires, or the script requires no key.
 func (m *Model) authentic(h http.Header, as errorStyle) bool {
 	if m.script.Key.IsZero() {
 		return true

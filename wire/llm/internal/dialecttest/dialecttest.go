@@ -45,6 +45,7 @@ func write(t testing.TB, m dialect.Meter, p string) {
 	}
 }
 
+// same checks that two meters report the same values. what describes how the answer was written to b.
 func same(t testing.TB, a, b dialect.Meter, what string) {
 	t.Helper()
 	if x, y := Describe(a), Describe(b); x != y {
@@ -59,7 +60,8 @@ func Describe(m dialect.Meter) string {
 		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.OutputBytes(), m.Done(), m.IDs())
 }
 
-// Endpoint checks that only this spelling of the path is accepted, and only with this method.
+// Endpoint returns the endpoint of d with the given method and path. It checks that no other spelling of the path and no other
+// method is accepted.
 func Endpoint(t *testing.T, d dialect.Dialect, method, path string) dialect.Endpoint {
 	t.Helper()
 	e, ok := d.Endpoint(method, path)
@@ -117,7 +119,7 @@ func Duplicates(t *testing.T, body string, parse func(body []byte) error) {
 		}
 		name, _, ok := strings.Cut(strings.TrimLeft(body[i+1:], " \n"), ":")
 		if !ok || len(name) < 3 || name[0] != '"' || name[len(name)-1] != '"' || strings.ContainsAny(name[1:len(name)-1], `"{}`) {
-			continue // empty, or within a string
+			continue // an empty object, or a brace within a string
 		}
 		n++
 		for _, again := range []string{name, fmt.Sprintf(`"\u%04x%s`, name[1], name[2:])} {

@@ -41,7 +41,7 @@ type Scanner struct {
 
 // level is an open bracket.
 type level struct {
-	array bool
+	array bool   // an array; otherwise an object
 	mask  uint32 // bit set of the paths that this array or object matches
 }
 

@@ -1,5 +1,5 @@
-// Package strictjson reads untrusted JSON that is forwarded to other readers. It rejects what different readers interpret
-// differently, and gives access to the rest without decoding it.
+// Package strictjson reads untrusted JSON that is forwarded to other readers. It rejects JSON that readers may interpret
+// differently, and gives access to the values of other JSON without decoding it.
 package strictjson
 
 import (
@@ -97,7 +97,7 @@ func syntaxError(body []byte) error {
 	}
 }
 
-// param converts a pointer to the APIs' notation for parameters: messages[0].content.
+// param converts a JSON pointer to the notation that the APIs use for parameters: messages[0].content.
 func param(p jsontext.Pointer) string {
 	var b strings.Builder
 	for t := range p.Tokens() {
@@ -144,7 +144,7 @@ func (v Value) Members() iter.Seq2[[]byte, Value] {
 	}
 }
 
-// errEnough ends a walk whose caller needs no more.
+// errEnough ends a walk whose caller needs no more values.
 var errEnough = errors.New("enough")
 
 // Elements yields the indexes and elements of an array, and nothing for other values.
@@ -200,8 +200,8 @@ func (v Value) Int() (int64, bool) {
 	return n, err == nil
 }
 
-// Count returns a number of tokens in an answer: 0 if v is not an integer or negative, and at most 2^40, so that sums of a few do
-// not overflow.
+// Count returns a number of tokens in an answer: 0 if v is negative or not an integer, and at most 2^40, so that sums of a few
+// counts do not overflow.
 func (v Value) Count() int64 {
 	n, _ := v.Int()
 	return min(max(0, n), 1<<40)
@@ -234,7 +234,7 @@ func stringEnd(b []byte, i int) int {
 		case '"':
 			return i + 1
 		case '\\':
-			i++ // the next byte is part of the string
+			i++ // skips the escaped byte, which is part of the string
 		}
 	}
 	for i < len(b) {
@@ -250,7 +250,7 @@ func stringEnd(b []byte, i int) int {
 		if (n-esc)%2 == 0 {
 			return n + 1
 		}
-		i = n + 1 // the quote is escaped; the bytes before it are not read again
+		i = n + 1 // continues after an escaped quote, so that the bytes before it are not read again
 	}
 	return -1
 }
@@ -279,7 +279,7 @@ func valueEnd(b []byte, i int) int {
 // delimiter has the bytes at which a number, true, false or null ends.
 var delimiter = [256]bool{',': true, ']': true, '}': true, ':': true, ' ': true, '\n': true, '\r': true, '\t': true, '"': true, '[': true, '{': true}
 
-// nestEnd is valueEnd for an array or object.
+// nestEnd returns the end of the array or object that begins at i, or -1 if it is incomplete.
 func nestEnd(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {

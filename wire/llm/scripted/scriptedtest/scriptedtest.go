@@ -16,7 +16,7 @@ import (
 // A Call is a recorded request.
 type Call struct {
 	Method string
-	Path   string // escaped, with query
+	Path   string // the escaped path, with the query
 	Host   string
 	Header http.Header
 	Body   []byte
@@ -138,7 +138,7 @@ func (s *status) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// note records the status, unless one is recorded already.
+// note records the status of the answer, unless one is recorded already.
 func (s *status) note(code int) {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
