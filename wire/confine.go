@@ -34,7 +34,7 @@ func confineSelf(uid int) (Confinement, error) {
 	if err != nil {
 		return Confinement{}, fmt.Errorf("landlock: %w", err)
 	}
-	// // The kernel does not support seccomp filters if the error is ENOSYS or EINVAL; the process then runs without one.
+	// The kernel does not support seccomp filters if the error is ENOSYS or EINVAL; the process then runs without one.
 	err = syscallFilter().Install()
 	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return Confinement{}, fmt.Errorf("seccomp: %w", err)

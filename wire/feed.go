@@ -114,7 +114,7 @@ func (f *feed) run() error {
 			a.close()
 			continue
 		}
-		c <- a // // does not block, because the channel has room for one answer, and a request has one
+		c <- a // does not block, because the channel has room for one answer, and a request has one
 	}
 }
 
@@ -183,7 +183,7 @@ func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m
 	go func() {
 		a, err := f.call(context.WithoutCancel(ctx), m)
 		if err != nil {
-			uses.release(key) // // // before the answer is passed on: its recipient may send the next request at once
+			uses.release(key) // before the answer is passed on: its recipient may send the next request at once
 			if _, ok := errors.AsType[*caisson.Error](err); !ok {
 				err = noAnswer(err)
 			}
@@ -418,7 +418,7 @@ func (s *processState) respond(
 		if err != nil {
 			a = feedAnswer{N: a.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
 		}
-		// // Released before the answer is sent, because its recipient may send another request at once, which must not exceed
+		// Released before the answer is sent, because its recipient may send another request at once, which must not exceed
 		// the limit.
 		uses.release(key)
 		if err := s.send(conn, a, rights); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/flow"
 )
 
-// // Limits of HTTP requests to the virtual hosts. The model gateway sets its own time limits for model calls.
+// Limits of HTTP requests to the virtual hosts. The model gateway sets its own time limits for model calls.
 const (
 	headerTime = 10 * time.Second // for receiving the header of a request
 	idleTime   = 2 * time.Minute  // between two requests on a connection
@@ -38,10 +38,10 @@ const (
 type virtualHosts struct {
 	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
-	flows     *flow.Budget  // shared by all wires
-	conns     chan net.Conn // serve sends connections to Accept
-	done      chan struct{} // closed by Close
-	closeOnce sync.Once     // for closing done
+	flows     *flow.ProcessLimits // shared by all wires
+	conns     chan net.Conn       // serve sends connections to Accept
+	done      chan struct{}       // closed by Close
+	closeOnce sync.Once           // for closing done
 
 	renderings chan struct{} // limits concurrent renderings of the /why page
 }
@@ -78,7 +78,7 @@ func requestWire(ctx context.Context) *sandboxWire {
 
 func newVirtualHosts(handlers map[string]http.Handler) *virtualHosts {
 	h := &virtualHosts{
-		handlers: handlers, flows: flow.NewBudget(maxFlows, maxWideFlows),
+		handlers: handlers, flows: flow.NewProcessLimits(maxFlows, maxWideFlows),
 		conns: make(chan net.Conn), done: make(chan struct{}), renderings: make(chan struct{}, maxRenderings),
 	}
 	h.server = &http.Server{

@@ -68,7 +68,8 @@ type Handlers struct {
 	// must not block.
 	Requested func(route caisson.ID, e caisson.RouteRequest)
 	// Used receives the sandboxes to which the ingress passes requests. If nil, the reports are discarded. Their content is
-	// untrusted. Used must not block. Used func(list []caisson.IngressUse)
+	// untrusted. Used must not block.
+	Used func(list []caisson.IngressUse)
 }
 
 // A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and
@@ -104,7 +105,8 @@ type Manager struct {
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
 
-	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before mu.
+	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before
+	// mu.
 	settingsMu sync.Mutex
 	// runsMu is held while a process receives changes of runs, so that they arrive in order. Locked before mu.
 	runsMu sync.Mutex
@@ -324,7 +326,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	l := m.link
 	m.mu.Unlock()
 	if l == nil {
-		return nil // // the next process starts with the current settings
+		return nil // the next process starts with the current settings
 	}
 	return m.sendSettings(ctx, l)
 }
@@ -503,7 +505,7 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 	return a, true
 }
 
-// // removeAttachment removes the attachment a of sandbox id, and marks it as detached. The caller must hold a.mu.
+// removeAttachment removes the attachment a of sandbox id, and marks it as detached. The caller must hold a.mu.
 func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
 	a.detached = true
 	a.cancel()

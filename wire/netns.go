@@ -50,8 +50,8 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// configureNamespace prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP checks, and
-// configures the addresses and routes that gVisor, or another stack in the sandbox, takes over.
+// configureNamespace prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP
+// checks, and configures the addresses and routes that gVisor, or another stack in the sandbox, takes over.
 func configureNamespace(id string) error {
 	nl, err := newHandle()
 	if err != nil {
@@ -207,8 +207,8 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// configureIPv6 keeps the kernel from sending packets on the interface by itself: no link-local address, no solicitations. It enables
-// IPv6 for this interface even if the host disables it by default.
+// configureIPv6 keeps the kernel from sending packets on the interface by itself: no link-local address, no solicitations. It
+// enables IPv6 for this interface even if the host disables it by default.
 func configureIPv6() error {
 	for _, s := range []struct{ name, value string }{
 		{"disable_ipv6", "0"}, {"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"accept_dad", "0"},

@@ -91,7 +91,7 @@ func (s *processState) stream(ctx context.Context, msg feedMessage) (_ *os.File,
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // // read after acquire, during which the guest may have changed
+	g := a.guest // read after acquire, during which the guest may have changed
 	s.m.mu.Unlock()
 	file, done, err := s.callStreamHandler(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {

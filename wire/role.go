@@ -74,7 +74,7 @@ func run(arg string, p Process) error {
 		return fmt.Errorf("feed: %w", err)
 	}
 	defer feed.Close()
-	// // The certificate authorities are loaded now, because their files cannot be read after confinement.
+	// The certificate authorities are loaded now, because their files cannot be read after confinement.
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		roots = x509.NewCertPool() // connections to providers over TLS then fail with an error that names the cause

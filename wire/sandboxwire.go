@@ -94,7 +94,7 @@ func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 			},
 		},
 		Decide: func(f caisson.Flow) caisson.Verdict { return w.decide().DecideFlow(f) },
-		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report, Budget: s.hosts.flows,
+		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report, ProcessLimits: s.hosts.flows,
 	}
 }
 

@@ -49,14 +49,14 @@ func syscallFilter() confine.Filter {
 		{Calls: allowedSyscalls(), Else: unix.SECCOMP_RET_ALLOW},
 		// clone may create threads but not processes. mmap and mprotect, below, may not make memory executable.
 		{Calls: []uint32{unix.SYS_CLONE}, AnyOf: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
-		// // Only TCP and UDP sockets are allowed: no raw sockets and no other family, so neither the host's unix sockets nor
+		// Only TCP and UDP sockets are allowed: no raw sockets and no other family, so neither the host's unix sockets nor
 		// netlink. No other protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.
 		{Calls: []uint32{unix.SYS_SOCKET}, AnyOf: [][]confine.Test{{
 			{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}},
-			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // the mask removes SOCK_CLOEXEC and SOCK_NONBLOCK
+			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // ignores SOCK_CLOEXEC and SOCK_NONBLOCK
 			{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
 		}}},
-		// // Only the socket options in use are allowed: others load filters and protocols into the kernel, or bypass the host's
+		// Only the socket options in use are allowed: others load filters and protocols into the kernel, or bypass the host's
 		// routes.
 		{Calls: []uint32{unix.SYS_SETSOCKOPT}, AnyOf: options},
 		{Calls: []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT}, AnyOf: [][]confine.Test{{{Arg: 2, NoBit: unix.PROT_EXEC}}}},

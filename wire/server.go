@@ -35,8 +35,8 @@ const maxJournal = 256 << 20
 // maxSettings bounds a caisson.GatewayConfig, in bytes.
 const maxSettings = 8 << 20
 
-// How long the removal of a wire waits for its model calls to be written to the ledger: detachTimeout while the engine waits, which
-// can send no other request meanwhile, and then drainTimeout in the background.
+// How long the removal of a wire waits for its model calls to be written to the ledger: detachTimeout while the engine waits,
+// which can send no other request meanwhile, and then drainTimeout in the background.
 const (
 	detachTimeout = 500 * time.Millisecond
 	drainTimeout  = 3 * time.Second

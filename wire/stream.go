@@ -35,7 +35,7 @@ func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) 
 type stream struct {
 	*net.UnixConn
 	once sync.Once
-	done func() // // ends the count of the stream in its limiter
+	done func() // ends the count of the stream in its limiter
 }
 
 // Close implements [net.Conn].

@@ -111,7 +111,7 @@ func (m *Manager) command(ctx context.Context, output *excerpt.Head, remotes ...
 	cmd.Stderr = output
 	cmd.ExtraFiles = remotes
 	cmd.WaitDelay = time.Second
-	// // The process has its own session (setsid), so that signals of a terminal do not reach it.
+	// The process has its own session (setsid), so that signals of a terminal do not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }

@@ -25,7 +25,7 @@ type tap struct {
 	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
 	// sandbox that corrupts its frames affects only itself.
 	offload bool
-	done    sync.WaitGroup // // waits for the goroutine that runs read
+	done    sync.WaitGroup // waits for the goroutine that runs read
 
 	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64
 

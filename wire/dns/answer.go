@@ -150,7 +150,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 		r.report("", netip.Addr{}, v)
 		return r.blocked(dns.RcodeNameError, v, "")
 	}
-	if l, ok := r.special(name); ok {
+	if l, ok := r.specialAnswer(name); ok {
 		return r.answerLocal(name, q.Qtype, l)
 	}
 	v, wildcard := r.c.Decider().DecideName(name)

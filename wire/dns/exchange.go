@@ -30,7 +30,7 @@ func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (An
 	var errs error
 	for round := range maxRounds {
 		for _, s := range servers {
-			// // In the second round servers are queried without EDNS, which some do not support.
+			// In the second round servers are queried without EDNS, which some do not support.
 			a, err := queryServer(ctx, s, q, round == 0)
 			if err == nil {
 				return a, nil
@@ -52,7 +52,7 @@ func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bo
 	if err != nil {
 		return Answer{}, err
 	}
-	for _, exchange := range []func(net.Conn, []byte, uint16, question) (Answer, error){overUDP, overTCP} {
+	for _, exchange := range []func(net.Conn, []byte, uint16, question) (Answer, error){exchangeUDP, exchangeTCP} {
 		network := "udp"
 		if err != nil { // truncated
 			network = "tcp"
@@ -84,7 +84,7 @@ func withConn(ctx context.Context, network string, server netip.AddrPort, do fun
 }
 
 // exchangeUDP sends a query and returns the first answer to it. It ignores at most maxUnrelated datagrams that do not answer it.
-func overUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
+func exchangeUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
 	if _, err := conn.Write(query); err != nil {
 		return Answer{}, err
 	}
@@ -103,7 +103,7 @@ func overUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error)
 }
 
 // exchangeTCP sends a query and returns the answer.
-func overTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
+func exchangeTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
 	framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(query)), uint16(len(query)))
 	if _, err := conn.Write(append(framed, query...)); err != nil {
 		return Answer{}, err
@@ -175,12 +175,12 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	case truncated:
 		return Answer{}, errTruncated
 	}
-	return follow(&m, q)
+	return followAliases(&m, q)
 }
 
-// follow collects the addresses at the end of the chain of aliases that begins at the requested name. It ignores all other
+// followAliases collects the addresses at the end of the chain of aliases that begins at the requested name. It ignores all other
 // records, which were not requested.
-func follow(m *dns.Msg, q question) (Answer, error) {
+func followAliases(m *dns.Msg, q question) (Answer, error) {
 	aliases := map[string]*dns.CNAME{}
 	addrs := map[string][]dns.RR{}
 	for _, rr := range m.Answer {

@@ -18,15 +18,15 @@ type localAnswer struct {
 	quiet   bool            // the verdict is not reported
 }
 
-// special returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761, and
-// where noted below).
-func (r *Resolver) special(name string) (l localAnswer, ok bool) {
+// specialAnswer returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761,
+// and where noted below).
+func (r *Resolver) specialAnswer(name string) (l localAnswer, ok bool) {
 	gone := func(format string, args ...any) (localAnswer, bool) {
 		return localAnswer{verdict: refusal(format, args...)}, true
 	}
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	switch {
-	case within(name, internalZone):
+	case isWithin(name, internalZone):
 		if name != internalZone && !r.c.Hosts(name) {
 			return gone("%s is not granted to this sandbox", name)
 		}
@@ -43,7 +43,7 @@ func (r *Resolver) special(name string) (l localAnswer, ok bool) {
 		return gone(".%s is not in the public DNS", last)
 	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
 		return gone("an address is not a name") // programs interpret names whose last label is a number as addresses
-	case within(name, "use-application-dns.net"): // canary domain that disables DNS over HTTPS in browsers
+	case isWithin(name, "use-application-dns.net"): // canary domain that disables DNS over HTTPS in browsers
 		return gone("there is no way around this resolver")
 	}
 	return localAnswer{}, false

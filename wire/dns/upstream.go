@@ -184,7 +184,7 @@ func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error)
 		return []netip.Addr{a}, nil
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if within(host, "localhost") {
+	if isWithin(host, "localhost") {
 		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
 	}
 	var six Answer

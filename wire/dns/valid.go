@@ -35,8 +35,8 @@ func validName(name string) bool {
 	return true
 }
 
-// within reports whether name is zone or below it.
-func within(name, zone string) bool {
+// isWithin reports whether name is zone or below it.
+func isWithin(name, zone string) bool {
 	below, ok := strings.CutSuffix(name, zone)
 	return ok && (below == "" || below[len(below)-1] == '.')
 }

@@ -50,13 +50,13 @@ type Policy struct {
 	rules  []rule
 	source caisson.Policy // with hosts in normal form
 
-	// // The sets exact, suffixes and any hold the rules that match names, by the form of the rule: exact by the name.
+	// The sets exact, suffixes and any hold the rules that match names, by the form of the rule: exact by the name.
 	exact    map[string]set
 	suffixes map[string]set // rules with a wildcard, by the suffix after the "*."
 	any      set            // "*"
 
-	allowing set // // rules that allow
-	prefixes set // rules with an address or CIDR
+	allowRules set // rules that allow
+	prefixes   set // rules with an address or CIDR
 }
 
 var _ caisson.Decider = (*Policy)(nil)
@@ -100,7 +100,7 @@ func (p *Policy) Source() caisson.Policy {
 // add compiles the rule at position i.
 func (p *Policy) add(i int, src caisson.Rule) error {
 	field := func(name string) string { return fmt.Sprintf("rules[%d].%s", i, name) }
-	hosts, ports, err := hostsOf(&src, field)
+	hosts, ports, err := ruleHosts(&src, field)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (p *Policy) add(i int, src caisson.Rule) error {
 	if len(src.Ports) > 0 || !r.allow {
 		ports = src.Ports // a deny rule without ports applies to all ports, also with a preset
 	}
-	if r.ports, err = portsOf(ports, field("ports")); err != nil {
+	if r.ports, err = newPortSet(ports, field("ports")); err != nil {
 		return err
 	}
 	switch src.Protocol {
@@ -135,7 +135,7 @@ func (p *Policy) add(i int, src caisson.Rule) error {
 		p.index(i, h)
 	}
 	if r.allow {
-		p.allowing.add(i)
+		p.allowRules.add(i)
 	}
 	r.text, r.reason = describe(i, src)
 	p.rules = append(p.rules, r)
@@ -164,7 +164,7 @@ func (p *Policy) index(i int, h host) {
 }
 
 // ruleHosts returns the hosts of r, and the ports of its preset if it has one. It converts r.Host to its normal form.
-func hostsOf(r *caisson.Rule, field func(string) string) (hosts []host, ports []caisson.PortRange, err error) {
+func ruleHosts(r *caisson.Rule, field func(string) string) (hosts []host, ports []caisson.PortRange, err error) {
 	switch {
 	case r.Host != "" && r.Preset != "":
 		return nil, nil, caisson.Invalidf(field("preset"), "a rule has a host or a preset, not both; make two rules")

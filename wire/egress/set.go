@@ -50,7 +50,7 @@ type portSet []caisson.PortRange
 var allPorts = portSet{{First: 1, Last: 65535}}
 
 // newPortSet validates ports and returns them as a set; an empty list means all ports.
-func portsOf(ports []caisson.PortRange, field string) (portSet, error) {
+func newPortSet(ports []caisson.PortRange, field string) (portSet, error) {
 	if len(ports) == 0 {
 		return allPorts, nil
 	}

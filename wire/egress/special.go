@@ -46,7 +46,7 @@ var (
 		newBlock("fd00:ec2::254/128", "a metadata service"),
 		newBlock("fd00:ec2::253/128", "a metadata service"),
 		newBlock("fd00:ec2::23/128", "a metadata service"),
-		newBlock("fd20:ce::254/128", "a metadata service"), // // of Google's cloud
+		newBlock("fd20:ce::254/128", "a metadata service"), // of Google's cloud
 		newBlock("::/128", "unspecified"),
 		newBlock("::1/128", "loopback"),
 		newBlock("::/96", "IPv4-compatible"),

@@ -94,14 +94,14 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 		for part := range strings.SplitSeq(ports, ",") {
 			p, err := caisson.ParsePortRange(part)
 			if err != nil {
-				return caisson.Rule{}, caisson.Invalidf(field, "%s", messageOf(err))
+				return caisson.Rule{}, caisson.Invalidf(field, "%s", messageWithoutField(err))
 			}
 			r.Ports = append(r.Ports, p)
 		}
 	}
 	p, err := Compile(caisson.Policy{Rules: []caisson.Rule{r}})
 	if err != nil {
-		return caisson.Rule{}, caisson.Invalidf(field, "%s", messageOf(err))
+		return caisson.Rule{}, caisson.Invalidf(field, "%s", messageWithoutField(err))
 	}
 	return p.source.Rules[0], nil
 }
@@ -144,7 +144,7 @@ func similarPreset(s string) string {
 }
 
 // messageWithoutField returns the message of err without the name of its field.
-func messageOf(err error) string {
+func messageWithoutField(err error) string {
 	return strings.TrimPrefix(caisson.MessageOf(err), caisson.FieldOf(err)+": ")
 }
 

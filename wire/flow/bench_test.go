@@ -75,7 +75,7 @@ func BenchmarkConnect(b *testing.B) {
 
 // BenchmarkNarrow is BenchmarkIn on a connection without large buffers, because the limit is reached.
 func BenchmarkNarrow(b *testing.B) {
-	w := newWorld(b, func(c *Config, _ *timeouts) { c.Budget = NewBudget(10, 0) })
+	w := newWorld(b, func(c *Config, _ *timeouts) { c.ProcessLimits = NewProcessLimits(10, 0) })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		buf := make([]byte, 256<<10)
 		for {

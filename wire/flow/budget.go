@@ -2,11 +2,11 @@ package flow
 
 import "sync"
 
-// A Budget bounds the flows of all forwarders of a process together. When three quarters of it are in use, a forwarder gets more
-// only up to its equal share of the rest, so that a few sandboxes cannot exhaust it. Safe for concurrent use.
-type Budget struct {
+// ProcessLimits bound the flows of all forwarders of a process together. When three quarters of the flows are in use, a forwarder
+// gets more only up to its equal share of the rest, so that a few sandboxes cannot exhaust them. Safe for concurrent use.
+type ProcessLimits struct {
 	mu         sync.Mutex
-	forwarders int      // number of Forwarders that share the budget; guarded by mu
+	forwarders int      // number of Forwarders that share the limits; guarded by mu
 	flows      capacity // guarded by mu
 	wide       capacity // flows with large buffers; guarded by mu
 }
@@ -14,9 +14,9 @@ type Budget struct {
 // A capacity is a maximum number of units (flows, or flows with large buffers), and the number of units in use.
 type capacity struct{ max, used int }
 
-// NewBudget returns a Budget of the given number of flows, of which wide may have large buffers; see [Limits].
-func NewBudget(flows, wide int) *Budget {
-	return &Budget{flows: capacity{max: flows}, wide: capacity{max: wide}}
+// NewProcessLimits returns limits of the given number of flows, of which wide may have large buffers; see [Limits].
+func NewProcessLimits(flows, wide int) *ProcessLimits {
+	return &ProcessLimits{flows: capacity{max: flows}, wide: capacity{max: wide}}
 }
 
 // acquire takes one unit for a forwarder that already holds has units, where forwarders share the capacity. It returns false if
@@ -30,13 +30,13 @@ func (p *capacity) acquire(has, forwarders int) bool {
 	return true
 }
 
-// addForwarder counts a forwarder that shares the budget; removeForwarder removes it. Every method accepts a nil Budget, which
-// has no limits.
-func (b *Budget) addForwarder() { b.add(1) }
+// addForwarder counts a forwarder that shares the limits; removeForwarder removes it. Every method accepts a nil *ProcessLimits,
+// which has no limits.
+func (b *ProcessLimits) addForwarder() { b.add(1) }
 
-func (b *Budget) removeForwarder() { b.add(-1) }
+func (b *ProcessLimits) removeForwarder() { b.add(-1) }
 
-func (b *Budget) add(n int) {
+func (b *ProcessLimits) add(n int) {
 	if b == nil {
 		return
 	}
@@ -46,7 +46,7 @@ func (b *Budget) add(n int) {
 }
 
 // acquireFlow takes a flow for a forwarder that already holds has flows. It returns false if the forwarder may not have more.
-func (b *Budget) acquireFlow(has int) bool {
+func (b *ProcessLimits) acquireFlow(has int) bool {
 	if b == nil {
 		return true
 	}
@@ -57,7 +57,7 @@ func (b *Budget) acquireFlow(has int) bool {
 
 // acquireWide takes large buffers for a flow of a forwarder that already holds has flows with large buffers. It returns false if
 // it may not have more.
-func (b *Budget) acquireWide(has int) bool {
+func (b *ProcessLimits) acquireWide(has int) bool {
 	if b == nil {
 		return true
 	}
@@ -67,7 +67,7 @@ func (b *Budget) acquireWide(has int) bool {
 }
 
 // release returns a flow to the budget, and its large buffers if it is wide.
-func (b *Budget) release(wide bool) {
+func (b *ProcessLimits) release(wide bool) {
 	if b == nil {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestBudget(t *testing.T) {
-	b := NewBudget(100, 8)
+	b := NewProcessLimits(100, 8)
 	b.addForwarder()
 	b.addForwarder()
 	first := 0
@@ -44,7 +44,7 @@ func TestBudget(t *testing.T) {
 	if !b.acquireWide(wide) {
 		t.Error("a wide flow that ended is not free")
 	}
-	var none *Budget
+	var none *ProcessLimits
 	if !none.acquireFlow(1e9) || !none.acquireWide(1e9) {
 		t.Error("no budget has no room")
 	}
@@ -52,8 +52,8 @@ func TestBudget(t *testing.T) {
 
 // The flows of all forwarders together are limited, and returned when they end.
 func TestSharedBudget(t *testing.T) {
-	b := NewBudget(8, 0)
-	w := newWorld(t, func(c *Config, _ *timeouts) { c.Budget = b })
+	b := NewProcessLimits(8, 0)
+	w := newWorld(t, func(c *Config, _ *timeouts) { c.ProcessLimits = b })
 	w.listen("192.0.2.1:7", echo)
 	w.policy(allowAll)
 	var conns []net.Conn
@@ -78,7 +78,7 @@ func TestSharedBudget(t *testing.T) {
 // is in this process, too.
 func TestNarrowMemory(t *testing.T) {
 	const flows, most = 100, 256 << 10 // per flow, including a part of the sandbox's stack
-	small := func(c *Config, _ *timeouts) { c.Budget = NewBudget(2*flows, 0) }
+	small := func(c *Config, _ *timeouts) { c.ProcessLimits = NewProcessLimits(2*flows, 0) }
 	w := newWorld(t, small)
 	// Otherwise the sandbox's stack would buffer megabytes.
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}

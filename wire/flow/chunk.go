@@ -6,10 +6,10 @@ import "sync"
 // a destination that does not read makes it keep the buffer, so only wide flows have large ones.
 const (
 	narrowChunk = 16 << 10
-	wideChunk   = 256 << 10 // about four of the wire's largest packets
+	wideChunk   = 256 << 10 // room for about four of the wire's largest packets
 )
 
-// // Pools of read buffers, shared by all forwarders.
+// Pools of read buffers, shared by all forwarders.
 var (
 	narrowChunks   = newBufferPool(narrowChunk)
 	datagramChunks = newBufferPool(maxDatagram)

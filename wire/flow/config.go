@@ -34,8 +34,8 @@ type Config struct {
 	// Report receives every decision once with Count 1, and the bytes of an allowed flow when it ends with Count 0.
 	Report func(caisson.Decision)
 	Limits Limits
-	// Budget is shared with other Forwarders; nil: only Limits apply.
-	Budget *Budget
+	// ProcessLimits are shared with other Forwarders; nil: only Limits apply.
+	ProcessLimits *ProcessLimits
 }
 
 // A Dialer connects to destinations on the network. Safe for concurrent use. An error of kind [caisson.Denied] means that no

@@ -14,13 +14,13 @@ import (
 
 // A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
-	f      *Forwarder
-	attrs  caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
-	start  time.Time    // when the flow began
-	local  bool         // the destination is a service of the gateway
-	wide   bool         // // the flow has large buffers
-	ctx    context.Context
-	cancel context.CancelFunc
+	f         *Forwarder
+	attrs     caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
+	start     time.Time    // when the flow began
+	toGateway bool         // the destination is a service of the gateway
+	wide      bool         // the flow has large buffers
+	ctx       context.Context
+	cancel    context.CancelFunc
 
 	out, in atomic.Int64 // bytes from and to the sandbox
 
@@ -135,12 +135,12 @@ func (c *flow) release() {
 	if c.wide {
 		f.wide--
 	}
-	if port := c.attrs.Dst.Port(); c.local {
+	if port := c.attrs.Dst.Port(); c.toGateway {
 		if f.local[port]--; f.local[port] == 0 {
 			delete(f.local, port)
 		}
 	}
-	f.cfg.Budget.release(c.wide)
+	f.cfg.ProcessLimits.release(c.wide)
 	f.bytesOut.Add(out)
 	f.bytesIn.Add(in)
 	f.mu.Unlock()

@@ -82,7 +82,7 @@ func newForwarder(cfg Config, t timeouts) (*Forwarder, error) {
 	f.syns = tcp.NewForwarder(cfg.Stack, firstReceive, cfg.Limits.InFlight, f.connect)
 	cfg.Stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.handleTCP)
 	cfg.Stack.SetTransportProtocolHandler(udp.ProtocolNumber, f.handleUDP)
-	cfg.Budget.addForwarder()
+	cfg.ProcessLimits.addForwarder()
 	return f, nil
 }
 
@@ -107,7 +107,7 @@ func configure(s *stack.Stack) error {
 func (f *Forwarder) Close() {
 	f.mu.Lock()
 	if !f.closed {
-		f.cfg.Budget.removeForwarder()
+		f.cfg.ProcessLimits.removeForwarder()
 	}
 	f.closed = true
 	flows := f.list()
@@ -144,7 +144,7 @@ func (f *Forwarder) Recheck() {
 	flows := f.list()
 	f.mu.Unlock()
 	for _, c := range flows {
-		if !c.local {
+		if !c.toGateway {
 			c.recheck()
 		}
 	}
@@ -200,17 +200,17 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 		return nil, limitReason(fmt.Sprintf("connections to port %d of the gateway", port), mostLocal)
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
-	case !f.cfg.Budget.acquireFlow(f.tcp + f.udp):
+	case !f.cfg.ProcessLimits.acquireFlow(f.tcp + f.udp):
 		return nil, "all sandboxes together have too many flows, and this one has reached its share"
 	}
 	*count++
 	f.work.Add(1)
-	c = &flow{f: f, start: time.Now(), local: local}
+	c = &flow{f: f, start: time.Now(), toGateway: local}
 	if local {
 		f.local[port]++
 	}
 	c.attrs = caisson.Flow{Protocol: protocol, Dst: dst}
-	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.acquireWide(f.wide) {
+	if protocol == "tcp" && !c.toGateway && f.wide < f.cfg.Limits.Wide && f.cfg.ProcessLimits.acquireWide(f.wide) {
 		f.wide++
 		c.wide = true
 	}

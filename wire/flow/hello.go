@@ -239,7 +239,7 @@ func (c *cursor) vector(size int) []byte { return c.take(c.number(size)) }
 func serverName(hello []byte) (name string, ok bool) {
 	c := cursor{hello, true}
 	c.take(2 + 32) // version, random
-	c.vector(1)    // session
+	c.vector(1)    // session id
 	c.vector(2)    // cipher suites
 	c.vector(1)    // compression methods
 	if !c.ok || len(c.rest) == 0 {

@@ -151,7 +151,7 @@ func (a noContinueWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter
 // check returns the host that r names, and the reason why the sandbox may not use it, "" if it may. It reports the decision.
 func (p *proxy) check(r *http.Request) (name, reason string) {
 	name = hostName(r.Host)
-	if !clearTarget(r) {
+	if !isPlainTarget(r) {
 		reason = "the host of the request is not clear"
 	}
 	v := p.c.checkName(name)
@@ -180,9 +180,9 @@ func (p *proxy) check(r *http.Request) (name, reason string) {
 	return name, ""
 }
 
-// clearTarget reports whether a request's target is a path, "*", or a complete http URL of the host that is checked. Go accepts
+// isPlainTarget reports whether a request's target is a path, "*", or a complete http URL of the host that is checked. Go accepts
 // other targets and writes "x:http://other/" as http://other/, which a server prefers to the Host header.
-func clearTarget(r *http.Request) bool {
+func isPlainTarget(r *http.Request) bool {
 	u := r.URL
 	switch {
 	case r.Method == http.MethodConnect || u.Opaque != "" || u.User != nil:

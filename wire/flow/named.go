@@ -34,7 +34,7 @@ func (c *flow) relay(g *guestConn, up *net.TCPConn) {
 	c.relayNamed(r)
 }
 
-// // Values that tell which side sent the first byte, on a connection where either side may send first.
+// Values that tell which side sent the first byte, on a connection where either side may send first.
 const (
 	sideNone int32 = iota
 	sideDestination

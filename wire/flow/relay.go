@@ -50,10 +50,10 @@ func (r *relay) startOut(head []byte, line *firstLine) {
 
 // startIn begins to relay from the destination. Unless mayBegin is nil, it calls mayBegin before it relays the first byte, and
 // stops if that returns false.
-func (r *relay) startIn(claim func() bool) {
+func (r *relay) startIn(mayBegin func() bool) {
 	r.workers.Go(func() {
 		defer close(r.in)
-		err := r.sendIn(claim)
+		err := r.sendIn(mayBegin)
 		if errors.Is(err, errNotFirst) {
 			return
 		}
@@ -61,7 +61,7 @@ func (r *relay) startIn(claim func() bool) {
 			r.c.end("")
 			return
 		}
-		if claim != nil { // the deadline limits the wait for the sandbox's first bytes
+		if mayBegin != nil { // the deadline limits the wait for the sandbox's first bytes
 			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
@@ -124,20 +124,20 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 var errNotFirst = errors.New("the sandbox has sent data first")
 
 // sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.
-func (r *relay) sendIn(claim func() bool) error {
+func (r *relay) sendIn(mayBegin func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)
 	defer r.g.wq.EventUnregister(&entry)
 	chunks := r.c.chunks()
 	for {
 		chunk, n, err := r.receive(chunks)
-		if claim != nil && !claim() {
+		if mayBegin != nil && !mayBegin() {
 			if err == nil { // data of the destination was read that cannot be relayed
 				r.c.end("")
 			}
 			err = errNotFirst
 		}
-		claim = nil
+		mayBegin = nil
 		if err == nil {
 			err = r.g.send(ready, (*chunk)[:n])
 		}

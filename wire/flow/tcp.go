@@ -73,7 +73,7 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	if g == nil {
 		return
 	}
-	if c.local {
+	if c.toGateway {
 		f.cfg.Local[c.attrs.Dst.Port()](g)
 		g.linger(c)
 		return
@@ -95,7 +95,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 	}
 	var g *guestConn
 	var ok bool
-	if c.local {
+	if c.toGateway {
 		ok = f.hasService(c)
 	} else {
 		ok = f.dial(c, func() (err error) {
@@ -108,11 +108,11 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 	}
 	r.Complete(!ok)
 	switch {
-	case g != nil && (c.local || c.accept()):
+	case g != nil && (c.toGateway || c.accept()):
 		return c, g, up
 	case g != nil:
 		g.abort()
-	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, but the sandbox did not complete the handshake
+	case ok && !c.toGateway && f.ctx.Err() == nil: // the destination accepted, but the sandbox did not complete the handshake
 		f.failed.Add(1)
 	}
 	if up != nil {
@@ -160,7 +160,7 @@ func (f *Forwarder) dialTCP(c *flow) (*net.TCPConn, error) {
 		return nil, err
 	}
 	c.onEnd(func() { reset(up) })
-	if !c.wide { // // otherwise the kernel's buffers would grow to megabytes each; setting their size cannot fail
+	if !c.wide { // keeps the kernel's buffers from growing to megabytes each; setting their size cannot fail
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}

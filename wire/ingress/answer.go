@@ -59,7 +59,7 @@ func handleProxyError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // refusalFor returns the answer to a request that failed with err.
-func refusalOf(err error) *refusal {
+func refusalFor(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r
 	}
@@ -95,7 +95,7 @@ func refuse(out *responder, r *http.Request, err error) {
 	if out.status != 0 || errors.Is(err, context.Canceled) {
 		panic(http.ErrAbortHandler)
 	}
-	why := refusalOf(err)
+	why := refusalFor(err)
 	h := out.Header()
 	clear(h)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
@@ -118,8 +118,8 @@ func refuse(out *responder, r *http.Request, err error) {
 	}
 }
 
-// entry returns the entry of a request in its route's log.
-func entry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
+// logEntry returns the entry for a request in its route's log.
+func logEntry(c *call, r *http.Request, out *responder, start, end time.Time) caisson.RouteRequest {
 	status := out.status
 	if status == 0 {
 		status = 499 // logged if the client disconnected, or the request was cut off

@@ -20,7 +20,7 @@ const clientHeader = "Caisson-Client"
 
 // rewrite changes a request for its sandbox.
 func rewrite(p *httputil.ProxyRequest) {
-	c := callOf(p.In.Context())
+	c := contextCall(p.In.Context())
 	spec := &c.route.spec
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.RawQuery = "http", address(c.route.sandbox, spec.Port), c.query
 	h := p.Out.Header
@@ -38,7 +38,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 	cutCookies(h)
 	cutReferer(h)
-	change(h, spec.Headers)
+	applyHeaderChanges(h, spec.Headers)
 	h.Set(clientHeader, c.client.String())
 	proto := "http"
 	if c.secure {
@@ -120,8 +120,8 @@ func cutReferer(h http.Header) {
 	}
 }
 
-// change applies to h the changes c, which are configured for a route.
-func change(h http.Header, c *caisson.RouteHeaders) {
+// applyHeaderChanges applies to h the changes c, which are configured for a route.
+func applyHeaderChanges(h http.Header, c *caisson.RouteHeaders) {
 	if c == nil {
 		return
 	}
@@ -135,7 +135,7 @@ func change(h http.Header, c *caisson.RouteHeaders) {
 
 // modifyResponse changes an answer of a sandbox for its client.
 func modifyResponse(res *http.Response) error {
-	c := callOf(res.Request.Context())
+	c := contextCall(res.Request.Context())
 	h := res.Header
 	if lines := h["Set-Cookie"]; len(lines) > 0 {
 		h["Set-Cookie"] = slices.DeleteFunc(lines, func(line string) bool { return !maySetCookie(c, line) })
@@ -153,7 +153,7 @@ func modifyResponse(res *http.Response) error {
 		}
 		allowOrigin(h, cors, res.Request.Header.Get("Origin"))
 	}
-	change(h, c.route.spec.ResponseHeaders)
+	applyHeaderChanges(h, c.route.spec.ResponseHeaders)
 	return nil
 }
 

@@ -169,7 +169,7 @@ type call struct {
 type callKey struct{}
 
 // contextCall returns the call of a request from the request's context.
-func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+func contextCall(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
 // touch restarts the timer that ends a call without traffic.
 func (c *call) touch() {
@@ -193,7 +193,7 @@ func (g *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{client: client.Addr().Unmap().WithZone(""), secure: r.TLS != nil, query: r.URL.RawQuery}
 	defer func() {
 		if g.cfg.Logged != nil && c.route != nil && c.route.id != "" {
-			g.cfg.Logged(c.route.id, entry(c, r, out, start, g.cfg.Now()))
+			g.cfg.Logged(c.route.id, logEntry(c, r, out, start, g.cfg.Now()))
 		}
 	}()
 	release, err := g.admit(c, out, r)
@@ -252,7 +252,7 @@ func (g *Ingress) admit(c *call, out *responder, r *http.Request) (release func(
 	}
 	if spec.StripPrefix && spec.Path != "" {
 		u := *r.URL
-		if !strip(&u, spec.Path) {
+		if !stripPrefix(&u, spec.Path) {
 			return nil, errPath
 		}
 		r.URL = &u

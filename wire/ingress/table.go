@@ -74,7 +74,7 @@ func (t *table) find(r *http.Request) (found *route, ok bool) {
 		return nil, false
 	}
 	if found == nil && t.hosts[host] == nil {
-		found = t.direct(host)
+		found = t.directRoute(host)
 	}
 	return found, true
 }
@@ -90,8 +90,8 @@ func match(list []*route, path string) *route {
 	return nil
 }
 
-// direct returns the route of a host of the form PORT-SANDBOX.DOMAIN, or nil.
-func (t *table) direct(host string) *route {
+// directRoute returns the route of a host of the form PORT-SANDBOX.DOMAIN, or nil.
+func (t *table) directRoute(host string) *route {
 	label, ok := strings.CutSuffix(host, "."+t.domain)
 	if !ok {
 		return nil
@@ -188,8 +188,9 @@ func checkPath(u *url.URL) bool {
 	return true
 }
 
-// strip removes prefix from the path of u. It returns false if the path has prefix in escaped form, so that it cannot be removed.
-func strip(u *url.URL, prefix string) bool {
+// stripPrefix removes prefix from the path of u. It returns false if the path has prefix in escaped form, so that it cannot be
+// removed.
+func stripPrefix(u *url.URL, prefix string) bool {
 	prefix = strings.TrimSuffix(prefix, "/")
 	raw := u.EscapedPath()
 	rest, ok := strings.CutPrefix(raw, prefix)

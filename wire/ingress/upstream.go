@@ -43,7 +43,7 @@ type upstreamConn struct {
 	net.Conn
 	owner   *upstreams // holds the connection in conns
 	sandbox caisson.ID
-	dropped bool // // drop was called for the sandbox; guarded by owner.mu
+	dropped bool // drop was called for the sandbox; guarded by owner.mu
 }
 
 func newUpstreams(dial Dial) *upstreams {
@@ -68,7 +68,7 @@ func address(sandbox caisson.ID, port int) string { return string(sandbox) + ":"
 // connect makes a connection for the request in ctx. If the connection is dropped while it is being made, connect makes another
 // one.
 func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) {
-	c := callOf(ctx)
+	c := contextCall(ctx)
 	for range maxTries {
 		conn := &upstreamConn{owner: u, sandbox: c.route.sandbox}
 		if !u.add(conn) {
@@ -79,7 +79,7 @@ func (u *upstreams) connect(ctx context.Context, _, _ string) (net.Conn, error) 
 			u.remove(conn)
 			return nil, err
 		}
-		if u.made(conn, raw) {
+		if u.setConn(conn, raw) {
 			return conn, nil
 		}
 		raw.Close()
@@ -104,7 +104,7 @@ func (u *upstreams) add(c *upstreamConn) bool {
 }
 
 // setConn records that the connection raw was made for c. It returns false if c was dropped before.
-func (u *upstreams) made(c *upstreamConn, raw net.Conn) bool {
+func (u *upstreams) setConn(c *upstreamConn, raw net.Conn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if c.dropped {
@@ -156,7 +156,7 @@ var (
 // RoundTrip implements [http.RoundTripper]. A GET or HEAD request without a body is sent again if its connection was dropped
 // before it was answered, which resumes the sandbox if its route says so.
 func (u *upstreams) RoundTrip(r *http.Request) (*http.Response, error) {
-	c := callOf(r.Context())
+	c := contextCall(r.Context())
 	timer := time.AfterFunc(time.Duration(c.route.spec.Timeout), func() { c.cancel(errTimeout) })
 	defer timer.Stop()
 	again := (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.Body == nil || r.Body == http.NoBody)

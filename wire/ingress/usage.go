@@ -10,19 +10,19 @@ import (
 // usageInterval is the time between two reports of the use of a sandbox while requests are in progress.
 const usageInterval = 2 * time.Second
 
-// usage reports which sandboxes are used by requests: at once when the first request of a sandbox begins, then at intervals until none
-// is in progress. Safe for concurrent use.
+// usage reports which sandboxes are used by requests: at once when the first request of a sandbox begins, then at intervals until
+// none is in progress. Safe for concurrent use.
 type usage struct {
 	report   func(list []caisson.IngressUse) // nil: nothing is reported
 	interval time.Duration
 	sending  sync.Mutex // held while a report is made and sent; locked before mu
 
 	mu     sync.Mutex
-	active map[caisson.ID]int // number of requests in progress of sandboxes that were reported as active; guarded by mu
-	begun  []caisson.IngressUse
-	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; // guarded by mu soon, later
-	// *time.Timer
-	closed bool // guarded by mu
+	active map[caisson.ID]int   // number of requests in progress of sandboxes that were reported as active; guarded by mu
+	begun  []caisson.IngressUse // sandboxes whose first requests have begun, for reportBegun; guarded by mu
+	// soon calls reportBegun, and later calls reportAll; nil if there is nothing to report; guarded by mu
+	soon, later *time.Timer
+	closed      bool // close was called; guarded by mu
 }
 
 func newUsage(report func(list []caisson.IngressUse)) *usage {

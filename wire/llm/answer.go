@@ -30,12 +30,12 @@ func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer
 	case s >= 400:
 		return c.forwardError(ctx, resp)
 	case s < 200 || s >= 300:
-		failureOf(c).record("provider %q of model %q redirects (%d), and its key is not sent to other servers: correct its base URL", c.model.provider.Name, c.model.Alias, s)
+		newFailure(c).record("provider %q of model %q redirects (%d), and its key is not sent to other servers: correct its base URL", c.model.provider.Name, c.model.Alias, s)
 		return c.fail(outcome{errorCode: "upstream"}, refuse(http.StatusBadGateway, "upstream",
 			"the provider of model %.80q redirects (%d), and its key is not sent to other servers; correct its base URL", c.model.Alias, s))
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
-		failureOf(c).record("provider %q encodes the answer of model %q, which cannot be metered", c.model.provider.Name, c.model.Alias)
-		return c.fail(c.maxCost("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
+		newFailure(c).record("provider %q encodes the answer of model %q, which cannot be metered", c.model.provider.Name, c.model.Alias)
+		return c.fail(c.maxCostOutcome("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
 	}
 	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 	buf := chunkBuffers.Get().(*[]byte)
@@ -73,11 +73,11 @@ func (c *call) forwardError(ctx context.Context, resp *http.Response) error {
 	whole := err == nil && jsontext.Value(body).Kind() == '{' && jsontext.Value(body).IsValid()
 	o := outcome{errorCode: "upstream", status: s}
 	if !whole && s >= 500 && s != http.StatusServiceUnavailable {
-		o = c.maxCost("upstream", s) // an intermediary failed; the model may have answered
+		o = c.maxCostOutcome("upstream", s) // an intermediary failed; the model may have answered
 	}
 	wait, _ := retryAfter(resp)
 	retry := int(math.Ceil(wait.Seconds()))
-	f := failureOf(c)
+	f := newFailure(c)
 	if f.rejectsKey(s, body) {
 		f.recordRejectedKey(s, body)
 		why := finalRefusal(c.api.Dialect, `the provider refused the credential of model %.80q (%d); see "caisson runs show" and use "caisson credential rotate" on the host`, c.model.Alias, s)
@@ -100,7 +100,7 @@ func (c *call) forwardError(ctx context.Context, resp *http.Response) error {
 		return err
 	}
 	body = c.setup.secrets.redact(body)
-	c.header(resp.Header)
+	c.copyHeader(resp.Header)
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(s)
@@ -108,8 +108,8 @@ func (c *call) forwardError(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// header copies the response headers that guests may receive.
-func (c *call) header(from http.Header) {
+// copyHeader copies the response headers that guests may receive.
+func (c *call) copyHeader(from http.Header) {
 	h := c.w.Header()
 	for name, values := range from {
 		switch name {
@@ -169,7 +169,7 @@ func (a *answer) read(have int) (int, error) {
 	return n, err
 }
 
-// // forwardStream forwards each piece of a stream at once, but the last one only after the row of the call is in the ledger.
+// forwardStream forwards each piece of a stream at once, but the last one only after the row of the call is in the ledger.
 func (a *answer) forwardStream() error {
 	for {
 		n, err := a.read(0)
@@ -242,7 +242,7 @@ func (a *answer) write(p []byte) {
 	if !a.answerStarted {
 		a.answerStarted = true
 		a.row.Status = a.resp.StatusCode
-		a.header(a.resp.Header)
+		a.copyHeader(a.resp.Header)
 		if n := a.resp.ContentLength; n >= 0 && !a.stream {
 			a.w.Header()["Content-Length"] = []string{strconv.FormatInt(n, 10)}
 		}
@@ -284,11 +284,11 @@ func (a *answer) abortAnswer(err error) error {
 	why := refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
 	switch {
 	case err == errKeyLeaked:
-		failureOf(a.call).record("the answer of model %q contained the key of provider %q and was withheld", a.model.Alias, a.model.provider.Name)
+		newFailure(a.call).record("the answer of model %q contained the key of provider %q and was withheld", a.model.Alias, a.model.provider.Name)
 	case word == "timeout":
-		failureOf(a.call).record("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.provider.Name)
+		newFailure(a.call).record("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.provider.Name)
 	case word == "upstream":
-		failureOf(a.call).record("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.provider.Name, a.model.provider.base.Host, connectionFailure(err))
+		newFailure(a.call).record("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.provider.Name, a.model.provider.base.Host, connectionFailure(err))
 	}
 	switch {
 	case err == errKeyLeaked:
@@ -334,7 +334,7 @@ func (a *answer) currentOutcome(word string) outcome {
 	case a.stream && a.meter.Done():
 		return a.estimate(word, 0, said, a.maxInput, a.meter.OutputBytes()+a.maxHiddenTokens())
 	case word != "":
-		return a.brokenOff(word, 0, said, a.meter.OutputBytes())
+		return a.brokenOffOutcome(word, 0, said, a.meter.OutputBytes())
 	}
 	return a.estimate(word, 0, said, a.maxInput, math.MaxInt64)
 }

@@ -265,8 +265,8 @@ func (c *call) fillRow() {
 	}
 }
 
-// Estimate of the input tokens: one token per bytesPerToken bytes of text, rounded up, and tokensPerImage tokens per image. Source
-// code and text in most languages have more bytes per token.
+// Estimate of the input tokens: one token per bytesPerToken bytes of text, rounded up, and tokensPerImage tokens per image.
+// Source code and text in most languages have more bytes per token.
 const (
 	bytesPerToken  = 3
 	tokensPerImage = 1600
@@ -289,18 +289,18 @@ type outcome struct {
 	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 
-// maxCost returns the outcome with the maximum cost of the call, for a call whose cost is unknown. word is the error code for the
-// row, status its status.
-func (c *call) maxCost(word string, status int) outcome {
+// maxCostOutcome returns the outcome with the maximum cost of the call, for a call whose cost is unknown. word is the error code
+// for the row, status its status.
+func (c *call) maxCostOutcome(word string, status int) outcome {
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
 	}
 	return c.estimate(word, status, caisson.TokenCount{}, c.maxInput, math.MaxInt64)
 }
 
-// brokenOff returns the outcome of a call whose answer broke off after seen bytes of text. said is the usage that the provider
-// had reported by then, word the error code for the row.
-func (c *call) brokenOff(word string, status int, said caisson.TokenCount, seen int64) outcome {
+// brokenOffOutcome returns the outcome of a call whose answer broke off after seen bytes of text. said is the usage that the
+// provider had reported by then, word the error code for the row.
+func (c *call) brokenOffOutcome(word string, status int, said caisson.TokenCount, seen int64) outcome {
 	if c.endpoint.Free {
 		return outcome{errorCode: word, status: status}
 	}
@@ -337,7 +337,7 @@ func (c *call) estimate(word string, status int, said caisson.TokenCount, input,
 	return o
 }
 
-// // settle writes the row of the call to the ledger. It has no effect if the call is settled already.
+// settle writes the row of the call to the ledger. It has no effect if the call is settled already.
 func (c *call) settle(o outcome) error {
 	if c.settled {
 		return nil
@@ -374,7 +374,7 @@ func (c *call) settle(o outcome) error {
 // settleDeferred settles the call after a panic or on a path that did not settle it. Call it with defer.
 func (c *call) settleDeferred() {
 	p := recover()
-	c.settle(c.maxCost("internal", 0)) // no effect if the call is settled
+	c.settle(c.maxCostOutcome("internal", 0)) // no effect if the call is settled
 	if p == nil {
 		return
 	}

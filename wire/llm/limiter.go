@@ -112,8 +112,8 @@ func (t *limiter) reserveBytes(n int64) bool {
 	return true
 }
 
-// takeRate charges a call and its maximum tokens to the rate limits. It returns the tokens charged, or the time to wait if a limit
-// is exceeded.
+// takeRate charges a call and its maximum tokens to the rate limits. It returns the tokens charged, or the time to wait if a
+// limit is exceeded.
 func (t *limiter) takeRate(r caisson.Rate, tokens int64, now time.Time) (taken int64, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -71,8 +71,8 @@ type API struct {
 	Dialect dialect.Dialect
 	// Kinds are the kinds of providers that implement the API, in addition to scripted.
 	Kinds []string
-	// MarkerHeader is a header that only clients of this API send. It distinguishes two APIs with the same path (GET /v1/models). May be
-	// "".
+	// MarkerHeader is a header that only clients of this API send. It distinguishes two APIs with the same path (GET /v1/models).
+	// May be "".
 	MarkerHeader string
 }
 

@@ -36,7 +36,7 @@ type failure struct {
 }
 
 // newFailure returns the failure of a call, whose description is recorded in the call's row.
-func failureOf(c *call) failure { return failure{&c.row, c.model, c.setup.secrets} }
+func newFailure(c *call) failure { return failure{&c.row, c.model, c.setup.secrets} }
 
 // record stores the failure in the row: one line of plain text without keys.
 func (f failure) record(format string, args ...any) {
@@ -62,7 +62,7 @@ func (f failure) providerMessage(body []byte) string {
 		}
 		text = cmp.Or(inner.Message, inner.Type, outer.Message, strings.Trim(string(outer.Detail), `"`))
 	}
-	// // Keys are removed before the text is truncated, because a truncated key might not be recognised.
+	// Keys are removed before the text is truncated, because a truncated key might not be recognised.
 	text = safetext.Short(safetext.Line(string(f.secrets.redactAll([]byte(text)))), maxProviderMessage)
 	if text == "" {
 		return ""
@@ -104,7 +104,7 @@ func refuseKeyless(c *call) error {
 		return c.g.refuseBudget(c.r.Context(), err)
 	}
 	defer c.settleDeferred()
-	failureOf(c).record(`model %q has no credential: run "caisson credential set %s"`, c.model.Alias, c.model.provider.Credential)
+	newFailure(c).record(`model %q has no credential: run "caisson credential set %s"`, c.model.Alias, c.model.provider.Credential)
 	why := finalRefusal(c.api.Dialect, `model %.80q has no credential; see "caisson runs show" and use "caisson credential set" on the host`, c.model.Alias)
 	return c.fail(outcome{errorCode: "upstream", status: why.Status}, why)
 }

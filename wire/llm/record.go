@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxRecord = 1 << 20 // // bytes of the prompt, and of the answer, in a recording
+const maxRecord = 1 << 20 // bytes of the prompt, and of the answer, in a recording
 
 // A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {

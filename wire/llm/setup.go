@@ -84,7 +84,8 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 	return nil
 }
 
-// newProvider returns a provider. It reuses the connections of the provider that it replaces if both have the same scheme and host.
+// newProvider returns a provider. It reuses the connections of the provider that it replaces if both have the same scheme and
+// host.
 func (g *Gateway) newProvider(p caisson.Provider, c caisson.GatewayConfig, old *modelProvider) (*modelProvider, error) {
 	key := c.Keys[p.Name]
 	src := &modelProvider{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}
@@ -148,7 +149,7 @@ func (g *Gateway) transport() *http.Transport {
 		DisableCompression:     true, // compressed answers cannot be metered
 		MaxIdleConns:           512,
 		MaxIdleConnsPerHost:    512,
-		IdleConnTimeout:        30 * time.Second, // shorter than the idle timeout of any provider, so that no connection is reused that the provider has closed
+		IdleConnTimeout:        30 * time.Second, // shorter than any provider's timeout, so that no closed connection is reused
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        16 << 10,
 		ReadBufferSize:         16 << 10,

@@ -18,7 +18,7 @@ import (
 
 const (
 	maxRetries            = 2               // times that a request is sent again
-	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; longer waits are left to the guest
+	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; guests wait for longer ones
 	maxError              = 64 << 10        // bytes of a provider's error that are forwarded
 	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
 )
@@ -71,7 +71,7 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 		again := attempt < maxRetries && !c.disconnected()
 		if err != nil {
 			if ctx.Err() != nil || c.requestWritten.Load() || !again || !sleep(c.r.Context(), time.Duration(50<<(2*attempt))*time.Millisecond) {
-				return nil, c.unanswered(ctx, c.requestWritten.Load(), err)
+				return nil, c.settleUnanswered(ctx, c.requestWritten.Load(), err)
 			}
 			c.lastSendErr = err
 			continue
@@ -81,7 +81,7 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 		if !again || !ok || wait > maxRetryWait {
 			return resp, nil
 		}
-		io.CopyN(io.Discard, resp.Body, maxError) // // reads the body, so that the connection can be reused
+		io.CopyN(io.Discard, resp.Body, maxError) // reads the body, so that the connection can be reused
 		resp.Body.Close()
 		if c.requestWritten.Store(false); !sleep(c.r.Context(), wait) {
 			word, status := c.endReason(ctx)
@@ -93,9 +93,9 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 	}
 }
 
-// unanswered settles a call to which the provider sent no answer, because of err. sent reports whether a part of the request may
-// have been sent.
-func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
+// settleUnanswered settles a call to which the provider sent no answer, because of err. sent reports whether a part of the
+// request may have been sent.
+func (c *call) settleUnanswered(ctx context.Context, sent bool, err error) error {
 	word, status, why := "upstream", http.StatusBadGateway, refuse(http.StatusBadGateway, "upstream", "the provider of model %.80q cannot be reached; try again later", c.model.Alias)
 	if sent {
 		why = refuse(http.StatusBadGateway, "upstream", "the connection to the provider of model %.80q broke before it answered; the call may have been charged", c.model.Alias)
@@ -105,7 +105,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 			why = refuse(status, "timeout", "the provider of model %.80q did not answer in time; the call may have been charged", c.model.Alias)
 		}
 	}
-	f := failureOf(c)
+	f := newFailure(c)
 	switch {
 	case word == "timeout":
 		f.record("provider %q of model %q did not answer at %s within %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, c.g.config.Timeouts.Header)
@@ -120,7 +120,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	}
 	o := outcome{errorCode: word, status: status}
 	if sent {
-		o = c.brokenOff(word, status, caisson.TokenCount{}, 0)
+		o = c.brokenOffOutcome(word, status, caisson.TokenCount{}, 0)
 	}
 	return c.fail(o, why)
 }

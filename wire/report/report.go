@@ -43,12 +43,12 @@ type Recorder struct {
 	closed      bool
 	batchTimer  *time.Timer // runs takeUnreported; nil: unreported is empty
 	windowTimer *time.Timer // runs endWindow; nil: no window is in progress
-	sums        map[key]*sum
+	sums        map[decisionKey]*sum
 	active      int    // number of active sums in sums
 	limit       int    // when active reaches limit, decisions without an active sum are added to overflow until the window ends
 	unreported  []*sum // sums that have not been passed on yet
 	overflow    map[overflowKey]*sum
-	recent      *lru.Map[key, *caisson.Decision] // the latest distinct refusals
+	recent      *lru.Map[decisionKey, *caisson.Decision] // the latest distinct refusals
 	counters    Counters
 }
 
@@ -60,16 +60,16 @@ type Counters struct {
 	BytesIn  int64 `json:"bytesIn"`
 }
 
-// // A decisionKey has the fields that are the same in equal decisions, which a Recorder aggregates.
-type key struct {
+// A decisionKey has the fields that are the same in equal decisions, which a Recorder aggregates.
+type decisionKey struct {
 	kind, reason, name, address, protocol string
 	allowed                               bool
 	rule                                  int
 }
 
 // newDecisionKey returns the key under which d is aggregated.
-func keyOf(d caisson.Decision) key {
-	return key{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
+func newDecisionKey(d caisson.Decision) decisionKey {
+	return decisionKey{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
 
 // An overflowKey groups the decisions that exceed the limit of distinct ones.
@@ -94,9 +94,9 @@ func New(c Config) (*Recorder, error) {
 		deliver:    c.Deliver,
 		delivering: make(chan struct{}, 1),
 		limit:      maxDistinct,
-		sums:       map[key]*sum{},
+		sums:       map[decisionKey]*sum{},
 		overflow:   map[overflowKey]*sum{},
-		recent:     lru.New[key, *caisson.Decision](maxRecent),
+		recent:     lru.New[decisionKey, *caisson.Decision](maxRecent),
 	}, nil
 }
 
@@ -111,7 +111,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 		d.At = time.Now()
 	}
 	d.Name, d.Address, d.Reason = clip(d.Name), clip(d.Address), clip(d.Reason)
-	k := keyOf(d)
+	k := newDecisionKey(d)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +130,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 	case r.active >= r.limit:
 		s = r.overflowSum(d)
 	case s == nil:
-		s = r.start(d)
+		s = r.startSum(d)
 	}
 	if !s.active {
 		s.active = true
@@ -149,8 +149,8 @@ func (r *Recorder) openWindow() {
 	}
 }
 
-// start adds a sum for a new decision. If there are too many, it replaces one that is not active.
-func (r *Recorder) start(d caisson.Decision) *sum {
+// startSum adds a sum for a new decision. If there are too many, it replaces one that is not active.
+func (r *Recorder) startSum(d caisson.Decision) *sum {
 	if len(r.sums) >= maxDistinct {
 		for old, s := range r.sums {
 			if !s.active {
@@ -160,7 +160,7 @@ func (r *Recorder) start(d caisson.Decision) *sum {
 		}
 	}
 	s := &sum{Decision: withoutCounts(d)}
-	r.sums[keyOf(s.Decision)] = s
+	r.sums[newDecisionKey(s.Decision)] = s
 	r.unreported = append(r.unreported, s)
 	if r.batchTimer == nil && !r.closed {
 		r.batchTimer = time.AfterFunc(batchDelay, func() { r.deliverFrom(r.takeUnreported) })
@@ -182,13 +182,13 @@ func (r *Recorder) overflowSum(d caisson.Decision) *sum {
 }
 
 // addRecent adds a refusal to recent.
-func (r *Recorder) addRecent(k key, d caisson.Decision) {
+func (r *Recorder) addRecent(k decisionKey, d caisson.Decision) {
 	known, ok := r.recent.Get(k)
 	if !ok {
 		first := withoutCounts(d)
 		known = &first
 		known.At = d.At
-		r.recent.Put(keyOf(first), known)
+		r.recent.Put(newDecisionKey(first), known)
 	}
 	known.Count += d.Count
 	known.BytesOut += d.BytesOut
@@ -212,8 +212,8 @@ func (s *sum) take() caisson.Decision {
 	return d
 }
 
-// withoutCounts returns d without the fields that may differ between equal decisions. It shares no memory with d, because a short name
-// may be part of a long request.
+// withoutCounts returns d without the fields that may differ between equal decisions. It shares no memory with d, because a short
+// name may be part of a long request.
 func withoutCounts(d caisson.Decision) caisson.Decision {
 	d.Count, d.BytesOut, d.BytesIn, d.At = 0, 0, 0, time.Time{}
 	d.Name, d.Address, d.Reason = strings.Clone(d.Name), strings.Clone(d.Address), strings.Clone(d.Reason)

@@ -26,7 +26,7 @@ Only the operator, outside of the sandbox, can change the policy: caisson policy
 // in the order of recent, the latest first. explain, which may be nil, returns the current verdict of the policy on a host, in
 // any notation.
 func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
-	w := why{sandbox, recent, explain}
+	w := whyServer{sandbox, recent, explain}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(aboutText, sandbox)) })
 	mux.HandleFunc("/why", w.serve)
@@ -44,7 +44,7 @@ func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(h
 }
 
 // A whyServer serves the /why page of one wire. The fields are the arguments of WhyHandler.
-type why struct {
+type whyServer struct {
 	sandbox string
 	recent  func() []caisson.Decision
 	explain func(host string) caisson.Verdict
@@ -63,9 +63,9 @@ type refusal struct {
 	Command string `json:"ask"` // a command for the operator
 }
 
-func (w why) serve(rw http.ResponseWriter, r *http.Request) {
+func (w whyServer) serve(rw http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	p := page{Host: hostOf(query.Get("host")), Refused: []refusal{}}
+	p := page{Host: trimPort(query.Get("host")), Refused: []refusal{}}
 	if len(p.Host) > maxText {
 		refuse(rw, http.StatusBadRequest, "host: too long")
 		return
@@ -128,7 +128,7 @@ func subject(d caisson.Decision) string {
 
 // command returns a command with which the operator can examine d. An operator may copy it into a shell, so it includes no
 // characters from a guest that are special to a shell.
-func (w why) command(d caisson.Decision) string {
+func (w whyServer) command(d caisson.Decision) string {
 	explain := "caisson policy explain " + w.sandbox
 	target := d.Address
 	if d.Name != "" {
@@ -153,7 +153,7 @@ func (w why) command(d caisson.Decision) string {
 }
 
 // trimPort returns the host of s, which is HOST, HOST:PORT or an address, in lower case.
-func hostOf(s string) string {
+func trimPort(s string) string {
 	if host, _, err := net.SplitHostPort(s); err == nil {
 		s = host
 	}
@@ -163,7 +163,7 @@ func hostOf(s string) string {
 // concerns reports whether d is about host or a name below it.
 func concerns(d caisson.Decision, host string) bool {
 	name := strings.ToLower(d.Name)
-	return name == host || strings.HasSuffix(name, "."+host) || hostOf(d.Address) == host
+	return name == host || strings.HasSuffix(name, "."+host) || trimPort(d.Address) == host
 }
 
 func send(rw http.ResponseWriter, contentType, body string) {

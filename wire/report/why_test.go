@@ -154,7 +154,7 @@ func FuzzWhy(f *testing.F) {
 				t.Fatalf("not JSON: %q", body)
 			}
 		}
-		target := strings.TrimPrefix(why{sandbox: "sb-1"}.command(d), "caisson policy explain sb-1")
+		target := strings.TrimPrefix(whyServer{sandbox: "sb-1"}.command(d), "caisson policy explain sb-1")
 		if strings.ContainsAny(strings.TrimPrefix(target, " "), " ;$`\"\\|&<>(){}!#~\n\x1b") || strings.HasPrefix(target, " -") {
 			t.Fatalf("for a shell: %q", target)
 		}

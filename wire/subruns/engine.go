@@ -64,8 +64,8 @@ type budgetError struct{ msg string }
 
 func (e *budgetError) Error() string { return e.msg }
 
-// roundTrip sends a request to the engine and decodes its response into out. Once the request is sent, it waits for the response even
-// if ctx is cancelled, because the engine counts the request against its limit until then.
+// roundTrip sends a request to the engine and decodes its response into out. Once the request is sent, it waits for the response
+// even if ctx is cancelled, because the engine counts the request against its limit until then.
 func (e *engineClient) roundTrip(ctx context.Context, name string, in, out any) error {
 	b, err := json.Marshal(in)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 const (
 	maxRequests       = 32 // concurrent requests of one sandbox, including those that wait for a run
-	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, which is also the wire's limit; further requests are queued
+	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, also the wire's limit; further requests are queued
 )
 
 // errBusy rejects a request of a sandbox that has too many in progress.

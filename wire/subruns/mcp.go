@@ -139,7 +139,7 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engineClient, s
 	ctx, done := h.pending.begin(r.Context(), sandbox, m.ID)
 	defer done()
 	var s *stream
-	if m.waits() && strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream") {
+	if m.mayWait() && strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream") {
 		s = newStream(w)
 	}
 	got := h.handleRequest(ctx, e, &m, s)

@@ -67,8 +67,8 @@ func errorResult(err error) *toolResult {
 	return textResult(true, "%s", caisson.MessageOf(err))
 }
 
-// waits reports whether m calls a tool that may wait for a run to end.
-func (m *message) waits() bool {
+// mayWait reports whether m calls a tool that may wait for a run to end.
+func (m *message) mayWait() bool {
 	var p toolCall
 	return m.Method == "tools/call" && json.Unmarshal(m.Params, &p) == nil && (p.Name == "run_agent" || p.Name == "agent_result")
 }

@@ -1,11 +1,11 @@
-// Package subruns implements sub-runs: agents in a sandbox start runs of other agents, wait for their answers, and cancel them. It
-// serves the virtual host tools.caisson.internal, with a small HTTP API and with the Model Context Protocol, which off-the-shelf
-// agents support.
+// Package subruns implements sub-runs: agents in a sandbox start runs of other agents, wait for their answers, and cancel them.
+// It serves the virtual host tools.caisson.internal, with a small HTTP API and with the Model Context Protocol, which
+// off-the-shelf agents support.
 //
 // The handler runs in the wire process and makes no decisions: the wire puts the guest into the context of a request, and the
-// [Executor] in the engine decides whether that guest may do what it requests. The engine responds immediately and never waits for a
-// run; the handler waits by polling the engine. Requests of a guest are limited in size, decoded strictly, and re-encoded before
-// they are sent to the engine.
+// [Executor] in the engine decides whether that guest may do what it requests. The engine responds immediately and never waits
+// for a run; the handler waits by polling the engine. Requests of a guest are limited in size, decoded strictly, and re-encoded
+// before they are sent to the engine.
 package subruns
 
 import (
@@ -58,7 +58,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, isRun := strings.CutPrefix(r.URL.Path, "/v1/runs/")
 	id, isCancel := strings.CutSuffix(id, "/cancel")
 	method, status := http.MethodGet, http.StatusOK
-	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // handler of the request; nil for the Model Context Protocol
+	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // nil for the Model Context Protocol (MCP)
 	switch {
 	case r.URL.Path == "/mcp":
 		method = http.MethodPost
@@ -134,7 +134,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Write(b)
 }
 
-// readBody reads the body of a request. Returns errTooLarge if it exceeds maxBody, and an error if it takes longer than bodyTimeout.
+// readBody reads the body of a request. Returns errTooLarge if it exceeds maxBody, and an error if it takes longer than
+// bodyTimeout.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge

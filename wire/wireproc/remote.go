@@ -19,8 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
 
-// remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the sandboxes
-// here to the gateway of another machine.
+// remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the
+// sandboxes here to the gateway of another machine.
 type remoteGateway struct {
 	env      wire.Env
 	registry *remote.Registry              // runs on other machines that are served

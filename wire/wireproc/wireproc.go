@@ -1,5 +1,5 @@
-// Package wireproc constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's front
-// end, the ingress, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
+// Package wireproc constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's
+// front end, the ingress, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
 package wireproc
 
 import (

@@ -159,8 +159,8 @@ func (c *checker) tool(v strictjson.Value) error {
 	})
 }
 
-// providerTool checks that a tool that the provider runs is granted. The results of such a tool are charged as input, so the tokens
-// of the request have no bound.
+// providerTool checks that a tool that the provider runs is granted. The results of such a tool are charged as input, so the
+// tokens of the request have no bound.
 func (c *checker) providerTool(allowed bool, grant string) error {
 	if !allowed {
 		return refuseGrant("tools that the provider runs", grant)

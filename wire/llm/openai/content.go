@@ -21,7 +21,7 @@ var messageFields = map[string]rule{
 var partFields = map[string]rule{
 	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
 	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
-	"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).url), "file_url": unbounded((*parser).url), "filename": copyScalar,
+	"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).copyURL), "file_url": unbounded((*parser).copyURL), "filename": copyScalar,
 	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // the result of a shell command
 	"cache_control": checkCacheControl,
 	"input_audio":   refuseField("audio cannot be bounded; send text"),
@@ -33,7 +33,7 @@ var (
 	}
 	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
 	// Files are compressed, so their size does not bound the tokens.
-	fileFields = map[string]rule{"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).url), "filename": copyScalar}
+	fileFields = map[string]rule{"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).copyURL), "filename": copyScalar}
 	partTypes  = stringSet("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
@@ -125,7 +125,7 @@ func checkImage(p *parser, v value) error {
 }
 
 func checkImageURL(p *parser, v value) error {
-	if err := p.image(v); err != nil {
+	if err := p.copyImageURL(v); err != nil {
 		return err
 	}
 	p.request.images++
@@ -133,17 +133,17 @@ func checkImageURL(p *parser, v value) error {
 	return nil
 }
 
-// image copies the URL of an image, as url does, but refuses data URLs of other types: some providers accept documents and videos
-// in place of an image, and their tokens have no bound.
-func (p *parser) image(v value) error {
+// copyImageURL copies the URL of an image, as copyURL does, but refuses data URLs of other types: some providers accept documents
+// and videos in place of an image, and their tokens have no bound.
+func (p *parser) copyImageURL(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
 	}
-	return p.url(v)
+	return p.copyURL(v)
 }
 
-// url copies a data URL, or a URL that the provider may fetch.
-func (p *parser) url(v value) error {
+// copyURL copies a data URL, or a URL that the provider may fetch.
+func (p *parser) copyURL(v value) error {
 	switch {
 	case v.Kind() != '"':
 		return strictjson.Refuse("", "the value is not a URL; send a string")

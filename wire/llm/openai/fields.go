@@ -35,7 +35,7 @@ var (
 		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
 		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyCountingGrowth, "seed": copyScalar, "stop": copyRaw,
 		"reasoning_effort": copyScalar, "verbosity": copyScalar,
-		// // Fields that only providers with a compatible API support.
+		// Fields that only providers with a compatible API support.
 		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
 		"thinking": copyRaw,
 
@@ -265,7 +265,7 @@ func checkEmbeddingInput(p *parser, v value) error {
 	text := func(_ *parser, x value) error {
 		switch x.Kind() {
 		case '"':
-			return p.embedded(x)
+			return p.copyInputText(x)
 		case '0':
 			return copyRaw(p, x)
 		case '[':
@@ -279,7 +279,7 @@ func checkEmbeddingInput(p *parser, v value) error {
 		return strictjson.Refuse("", "the value is neither text nor tokens; nothing else can be embedded here")
 	}
 	if v.Kind() == '"' {
-		return p.embedded(v)
+		return p.copyInputText(v)
 	}
 	return p.list(v, func(_ *parser, x value) error {
 		p.extraTokens += partOverhead
@@ -290,8 +290,8 @@ func checkEmbeddingInput(p *parser, v value) error {
 // fetchable matches texts that proxies interpret as an address to fetch, or as data to decode, and embed.
 var fetchable = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
 
-// embedded copies a text of which the guest requests an embedding.
-func (p *parser) embedded(v value) error {
+// copyInputText copies a text of which the guest requests an embedding.
+func (p *parser) copyInputText(v value) error {
 	if !p.allow.RemoteURLs && fetchable.Match(v.Bytes()) {
 		return strictjson.Refuse("", "a text that begins as the address of something may be fetched, which is not granted; put other words first, or ask for the grant remote-urls")
 	}

@@ -179,9 +179,9 @@ func (p *parser) checkReference(name string, v value) error {
 	check := p.serverID
 	switch name {
 	case "image_url":
-		check = p.image
+		check = p.copyImageURL
 	case "file_url":
-		check = p.url
+		check = p.copyURL
 	}
 	keep := len(p.out)
 	defer func() { p.out = p.out[:keep] }()

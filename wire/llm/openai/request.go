@@ -26,7 +26,7 @@ const encodeRoom = 512
 // A request is a body whose forwarded parts have been copied.
 type request struct {
 	api        string
-	out        []byte   // JSON of the forwarded fields, without the closing brace; it has capacity for the fields that Encode appends
+	out        []byte   // JSON of the forwarded fields, without the closing brace; has capacity for what Encode appends
 	encoded    bool     // Encode was called and has used the capacity of out
 	inputBound int64    // upper bound of the input tokens
 	images     int64    // number of images; each counts as imageTokens tokens

@@ -62,8 +62,8 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 	return list, checkEnd(d)
 }
 
-// mergeMaxPrices merges two entries of one model: the higher of each price, the longer context and the lower output limit, so that no
-// call costs more than calculated. LiteLLM's list has had duplicate models.
+// mergeMaxPrices merges two entries of one model: the higher of each price, the longer context and the lower output limit, so
+// that no call costs more than calculated. LiteLLM's list has had duplicate models.
 func mergeMaxPrices(a, b caisson.ListedPrice) caisson.ListedPrice {
 	p, q := a.Prices, b.Prices
 	cache := func(x, y caisson.USD) caisson.USD { // a cache price of 0 means the price of input
@@ -136,8 +136,8 @@ func (c *costs) each(f func(name string, to *caisson.USD) error) error {
 	return nil
 }
 
-// maxPrices returns the highest of each price over all lengths of prompts. If the input price increases with the length and a cache
-// price does not, the cache price is assumed to increase by the same factor.
+// maxPrices returns the highest of each price over all lengths of prompts. If the input price increases with the length and a
+// cache price does not, the cache price is assumed to increase by the same factor.
 func (e entry) maxPrices() (base costs, err error) {
 	err = base.each(func(name string, to *caisson.USD) (err error) {
 		*to, err = e.priceField(name)

@@ -18,8 +18,8 @@ func isOpenRouter(data []byte) bool {
 	return json.Unmarshal(data, &probe) == nil && bytes.HasPrefix(probe.Data, []byte("["))
 }
 
-// openRouterModel is a model in OpenRouter's list, https://openrouter.ai/docs/api-reference/list-available-models. Prices are strings
-// with dollars per token.
+// openRouterModel is a model in OpenRouter's list, https://openrouter.ai/docs/api-reference/list-available-models. Prices are
+// strings with dollars per token.
 type openRouterModel struct {
 	ID      string            `json:"id"`
 	Context int64             `json:"context_length"`
@@ -29,8 +29,8 @@ type openRouterModel struct {
 	} `json:"top_provider"`
 }
 
-// parseOpenRouter parses the answer of OpenRouter's /api/v1/models. It leaves out models without prices per token: those that are free,
-// which only the configuration may declare, and those that choose another model, whose price is -1.
+// parseOpenRouter parses the answer of OpenRouter's /api/v1/models. It leaves out models without prices per token: those that are
+// free, which only the configuration may declare, and those that choose another model, whose price is -1.
 func parseOpenRouter(data []byte) ([]caisson.ListedPrice, error) {
 	var in struct {
 		Data []json.RawMessage `json:"data"`

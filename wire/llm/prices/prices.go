@@ -1,9 +1,9 @@
-// Package prices parses price lists of models: LiteLLM's model_prices_and_context_window.json, OpenRouter's list of models, or a list
-// of [caisson.ListedPrice].
+// Package prices parses price lists of models: LiteLLM's model_prices_and_context_window.json, OpenRouter's list of models, or a
+// list of [caisson.ListedPrice].
 //
 // A wrong price costs money, so implausible values are rejected: negative or very large numbers, and text in place of numbers. An
-// invalid entry makes the whole list invalid, but LiteLLM's and OpenRouter's, which have many editors, may have a few invalid entries.
-// They are left out; the gateway refuses calls of a model without a price.
+// invalid entry makes the whole list invalid, but LiteLLM's and OpenRouter's, which have many editors, may have a few invalid
+// entries. They are left out; the gateway refuses calls of a model without a price.
 package prices
 
 import (

@@ -132,7 +132,7 @@ func rewrite(pr *httputil.ProxyRequest, target *url.URL) {
 	for _, h := range authHeaders() {
 		pr.Out.Header.Del(h)
 	}
-	pr.Out.Header[runtoken.Header] = []string{tokenOf(pr.In.Context())}
+	pr.Out.Header[runtoken.Header] = []string{contextToken(pr.In.Context())}
 	if pr.Out.URL.RawQuery == "" {
 		return
 	}
@@ -176,7 +176,7 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusServiceUnavailable, "the keys for the model gateway are not there; the log of the daemon says why")
 		return
 	}
-	token, err := tokens.Mint(runOf(guest), guest.Attempt)
+	token, err := tokens.Mint(tokenRun(guest), guest.Attempt)
 	if err != nil {
 		c.log.ErrorContext(r.Context(), "a run token could not be signed", "sandbox", guest.Sandbox, "err", err)
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")

@@ -11,7 +11,7 @@ func withToken(ctx context.Context, token string) context.Context {
 }
 
 // contextToken returns the run token that withToken has put into ctx.
-func tokenOf(ctx context.Context) string {
+func contextToken(ctx context.Context) string {
 	token, _ := ctx.Value(tokenKey{}).(string)
 	return token
 }

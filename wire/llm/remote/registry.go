@@ -26,12 +26,12 @@ type Registry struct {
 	now func() time.Time
 
 	mu      sync.RWMutex
-	runs    map[string]registered // guarded by mu
-	sweepAt int                   // number of runs at which expired ones are removed; guarded by mu
+	runs    map[string]registeredRun // guarded by mu
+	sweepAt int                      // number of runs at which expired ones are removed; guarded by mu
 }
 
 // A registeredRun is a run with the time at which it expires.
-type registered struct {
+type registeredRun struct {
 	spec  caisson.WireSpec
 	until time.Time
 }
@@ -40,7 +40,7 @@ var _ Runs = (*Registry)(nil)
 
 // NewRegistry returns an empty registry.
 func NewRegistry(cfg RegistryConfig) *Registry {
-	r := &Registry{max: cfg.Max, now: cfg.Now, runs: map[string]registered{}}
+	r := &Registry{max: cfg.Max, now: cfg.Now, runs: map[string]registeredRun{}}
 	if r.max <= 0 {
 		r.max = defaultMaxRuns
 	}
@@ -52,7 +52,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 }
 
 // tokenRun returns the id that identifies the run of a guest in run tokens: the id of the sandbox if the guest has no run.
-func runOf(g caisson.Guest) string {
+func tokenRun(g caisson.Guest) string {
 	if g.Run != "" {
 		return g.Run
 	}
@@ -62,7 +62,7 @@ func runOf(g caisson.Guest) string {
 // Put adds or replaces the run of spec.Guest, which expires at until. A new attempt replaces the previous one. The policy in spec
 // is ignored. Returns an Invalid error if spec has no account, run or models, and Exhausted if there are too many runs.
 func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
-	id := runOf(spec.Guest)
+	id := tokenRun(spec.Guest)
 	switch {
 	case id == "" || spec.Guest.Account == "":
 		return caisson.Invalidf("guest", "a run needs an id and an account")
@@ -81,7 +81,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 			return caisson.Errorf(caisson.Exhausted, "the model gateway serves %d runs, which is the maximum; remove some of them", r.max)
 		}
 	}
-	r.runs[id] = registered{spec, until}
+	r.runs[id] = registeredRun{spec, until}
 	return nil
 }
 
@@ -109,7 +109,7 @@ func (r *Registry) Run(_ context.Context, id string) (caisson.WireSpec, error) {
 // Grant returns the current grant of a guest, or nil if its run is unknown or has expired. It implements the Grant function of a
 // gateway.
 func (r *Registry) Grant(ctx context.Context, g caisson.Guest) *caisson.ModelGrant {
-	spec, err := r.Run(ctx, runOf(g))
+	spec, err := r.Run(ctx, tokenRun(g))
 	if err != nil || spec.Guest.Account != g.Account || spec.Guest.Attempt != g.Attempt {
 		return nil
 	}

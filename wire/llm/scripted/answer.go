@@ -51,7 +51,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	default:
 		a.finish = finishStop
 	}
-	a.tokens = caisson.TokenCount{Input: tokensOf(c.textBytes)}
+	a.tokens = caisson.TokenCount{Input: estimateTokens(c.textBytes)}
 	if k := t.Tokens; k != nil {
 		a.tokens.CacheRead, a.tokens.CacheWrite = k.CacheRead, k.CacheWrite
 		if k.Input != nil {
@@ -62,7 +62,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 		a.tokens.Output = *t.Tokens.Output
 	} else {
 		a.fit()
-		a.tokens.Output = tokensOf(a.size())
+		a.tokens.Output = estimateTokens(a.size())
 	}
 	if a.limit > 0 && a.tokens.Output > a.limit {
 		a.tokens.Output, a.finish = a.limit, finishLength
@@ -72,14 +72,14 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 
 // fit truncates the answer to the limit of output tokens of the request.
 func (a *answer) fit() {
-	if a.limit <= 0 || tokensOf(a.size()) <= a.limit {
+	if a.limit <= 0 || estimateTokens(a.size()) <= a.limit {
 		return
 	}
 	a.finish = finishLength
-	for len(a.calls) > 0 && tokensOf(a.size()) > a.limit {
+	for len(a.calls) > 0 && estimateTokens(a.size()) > a.limit {
 		a.calls = a.calls[:len(a.calls)-1]
 	}
-	if tokensOf(a.size()) > a.limit {
+	if estimateTokens(a.size()) > a.limit {
 		a.text = clip(a.text, int(a.limit)*bytesPerToken)
 	}
 }
@@ -94,7 +94,7 @@ func (a *answer) size() int64 {
 }
 
 // estimateTokens estimates the number of tokens of a text of size bytes.
-func tokensOf(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
+func estimateTokens(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
 
 // fillPlaceholders replaces the placeholders in text.
 func fillPlaceholders(text string, c *conversation) string {
@@ -236,7 +236,7 @@ func (s *sender) reportBill(t caisson.TokenCount) {
 // was sent.
 func (s *sender) sentUsage() caisson.TokenCount {
 	t := s.a.tokens
-	t.Output = min(t.Output, tokensOf(s.sent))
+	t.Output = min(t.Output, estimateTokens(s.sent))
 	return t
 }
 

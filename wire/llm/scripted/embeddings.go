@@ -103,7 +103,7 @@ func embeddingInputs(raw json.RawMessage) (inputs []string, tokens int64, err er
 			if t == "" {
 				return nil, 0, invalid("input", "cannot be an empty string")
 			}
-			tokens += tokensOf(int64(len(t)))
+			tokens += estimateTokens(int64(len(t)))
 		}
 		inputs = texts
 	}

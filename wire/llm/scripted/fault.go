@@ -15,7 +15,7 @@ type apiError struct {
 	param      string // invalid field of the request; the formats of Anthropic and Gemini have it in the message
 	code       string // error code; only OpenAI's format has one
 	body       string // body to send in place of one made from the other fields
-	retryAfter int    // // seconds for the header Retry-After; 0: no header
+	retryAfter int    // seconds for the header Retry-After; 0: no header
 }
 
 func (e *apiError) Error() string { return e.message }

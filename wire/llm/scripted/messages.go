@@ -157,7 +157,7 @@ func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error
 	if err := m.checkModel(c.model); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, object{"input_tokens": tokensOf(c.textBytes)})
+	writeJSON(w, http.StatusOK, object{"input_tokens": estimateTokens(c.textBytes)})
 	return nil
 }
 

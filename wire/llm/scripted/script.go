@@ -30,7 +30,7 @@ const (
 	defaultDimensions = 16 // numbers in an embedding
 )
 
-// // script is a script as its YAML document has it; the package comment describes its fields.
+// script is a script as its YAML document has it; the package comment describes its fields.
 type script struct {
 	Models     []string       `yaml:"models"`
 	Key        caisson.Secret `yaml:"key"`
@@ -66,10 +66,10 @@ type conditions struct {
 	API           string `yaml:"api"`
 	Model         string `yaml:"model"`
 	Last          string `yaml:"last"`          // part of the last message of the user
-	Pattern       string `yaml:"pattern"`       // regular expression for that message
+	Pattern       string `yaml:"pattern"`       // regular expression for the last message of the user
 	Tool          string `yaml:"tool"`          // tool whose result the request ends with
 	Result        string `yaml:"result"`        // part of a result that the request ends with
-	ResultPattern string `yaml:"resultPattern"` // regular expression for that result
+	ResultPattern string `yaml:"resultPattern"` // regular expression for a result that the request ends with
 }
 
 // A toolCall is a call of a tool in an answer.
