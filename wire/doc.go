@@ -33,6 +33,6 @@
 // [Manager.Attach] returned, and the wire process, which releases them on [Manager.Detach] or when it exits. The kernel removes
 // network namespaces in the background, in batches, so they disappear from its tables some tens of milliseconds later.
 //
-// A namespace is used only once, because gVisor removes the addresses from the interface. None are created in advance: it takes a
-// millisecond.
+// A namespace is used only once, because gVisor removes the addresses from the interface. No namespaces are created in advance,
+// because creating one takes only a millisecond.
 package wire

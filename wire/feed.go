@@ -54,7 +54,7 @@ type returnBody struct {
 // A toolBody is a call of a function that the engine offers to agents.
 type toolBody struct {
 	Name string          `json:"name"`         // name of the function
-	In   json.RawMessage `json:"in,omitempty"` // its arguments
+	In   json.RawMessage `json:"in,omitempty"` // arguments of the function
 }
 
 // A feedAnswer is the engine's answer to the request with the number N.
@@ -168,11 +168,11 @@ func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	}
 }
 
-// countedCall sends the request m and waits for its answer. The limiter uses counts the request under key; if it permits no more
+// countedCall sends the request m and waits for its answer. The request counts in slots under key; if slots permits no more
 // requests, countedCall returns an Exhausted error with the text full. If ctx ends first, the request still counts until the
 // engine has answered it. If countedCall succeeds, the caller must release the count.
-func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m feedMessage, full string) (feedAnswer, error) {
-	if !uses.acquire(key) {
+func (f *feed) countedCall(ctx context.Context, slots *limiter, key caisson.ID, m feedMessage, full string) (feedAnswer, error) {
+	if !slots.acquire(key) {
 		return feedAnswer{}, caisson.Errorf(caisson.Exhausted, "%s", full)
 	}
 	type answer struct {
@@ -183,7 +183,7 @@ func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m
 	go func() {
 		a, err := f.call(context.WithoutCancel(ctx), m)
 		if err != nil {
-			uses.release(key) // before the answer is passed on: its recipient may send the next request at once
+			slots.release(key) // before the answer is passed on: its recipient may send the next request at once
 			if _, ok := errors.AsType[*caisson.Error](err); !ok {
 				err = noAnswer(err)
 			}
@@ -193,7 +193,7 @@ func (f *feed) countedCall(ctx context.Context, uses *limiter, key caisson.ID, m
 		case <-ctx.Done():
 			if err == nil {
 				a.close()
-				uses.release(key)
+				slots.release(key)
 			}
 		}
 	}()
@@ -232,7 +232,7 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 // Limits on the lines that the wire process can write to the engine's log: the process may be compromised, and disks are finite.
 const (
 	maxLine          = 2000             // bytes of a line
-	linesPerInterval = 100              // lines in an interval; further ones are discarded
+	linesPerInterval = 100              // lines in an interval; further lines are discarded
 	logInterval      = 10 * time.Second // length of the interval
 )
 
@@ -240,7 +240,7 @@ const (
 // in the long run; see package report.
 const (
 	maxDecisions    = 256  // decisions in a message
-	decisionsRate   = 1000 // per second, of all wires
+	decisionsRate   = 1000 // decisions per second, of all wires
 	decisionsBurst  = 8000
 	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
@@ -255,7 +255,7 @@ type decisionQuota struct {
 }
 
 // take reports whether n decisions may pass now. At most once per droppedInterval it also returns the number of decisions dropped
-// since the last time, otherwise 0.
+// since it last returned one, otherwise 0.
 func (q *decisionQuota) take(now time.Time, n int64) (ok bool, dropped int64) {
 	q.used = max(0, q.used-now.Sub(q.last).Seconds()*decisionsRate)
 	q.last = now
@@ -396,14 +396,14 @@ func (s *processState) answerLease(ctx context.Context, conn *net.UnixConn, msg 
 }
 
 // respond answers a request in the background with the result of execute, and with the descriptor of file unless file is nil. The
-// limiter uses counts the request under key until it is answered. respond returns false if more requests are unanswered than the
-// wire process may send: the wire process enforces the same limits, so exceeding one is a violation, for which the caller kills
-// the process. abort, unless nil, is called if the answer cannot be sent.
+// request counts in slots under key until it is answered. respond returns false if more requests are unanswered than the wire
+// process may send: the wire process enforces the same limits, so exceeding one is a violation, for which the caller kills the
+// process. abort, unless nil, is called if the answer cannot be sent.
 func (s *processState) respond(
-	conn *net.UnixConn, uses *limiter, key caisson.ID, background func(func()),
+	conn *net.UnixConn, slots *limiter, key caisson.ID, background func(func()),
 	execute func() (a feedAnswer, file *os.File, abort func(), err error),
 ) bool {
-	if !uses.acquire(key) {
+	if !slots.acquire(key) {
 		return false
 	}
 	background(func() {
@@ -420,12 +420,12 @@ func (s *processState) respond(
 		}
 		// Released before the answer is sent, because its recipient may send another request at once, which must not exceed
 		// the limit.
-		uses.release(key)
+		slots.release(key)
 		if err := s.send(conn, a, rights); err != nil {
 			if abort != nil {
 				abort()
 			}
-			conn.Close() // the wire process does not read, and is restarted
+			conn.Close() // the wire process does not read; without the connection it is killed and restarted
 		}
 	})
 	return true

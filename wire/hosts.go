@@ -38,7 +38,7 @@ const (
 type virtualHosts struct {
 	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
-	flows     *flow.ProcessLimits // shared by all wires
+	flows     *flow.ProcessLimits // limits of the flows of all wires
 	conns     chan net.Conn       // serve sends connections to Accept
 	done      chan struct{}       // closed by Close
 	closeOnce sync.Once           // for closing done

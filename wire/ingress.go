@@ -41,16 +41,16 @@ func dialKey(d *caisson.IngressDial) caisson.ID {
 
 // dial makes the engine connect to a sandbox. It is used in the wire process. After ctx has ended the request counts until the
 // engine has answered it.
-func (f *feed) dial(ctx context.Context, uses *limiter, d caisson.IngressDial) (net.Conn, error) {
+func (f *feed) dial(ctx context.Context, slots *limiter, d caisson.IngressDial) (net.Conn, error) {
 	if len(d.Token) > maxDialBody {
 		return nil, caisson.Errorf(caisson.Invalid, "the token is too long")
 	}
 	key := dialKey(&d)
-	a, err := f.countedCall(ctx, uses, key, feedMessage{Dial: &d}, "too many requests wait for sandboxes; try again")
+	a, err := f.countedCall(ctx, slots, key, feedMessage{Dial: &d}, "too many requests wait for sandboxes; try again")
 	if err != nil {
 		return nil, err
 	}
-	uses.release(key)
+	slots.release(key)
 	return a.conn()
 }
 
@@ -93,7 +93,7 @@ func (s *processState) serveIngress(ctx context.Context) error {
 }
 
 // DropSandbox closes the connections of the ingress to a sandbox. When it returns, no connection that was requested before the
-// call is in use, and none will be. It waits for the wire process, and does nothing if there is none.
+// call is in use or will be used. It waits for the wire process, and does nothing if there is none.
 func (m *Manager) DropSandbox(ctx context.Context, id caisson.ID) error {
 	m.mu.Lock()
 	l := m.link
@@ -129,7 +129,7 @@ type accessLog struct {
 	send func(list []routeRequest)
 
 	mu    sync.Mutex
-	list  []routeRequest // guarded by mu
+	list  []routeRequest // entries that were not sent yet; guarded by mu
 	timer *time.Timer    // sends list; nil if there is nothing to send; guarded by mu
 }
 

@@ -46,8 +46,8 @@ type Handlers struct {
 	// Settings returns the settings of the wire process other than the specs of wires. It is called when a process starts, and by
 	// Refresh. Required.
 	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
-	// Runs returns the gateway runs, which are served on Config.Listen; required if that is set. It is called when a process
-	// starts. Its result must include a change before the change is passed to ChangeRuns.
+	// Runs returns the gateway runs, which are served on Config.Listen; required if Config.Listen is set. It is called when a
+	// process starts. Its result must include a change before the change is passed to ChangeRuns.
 	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Decided receives the decisions made for a guest. Lists are bounded, but their content comes from a process that reads
 	// untrusted data. Decided must not block for long.
@@ -116,7 +116,7 @@ type Manager struct {
 // while that mutex is held, but not the other way round.
 type attachment struct {
 	guest         caisson.Guest // the guest that the wire serves; guarded by Manager.mu
-	previousGuest caisson.Guest // the guest before this one; guarded by Manager.mu
+	previousGuest caisson.Guest // the guest that the wire served before; guarded by Manager.mu
 
 	ctx    context.Context // ends when the wire is detached
 	cancel context.CancelFunc
@@ -124,7 +124,7 @@ type attachment struct {
 	mu       sync.Mutex
 	link     *link            // link to the process that holds the TAP; nil if none does; guarded by mu
 	spec     caisson.WireSpec // the current spec of the wire; guarded by mu
-	detached bool             // detached, or the attach failed; guarded by mu
+	detached bool             // the wire is detached, or attaching it failed; guarded by mu
 }
 
 func newAttachment(g caisson.Guest) *attachment {
@@ -281,7 +281,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	return nil
 }
 
-// setGuest records the guest that the wire serves from now on. mu is the Manager's.
+// setGuest records the guest that the wire serves from now on. mu is Manager.mu.
 func (a *attachment) setGuest(mu *sync.Mutex, g caisson.Guest) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -22,19 +22,19 @@ import (
 type op byte
 
 const (
-	opHello     op = iota + 1 // never requested; the reply has a Confinement
-	opAttach                  // a caisson.WireSpec; the TAP, and if Record is set a file for recordings
+	opHello     op = iota + 1 // is never requested; its reply has a Confinement
+	opAttach                  // body: a caisson.WireSpec; attached: the TAP and, if Record is set, a file for recordings
 	opDetach                  // removes the wire and closes its TAP
-	opStats                   // the reply has Stats
-	opConfigure               // a caisson.WireSpec; if Record is set and was not before, a file for recordings
-	opRecent                  // the reply has []caisson.Decision: recent refusals
-	opSettings                // no id; a memory file with a caisson.GatewayConfig
-	opJournal                 // no id; a journalBody and the journal's file
-	opForget                  // no id; a forgetBody: budgets that have changed
-	opRuns                    // no id; a memory file with a caisson.GatewayRunChange
-	opListen                  // no id; a listening TCP socket
-	opIngress                 // no id; a listening TCP socket, for the ingress
-	opDrop                    // no id; a dropBody: connections of the ingress to a sandbox are closed
+	opStats                   // body: none; the reply has Stats
+	opConfigure               // body: a caisson.WireSpec; attached if Record is set and was not before: a file for recordings
+	opRecent                  // body: none; the reply has []caisson.Decision: recent refusals
+	opSettings                // no id; attached: a memory file with a caisson.GatewayConfig
+	opJournal                 // no id; body: a journalBody; attached: the journal's file
+	opForget                  // no id; body: a forgetBody with budgets that have changed
+	opRuns                    // no id; attached: a memory file with a caisson.GatewayRunChange
+	opListen                  // no id; attached: a listening TCP socket, for the model gateway
+	opIngress                 // no id; attached: a listening TCP socket, for the ingress
+	opDrop                    // no id; body: a dropBody; closes connections of the ingress to a sandbox
 	lastOp      = opDrop
 )
 
@@ -53,7 +53,8 @@ const (
 	idSize        = 19             // bytes of a caisson.ID
 	requestHeader = 1 + 4 + idSize // bytes of a request before its body
 	replyHeader   = 1 + 4 + 1      // bytes of a reply before its body
-	// maxBody is limited so that the kernel need not allocate a large contiguous buffer for a packet of a unix socket.
+	// maxBody is the maximum size of a body in bytes. It is limited so that the kernel need not allocate a large contiguous
+	// buffer for a packet of a unix socket.
 	maxBody      = 120 << 10
 	maxRequest   = requestHeader + maxBody
 	maxReply     = replyHeader + maxBody

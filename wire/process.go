@@ -27,7 +27,7 @@ type Process struct {
 
 // An Env has the functions of the wire process that a Gateway uses.
 type Env struct {
-	// Lessor returns the lessor for the writer of a journal.
+	// Lessor returns the lessor for the meter that writes a journal.
 	Lessor func(journal caisson.ID) caisson.Lessor
 	// Dial resolves the host of addr with the host's nameservers and connects to it. No policy applies: addresses come from the
 	// configuration.

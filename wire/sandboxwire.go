@@ -27,7 +27,7 @@ type sandboxWire struct {
 	resolver   *dns.Resolver
 	report     *report.Recorder
 	whyHandler http.Handler    // serves http://caisson.internal
-	whySlot    chan struct{}   // holds a token while a page of why is rendered or sent
+	whySlot    chan struct{}   // holds a token while a page of whyHandler is rendered or sent
 	ctx        context.Context // ends when the wire is removed
 	cancel     context.CancelFunc
 
@@ -35,7 +35,7 @@ type sandboxWire struct {
 	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
 
 	mu      sync.Mutex
-	record  *recording           // nil: model calls are not recorded; guarded by mu
+	record  *recording           // records model calls; nil: they are not recorded; guarded by mu
 	active  sync.WaitGroup       // requests to virtual hosts; none is added once closing is set
 	closing bool                 // the wire is being removed; guarded by mu
 	streams map[*stream]struct{} // streams to the engine; none is added once closing is set; guarded by mu

@@ -58,7 +58,7 @@ type server struct {
 	dialSettings atomic.Pointer[flow.Settings] // settings of dialer; replaced by applySettings
 
 	mu    sync.Mutex
-	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
+	wires map[caisson.ID]*sandboxWire // by the sandbox's id; guarded by mu; changed by serve only
 }
 
 func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int) (*server, error) {
@@ -90,9 +90,9 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 		return nil
 	}
 	env.Grew = newCoalescer(func() { s.feed.send(feedMessage{Grew: true}) }).trigger
-	uses := newToolLimiter()
+	slots := newToolLimiter()
 	env.Tool = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
-		return s.feed.tool(ctx, uses, name, in)
+		return s.feed.tool(ctx, slots, name, in)
 	}
 	streams := newStreamLimiter()
 	env.Stream = func(ctx context.Context, in json.RawMessage) (net.Conn, error) {

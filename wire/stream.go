@@ -61,12 +61,12 @@ func (s *wireStream) Close() error {
 }
 
 // requestStream makes the engine open a stream for a request that came over a wire. It is used in the wire process.
-func (f *feed) requestStream(ctx context.Context, uses *limiter, in json.RawMessage) (net.Conn, error) {
+func (f *feed) requestStream(ctx context.Context, slots *limiter, in json.RawMessage) (net.Conn, error) {
 	w := requestWire(ctx)
 	if w == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this is for sandboxes on this machine only")
 	}
-	c, err := f.stream(ctx, uses, in)
+	c, err := f.stream(ctx, slots, in)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (f *feed) requestStream(ctx context.Context, uses *limiter, in json.RawMess
 
 // stream makes the engine open a stream for the guest in ctx. If ctx ends before the engine has answered, the request counts as a
 // stream until it has.
-func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*stream, error) {
+func (f *feed) stream(ctx context.Context, slots *limiter, in json.RawMessage) (*stream, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
 	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}}
-	a, err := f.countedCall(ctx, uses, g.Sandbox, m, "too many streams at once; wait for one to end")
+	a, err := f.countedCall(ctx, slots, g.Sandbox, m, "too many streams at once; wait for one to end")
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +106,10 @@ func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*
 		err = noAnswer(errors.New("the engine's stream is not a unix socket"))
 	}
 	if err != nil {
-		uses.release(g.Sandbox)
+		slots.release(g.Sandbox)
 		return nil, err
 	}
-	return &stream{UnixConn: u, done: func() { uses.release(g.Sandbox) }}, nil
+	return &stream{UnixConn: u, done: func() { slots.release(g.Sandbox) }}, nil
 }
 
 // conn returns a connection for the descriptor that came with an answer, and closes the descriptor.

@@ -153,7 +153,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 		return
 	}
 	var listening sync.WaitGroup
-	defer listening.Wait() // runs before the journals are finished
+	defer listening.Wait() // waits before the deferred call above finishes the journals
 	listening.Go(func() {
 		if err := ses.listen(ctx, feed); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "wire process sent a malformed message; it is stopped", "err", err)

@@ -30,7 +30,7 @@ type tap struct {
 	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64
 
 	mu         sync.RWMutex
-	dispatcher stack.NetworkDispatcher // guarded by mu; nil unless attached
+	dispatcher stack.NetworkDispatcher // receives the frames; nil unless attached; guarded by mu
 	onClose    func()                  // called by Close; guarded by mu
 }
 

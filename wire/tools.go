@@ -55,7 +55,7 @@ func (u *limiter) release(id caisson.ID) {
 
 // tool makes the engine call a tool for the guest in ctx. It is used in the wire process. After ctx has ended the call counts
 // until the engine has answered it.
-func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.RawMessage) (json.RawMessage, error) {
+func (f *feed) tool(ctx context.Context, slots *limiter, name string, in json.RawMessage) (json.RawMessage, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err
@@ -64,11 +64,11 @@ func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.Raw
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxFeed/2))
 	}
 	m := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}}
-	a, err := f.countedCall(ctx, uses, g.Sandbox, m, "too many requests at once; wait for one to be answered")
+	a, err := f.countedCall(ctx, slots, g.Sandbox, m, "too many requests at once; wait for one to be answered")
 	if err != nil {
 		return nil, err
 	}
-	uses.release(g.Sandbox)
+	slots.release(g.Sandbox)
 	return a.Out, nil
 }
 

@@ -15,7 +15,7 @@ const (
 // its own next page and no shared resource.
 type bufferedResponse struct {
 	header http.Header
-	status int // 0 until WriteHeader is called
+	status int // HTTP status; 0 until WriteHeader is called
 	body   bytes.Buffer
 }
 

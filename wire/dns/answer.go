@@ -24,7 +24,7 @@ const (
 // A reply is the content of an answer. The zero reply means that the name exists and has no such records.
 type reply struct {
 	rcode int
-	addrs []netip.Addr // of the requested type
+	addrs []netip.Addr // addresses of the requested type
 	ttl   time.Duration
 	// code and text are an extended error for guests whose query accepts one; there is none if code is noExtendedError.
 	code int
@@ -218,7 +218,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 		return reply{rcode: dns.RcodeNameError, code: noExtendedError}
 	}
 	a := reply{ttl: min(found.TTL, maxGuestTTL), code: noExtendedError}
-	decider := r.c.Decider() // the current policy, after the lookup
+	decider := r.c.Decider() // read after the lookup, during which the policy may have changed
 	var refused caisson.Verdict
 	for _, addr := range found.Addrs {
 		v := r.decideAddress(decider, name, addr, t)

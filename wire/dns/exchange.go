@@ -54,7 +54,7 @@ func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bo
 	}
 	for _, exchange := range []func(net.Conn, []byte, uint16, question) (Answer, error){exchangeUDP, exchangeTCP} {
 		network := "udp"
-		if err != nil { // truncated
+		if err != nil { // the answer over UDP was truncated
 			network = "tcp"
 		}
 		var a Answer
@@ -237,7 +237,7 @@ func recordAddress(rr dns.RR) (netip.Addr, bool) {
 		a, ok := netip.AddrFromSlice(rr.A.To4())
 		return a, ok
 	case *dns.AAAA:
-		return netip.AddrFromSlice(rr.AAAA) // not unmapped: an IPv4-mapped address in an AAAA record is treated as IPv6
+		return netip.AddrFromSlice(rr.AAAA) // an IPv4-mapped address in an AAAA record is not unmapped: it is treated as IPv6
 	}
 	return netip.Addr{}, false
 }

@@ -77,8 +77,8 @@ type Resolver struct {
 	lookups   chan struct{} // holds a token for each lookup in progress
 	conns     chan struct{} // holds a token for each TCP connection
 
-	queries    *rate.Limiter // limits queries
-	errorLimit *rate.Limiter // limits error answers to excess queries
+	queries    *rate.Limiter // limits the rate of queries that are answered
+	errorLimit *rate.Limiter // limits the rate of errors that are sent for queries beyond the limit
 }
 
 // New returns a resolver for one wire.

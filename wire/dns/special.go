@@ -19,7 +19,7 @@ type localAnswer struct {
 }
 
 // specialAnswer returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761,
-// and where noted below).
+// and the RFCs that the cases name).
 func (r *Resolver) specialAnswer(name string) (l localAnswer, ok bool) {
 	gone := func(format string, args ...any) (localAnswer, bool) {
 		return localAnswer{verdict: refusal(format, args...)}, true

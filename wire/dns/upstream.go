@@ -15,16 +15,16 @@ import (
 // A Type is a record type of a lookup.
 type Type uint16
 
-// The supported types.
+// The supported record types.
 const (
 	A    Type = 1
 	AAAA Type = 28
 )
 
 const (
-	lookupTimeout   = 5 * time.Second              // stub resolvers retry after this time
-	tryTimeout      = 1500 * time.Millisecond      // for one exchange with one server
-	cacheSize       = 4096                         // answers, of a few hundred bytes each
+	lookupTimeout   = 5 * time.Second              // time limit of a lookup, because stub resolvers retry after this time
+	tryTimeout      = 1500 * time.Millisecond      // time limit of one exchange with one server
+	cacheSize       = 4096                         // answers in the cache, of a few hundred bytes each
 	maxFlights      = 1024                         // concurrent lookups, each with one socket
 	reservedFlights = 128                          // part of maxFlights for the hosts of the configuration
 	maxGuestFlights = maxFlights - reservedFlights // part of maxFlights for guests
@@ -32,12 +32,12 @@ const (
 	minTTL      = 5 * time.Second // shortest time in the cache; shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour       // longest time for which an answer is cached
 	maxNegative = 5 * time.Minute // longest time to live of the answer that a name or its records do not exist
-	failureTTL  = time.Second     // RFC 9520 requires that failures are cached
+	failureTTL  = time.Second     // time for which a failure is cached, as RFC 9520 requires
 )
 
 // UpstreamConfig configures an [Upstream].
 type UpstreamConfig struct {
-	Servers []netip.AddrPort // in the order of use; may be set later
+	Servers []netip.AddrPort // name servers in the order of use; may be set later, with SetServers
 	Now     func() time.Time // nil: time.Now
 }
 
@@ -48,7 +48,7 @@ type Upstream struct {
 
 	// mu guards the fields below.
 	mu      sync.Mutex
-	servers []netip.AddrPort                 // replaced, never modified
+	servers []netip.AddrPort                 // name servers; the slice is replaced, never modified
 	cache   *lru.Map[question, cachedAnswer] // answers of servers
 	flights map[question]*flight             // lookups in progress that query servers
 	active  int                              // number of lookups in progress, including those that query replaced servers
@@ -150,7 +150,7 @@ func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (A
 	}
 }
 
-// runLookup looks q up and completes f.
+// runLookup looks q up and completes the flight f with the result.
 func (u *Upstream) runLookup(q question, f *flight, servers []netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()

@@ -96,7 +96,7 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	}
 	b, isSpecial := specialBlock(addr)
 	if isSpecial {
-		m = m.minus(&p.allowRules) // an allow rule for a name does not allow a special address
+		m = m.minus(&p.allowRules) // an allow rule for a name does not allow an address outside the public internet
 	}
 	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
 		r := &p.rules[i]

@@ -53,7 +53,7 @@ type Policy struct {
 	// The sets exact, suffixes and any hold the rules that match names, by the form of the rule: exact by the name.
 	exact    map[string]set
 	suffixes map[string]set // rules with a wildcard, by the suffix after the "*."
-	any      set            // "*"
+	any      set            // rules for every name ("*")
 
 	allowRules set // rules that allow
 	prefixes   set // rules with an address or CIDR
@@ -67,7 +67,7 @@ type rule struct {
 	prefix   netip.Prefix // the zero Prefix for a rule about names
 	ports    portSet
 	protocol [protocols]bool // whether the rule applies to the protocol with that index
-	text     string          // the rule in Explanation.Steps
+	text     string          // the rule as text, for Explanation.Steps
 	reason   string          // Verdict.Reason if the rule decides
 }
 

@@ -17,8 +17,8 @@ func newBlock(prefix, what string) block {
 	return block{netip.MustParsePrefix(prefix), what, "the address is " + what + " (" + prefix + "), and no rule allows it by address"}
 }
 
-// The ranges, the narrowest first where they overlap. The documentation ranges (192.0.2.0/24, 2001:db8::/32 and so on) are
-// omitted: they are not routed by default.
+// The ranges of addresses that are not on the public internet, the narrowest first where they overlap. The documentation ranges
+// (192.0.2.0/24, 2001:db8::/32 and so on) are omitted: they are not routed by default.
 var (
 	blocks4 = []block{
 		newBlock("169.254.169.254/32", "a metadata service"),
@@ -61,7 +61,7 @@ var (
 		newBlock("fe80::/10", "link-local"),
 		newBlock("fec0::/10", "site-local"),
 		newBlock("ff00::/8", "multicast"),
-		newBlock("::/3", "not in use on the internet"), // all except 2000::/3
+		newBlock("::/3", "not in use on the internet"), // the addresses in use are in 2000::/3
 		newBlock("4000::/2", "not in use on the internet"),
 		newBlock("8000::/1", "not in use on the internet"),
 	}

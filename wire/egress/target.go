@@ -171,7 +171,7 @@ func splitTarget(s, field string) (hostPart, ports, protocol string, err error) 
 			return "", "", "", caisson.Invalidf(field, "%.80q is not of the form [ADDRESS]:PORT", s)
 		}
 	case strings.Count(rest, ":") > 1:
-		hostPart = rest // IPv6 without a port
+		hostPart = rest // an IPv6 address without a port
 	default:
 		hostPart, ports, colon = strings.Cut(rest, ":")
 	}

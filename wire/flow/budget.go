@@ -66,7 +66,7 @@ func (b *ProcessLimits) acquireWide(has int) bool {
 	return b.wide.acquire(has, b.forwarders)
 }
 
-// release returns a flow to the budget, and its large buffers if it is wide.
+// release returns a flow to the limits, and its large buffers if it is wide.
 func (b *ProcessLimits) release(wide bool) {
 	if b == nil {
 		return

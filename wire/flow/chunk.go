@@ -3,7 +3,8 @@ package flow
 import "sync"
 
 // Sizes of the read buffers, in bytes. A flow holds a buffer in each direction only while it has data to relay, but a sandbox or
-// a destination that does not read makes it keep the buffer, so only wide flows have large ones.
+// a destination that does not read makes it keep the buffer, so only a limited number of flows, the wide ones, have large
+// buffers; see [Limits].Wide.
 const (
 	narrowChunk = 16 << 10
 	wideChunk   = 256 << 10 // room for about four of the wire's largest packets

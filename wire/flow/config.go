@@ -123,6 +123,6 @@ type Stats struct {
 	Limited  int64 // flows refused because of a limit
 	Dropped  int64 // new flows and queries dropped because of their rate
 	Requests int64 // HTTP requests and TLS handshakes refused
-	BytesOut int64 // from the sandbox
-	BytesIn  int64 // to the sandbox
+	BytesOut int64 // bytes from the sandbox
+	BytesIn  int64 // bytes to the sandbox
 }

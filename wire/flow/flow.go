@@ -30,7 +30,7 @@ type flow struct {
 	accepted  bool            // reported as allowed; guarded by mu
 	lastName  string          // the last name that the sandbox sent, "" if none; guarded by mu
 	ended     bool            // end was called; guarded by mu
-	closers   []func()        // close both sides; guarded by mu
+	closers   []func()        // functions that close both sides of the flow; guarded by mu
 }
 
 // decide makes the first decision about the flow. An error means that the policy allows it but the host has no route.

@@ -46,10 +46,10 @@ type Forwarder struct {
 
 	inFlight                                            atomic.Int64
 	allowed, denied, failed, limited, dropped, requests atomic.Int64 // see Stats
-	bytesOut, bytesIn                                   atomic.Int64 // of flows that have ended
+	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 
 	mu     sync.Mutex
-	closed bool               // guarded by mu
+	closed bool               // Close was called; guarded by mu
 	flows  map[*flow]struct{} // guarded by mu
 	tcp    int                // number of TCP flows; guarded by mu
 	udp    int                // number of UDP flows; guarded by mu

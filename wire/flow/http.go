@@ -341,7 +341,7 @@ func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 // A singleListener is a listener with one connection. Accept returns it once, and net.ErrClosed after until is closed.
 type singleListener struct {
 	conn  net.Conn
-	until <-chan struct{} // Accept returns net.ErrClosed once it is closed
+	until <-chan struct{} // when it is closed, Accept returns net.ErrClosed
 	addr  net.Addr
 }
 

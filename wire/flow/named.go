@@ -90,7 +90,7 @@ func (c *flow) classify(r *relay, e *sniffer) appProtocol {
 	port := c.attrs.Dst.Port()
 	only := port == portHTTP || port == portTLS
 	switch {
-	case lang == protoUndecided && only && len(e.data) > 0: // the sandbox has closed its side
+	case lang == protoUndecided && only && len(e.data) > 0: // the sandbox has closed its side too early
 		return e.deny("the connection ended within its first words")
 	case lang == protoUndecided:
 		return protoOther

@@ -18,7 +18,7 @@ type refusal struct {
 	status     int
 	msg        string
 	allow      []string // the allowed methods, for the header field Allow
-	challenge  string   // for the header field WWW-Authenticate
+	challenge  string   // value of the header field WWW-Authenticate; "": no such field
 	retryAfter int      // seconds, for the header field Retry-After; 0: no such field
 }
 

@@ -18,7 +18,7 @@ const maxBuckets = 1 << 16
 type limits struct {
 	mu      sync.Mutex
 	active  map[limitKey]int            // requests in progress; guarded by mu
-	buckets *lru.Map[limitKey, *bucket] // guarded by mu
+	buckets *lru.Map[limitKey, *bucket] // for the rates of requests; guarded by mu
 }
 
 // A limitKey identifies the requests that are counted together: those of one client to one route, or those of all clients if
@@ -74,8 +74,8 @@ func (l *limits) count(keys ...limitKey) (leave func()) {
 	}
 }
 
-// proceed takes a request from the rate of its route, or returns an error. It must be called after authentication, so that
-// unauthenticated clients do not use up the rate.
+// proceed counts a request against the rate limit of its route, or returns an error. It must be called after authentication, so
+// that unauthenticated clients do not use up the rate.
 func (l *limits) proceed(c *call, now time.Time) error {
 	all, _ := c.limitKeys()
 	l.mu.Lock()
@@ -105,7 +105,7 @@ func (l *limits) take(k limitKey, rate caisson.RouteRate, now time.Time) bool {
 	return b.take(now, rate)
 }
 
-// A bucket is a token bucket. The zero state is a full bucket.
+// A bucket is a token bucket. The zero bucket is full.
 type bucket struct {
 	used float64 // tokens taken and not yet restored
 	last time.Time

@@ -15,7 +15,7 @@ import (
 
 // A table holds the routes, indexed for lookup by requests. It is immutable.
 type table struct {
-	domain string // canonical
+	domain string // the ingress's domain, in canonical form
 	key    ed25519.PublicKey
 	hosts  map[string][]*route   // by canonical host, those with the longest path first
 	routes map[caisson.ID]*route // all routes

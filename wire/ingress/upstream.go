@@ -147,7 +147,8 @@ func (c *upstreamConn) Close() error {
 	return c.Conn.Close()
 }
 
-// errTimeout and errIdle are the causes with which a request is cancelled.
+// errTimeout and errIdle are the causes with which a request is cancelled: the sandbox did not answer in time, or the request had
+// no traffic for too long.
 var (
 	errTimeout = errors.New("the sandbox did not answer in time")
 	errIdle    = errors.New("no data for too long")
@@ -186,6 +187,7 @@ func (c *call) watch(body io.ReadCloser) io.ReadCloser {
 	return w
 }
 
+// A watchedBody is the body of an answer. Its reads restart the idle timer of the call.
 type watchedBody struct {
 	io.ReadCloser
 	call *call
@@ -197,7 +199,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A watchedStream is the connection of an upgraded request.
+// A watchedStream is the connection of an upgraded request. Its reads and writes restart the idle timer of the call.
 type watchedStream struct {
 	*watchedBody
 	stream io.ReadWriteCloser

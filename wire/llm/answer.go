@@ -136,7 +136,7 @@ type answer struct {
 	buf           []byte      // buffer for pieces of the answer, from the pool chunkBuffers
 	meter         dialect.Meter
 	keyGuard      keyScanner
-	out           *http.ResponseController // of the connection to the guest
+	out           *http.ResponseController // controls the connection to the guest
 	writeDeadline time.Time                // deadline for writes to the guest; the zero time if none was set yet
 	drained       bool                     // the end of the answer was read
 	lingerBytes   int64                    // bytes read after the guest disconnected

@@ -44,7 +44,7 @@ type call struct {
 	reserved      caisson.Reservation // amount reserved in the budgets that the call is charged to
 	settled       bool                // settle was called
 	answerStarted bool                // the guest has received a part of an answer
-	lastSendErr   error               // why the last attempt to send the request failed; nil if there was none
+	lastSendErr   error               // why sending the request failed last; nil if it did not fail
 	record        *recording          // nil: the call is not recorded
 }
 
@@ -281,8 +281,8 @@ func estimateInput(r dialect.Request) int64 {
 
 // An outcome is the result of a call, as recorded in its row.
 type outcome struct {
-	errorCode string // Error of the row
-	status    int    // Status of the row; 0 keeps the status that the guest received, if any
+	errorCode string // error code of the row
+	status    int    // HTTP status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
 	estimated bool            // tokens and cost are estimates, not what the provider reported

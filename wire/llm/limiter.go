@@ -178,7 +178,7 @@ var (
 // bodyMemory limits the bytes of request bodies by account. The zero value is ready to use.
 type bodyMemory struct {
 	mu    sync.Mutex
-	total int64            // guarded by mu
+	total int64            // bytes of all accounts; guarded by mu
 	held  map[string]int64 // bytes by account; guarded by mu
 }
 

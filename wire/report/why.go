@@ -57,7 +57,7 @@ type page struct {
 	Refused []refusal        `json:"refused"`
 }
 
-// A refusal is a refusal on the page.
+// A refusal is an entry of the page: a refused name, connection or request.
 type refusal struct {
 	caisson.Decision
 	Command string `json:"ask"` // a command for the operator

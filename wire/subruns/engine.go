@@ -49,6 +49,7 @@ type budgetSpent struct {
 	Spent string `json:"spent"` // message that names the budget
 }
 
+// check returns an Invalid error if the agent or the prompt is missing.
 func (s *startRequest) check() error {
 	switch {
 	case s.Agent == "":

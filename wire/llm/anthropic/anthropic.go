@@ -159,6 +159,6 @@ func (Dialect) List(models []caisson.Model) []byte {
 	if n := len(list.Data); n > 0 {
 		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
 	}
-	b, _ := json.Marshal(list) // strings and booleans cannot fail
+	b, _ := json.Marshal(list) // encoding strings and booleans cannot fail
 	return b
 }

@@ -12,11 +12,11 @@ import (
 // adds to it. The constants are the exceptions, in tokens.
 const (
 	perRequest    = 64   // tokens that the API adds to every request
-	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
-	perTool       = 64   // the API's prompt about each tool
-	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
-	perFormat     = 1024 // the API's prompt about structured output
-	perImage      = 5000 // each image, after the API has resized it: at most 4784 at the highest resolution of any model
+	perTools      = 1024 // tokens of the API's prompt about tools: 346 for recent models, 530 for old ones
+	perTool       = 64   // tokens of the API's prompt about each tool
+	perClientTool = 1600 // tokens for bash, text editor, computer or memory: a description of at most 735, and a prompt of 499
+	perFormat     = 1024 // tokens of the API's prompt about structured output
+	perImage      = 5000 // tokens of an image after the API has resized it: at most 4784, at the highest resolution of any model
 )
 
 // maxDepth limits the nesting of content, because a level is read once more for each level above it.
@@ -30,7 +30,7 @@ type checker struct {
 	unbounded bool     // the body does not bound the input tokens
 	hourCache bool     // the request writes to the cache for an hour
 	ids       []string // ids of server-side state
-	depth     int      // nesting of content
+	depth     int      // current nesting depth of content
 }
 
 // total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,

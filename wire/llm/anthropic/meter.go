@@ -25,7 +25,7 @@ type meter struct {
 	free          bool // the call costs nothing
 	started       bool // the first byte of the answer was read
 	events        sse.Splitter
-	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
 	usageComplete bool     // the counts in tokens are final
@@ -33,7 +33,7 @@ type meter struct {
 	ids           []string // ids of server-side state
 }
 
-// Indexes of the paths of a plain answer in the scanner.
+// Indexes, in the scanner, of the paths whose values are read from an answer that is one JSON value.
 const (
 	pathType = iota
 	pathUsage

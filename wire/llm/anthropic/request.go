@@ -64,7 +64,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 		if r.model, ok = v.Text(); !ok || len(r.model) > 256 {
 			return strictjson.Refuse("", "it has to be a string of at most 256 bytes")
 		}
-		return nil // set by Encode
+		return nil // Encode sets the field
 	case "messages":
 		err = c.messages(v)
 	case "system":
@@ -118,7 +118,7 @@ func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 		if r.max, ok = v.Int(); !ok || r.max < 1 {
 			return strictjson.Refuse("", "it has to be an integer of at least 1")
 		}
-		return nil // set by Encode
+		return nil // Encode sets the field
 	case "metadata", "service_tier":
 		return nil // Encode sets its own value
 	case "stream":

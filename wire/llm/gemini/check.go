@@ -13,8 +13,8 @@ import (
 // adds to it. The constants are the exceptions, in tokens.
 const (
 	perRequest = 64   // tokens that the API adds to every request
-	perTools   = 1024 // the API's prompt about tools
-	perTool    = 64   // the API's prompt about each tool
+	perTools   = 1024 // tokens of the API's prompt about tools
+	perTool    = 64   // tokens of the API's prompt about each tool
 )
 
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.

@@ -138,6 +138,6 @@ func (Dialect) List(models []caisson.Model) []byte {
 	for _, m := range models {
 		list.Models = append(list.Models, item{"models/" + m.Alias, m.Alias, "1", m.Alias, m.Context, m.Output, []string{"generateContent", "countTokens"}})
 	}
-	b, _ := json.Marshal(list) // strings and numbers cannot fail
+	b, _ := json.Marshal(list) // encoding strings and numbers cannot fail
 	return b
 }

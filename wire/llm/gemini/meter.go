@@ -23,7 +23,7 @@ type meter struct {
 	free          bool // the call costs nothing
 	started       bool // the first byte of the answer was read
 	events        sse.Splitter
-	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	plain         *jsonscan.Scanner // reads an answer that is one JSON value; nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
 	finished      bool // the model has finished
@@ -32,7 +32,7 @@ type meter struct {
 	done          bool // the end of the answer was read
 }
 
-// Indexes of the paths of an answer that is one JSON value in the scanner.
+// Indexes, in the scanner, of the paths whose values are read from an answer that is one JSON value.
 const (
 	pathUsage = iota
 	pathFinish

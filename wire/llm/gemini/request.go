@@ -111,7 +111,7 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 		if r.max, ok = v.Int(); !ok || r.max < 1 {
 			return strictjson.Refuse("", "it has to be an integer of at least 1")
 		}
-		return nil // set by Encode
+		return nil // Encode sets the field
 	case "candidateCount":
 		if n, ok := v.Int(); !ok || n != 1 {
 			return strictjson.Refuse("", "only one candidate is supported; request 1, or call several times")

@@ -10,7 +10,7 @@ import (
 var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
 	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
-	// Reasoning that providers of other models require to be sent back.
+	// Fields with reasoning that providers of other models require to be sent back.
 	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": optional(checkThinking),
 	"cache_control": checkCacheControl,
 	"audio":         refuseField("audio cannot be bounded; send text"),

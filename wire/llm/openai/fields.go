@@ -23,7 +23,7 @@ type parser struct {
 	hasType     bool   // the current object has a type or role
 }
 
-// Supported fields of the three kinds of bodies.
+// Supported fields of the bodies of chats, responses and embeddings.
 var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,

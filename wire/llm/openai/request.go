@@ -12,12 +12,12 @@ import (
 // Tokens of a body in addition to its bytes, all far above observed values; and the least output limits, in tokens.
 const (
 	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
-	callOverhead       = 512    // text that providers add to a conversation
+	callOverhead       = 512    // tokens of the text that providers add to a conversation
 	partOverhead       = 16     // tokens that providers add to each message, item and part of content
-	toolsOverhead      = 1024   // instructions for the use of tools
+	toolsOverhead      = 1024   // tokens of the instructions for the use of tools
 	toolOverhead       = 64     // tokens that providers add for each tool
-	minOutput          = 1      // least output limit of a chat
-	minResponsesOutput = 16     // least output limit of a response; OpenAI rejects smaller ones
+	minOutput          = 1      // least output limit of a chat, in tokens
+	minResponsesOutput = 16     // least output limit of a response, in tokens; OpenAI rejects smaller ones
 )
 
 // encodeRoom is the capacity that Parse reserves for the fields that Encode appends.
@@ -69,7 +69,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	return &p.request, nil
 }
 
-// inputField returns the name of the field that contains the input.
+// inputField returns the name of the field that contains the input in the bodies of an API.
 func inputField(api string) string {
 	if api == chat {
 		return "messages"
@@ -93,7 +93,7 @@ func (r *request) Output() (want, least int64) {
 	return r.outputLimit, minOutput
 }
 
-// Encode appends the fields that the gateway sets to the forwarded ones.
+// Encode returns the body for the provider: the forwarded fields, followed by the fields that the gateway sets.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.out
 	if r.encoded {

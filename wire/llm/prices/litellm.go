@@ -111,7 +111,7 @@ func (e entry) price() (caisson.ListedPrice, bool, error) {
 	return p, true, e.limits(&p)
 }
 
-// costs are the prices of one tier.
+// costs are the prices of a model, with a separate price of reasoning: the prices of short prompts, or the highest prices.
 type costs struct {
 	caisson.Prices
 	reasoning caisson.USD // price of output tokens of reasoning
@@ -172,7 +172,7 @@ func (e entry) maxPrices() (base costs, err error) {
 	return top, err
 }
 
-// limits sets the token limits of the model.
+// limits sets the token limits of the model in p.
 func (e entry) limits(p *caisson.ListedPrice) error {
 	input, err := e.countField("max_input_tokens")
 	if err != nil {

@@ -157,6 +157,7 @@ func parsePrice(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 	return p, nil
 }
 
+// checkTokens returns an error if n is not a plausible number of tokens.
 func checkTokens(n int64) error {
 	if n < 0 || n > maxTokens {
 		return fmt.Errorf("%d is not a number of tokens", n)
@@ -175,10 +176,12 @@ func checkEnd(d *json.Decoder) error {
 	return nil
 }
 
+// malformed returns the error for a price list that is not valid JSON.
 func malformed(err error) error {
 	return caisson.Invalidf("data", "the price list is not JSON: %s", err)
 }
 
+// tooMany returns the error for a price list with more than maxModels models.
 func tooMany() error {
 	return caisson.Invalidf("data", "the price list has more than %d models", maxModels)
 }

@@ -14,7 +14,7 @@ import (
 const (
 	maxFailures  = 20              // failures of one source before it receives 429
 	failureDecay = 3 * time.Second // time after which one failure is no longer counted
-	maxSources   = 4096            // sources in the cache
+	maxSources   = 4096            // sources whose failures are counted at a time
 )
 
 // failureLimiter counts failures by source: an IPv4 address, or an IPv6 /64 network.
@@ -27,7 +27,7 @@ type failureLimiter struct {
 
 // failureCount is the number of failures of a source, reduced by one per failureDecay.
 type failureCount struct {
-	count int
+	count int       // failures that are counted against the source
 	since time.Time // time from which count is reduced
 }
 
@@ -78,7 +78,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 	b, _ := json.Marshal(struct {
 		Type  string `json:"type"`
 		Error detail `json:"error"`
-	}{"error", detail{errorTypes[status], message}}) // strings cannot fail
+	}{"error", detail{errorTypes[status], message}}) // encoding strings cannot fail
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))

@@ -20,7 +20,8 @@ type RegistryConfig struct {
 // defaultMaxRuns is the default of RegistryConfig.Max.
 const defaultMaxRuns = 100_000
 
-// A Registry stores runs in memory. Its owner must register them again after a restart. It is safe for concurrent use.
+// A Registry stores runs in memory. The owner of the Registry must register the runs again after a restart. It is safe for
+// concurrent use.
 type Registry struct {
 	max int
 	now func() time.Time

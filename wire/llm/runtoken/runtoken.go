@@ -30,8 +30,8 @@ const (
 	// MinKey is the minimum length of a key, in bytes.
 	MinKey = 32
 
-	maxRun     = 64 // bytes of the id of a run
-	maxAttempt = 1e9
+	maxRun     = 64  // bytes of the id of a run
+	maxAttempt = 1e9 // highest number of an attempt
 	// maxToken is the maximum length of a token: a run, an attempt of 10 digits, an expiry of 12, and a signature of 43
 	// characters.
 	maxToken = maxRun + 1 + 10 + 1 + 12 + 1 + 43
@@ -111,8 +111,8 @@ func (t *Tokens) Verify(token string) (Claims, error) {
 		return Claims{}, refuse(errMalformed)
 	}
 	data, signature := token[:dot], []byte(token[dot+1:])
-	// The signatures are compared as text, because each signature has exactly one encoding, so that there is one token per claim.
-	// All keys are tried even after a match, so that the time does not depend on the key.
+	// The signatures are compared as text, because each signature has exactly one encoding, so that there is one token for each
+	// set of claims. All keys are tried even after a match, so that the time does not depend on the key.
 	signed := false
 	for _, k := range t.keys {
 		signed = hmac.Equal([]byte(sign(k, data)), signature) || signed

@@ -136,7 +136,7 @@ func pieces(s string, n int) []string {
 	return out
 }
 
-// callID returns the id of the i-th call.
+// callID returns the id of the i-th call of a tool.
 func (a *answer) callID(prefix string, i int) string {
 	return fmt.Sprintf("%s_%s%02d", prefix, a.id, i)
 }

@@ -95,7 +95,7 @@ func embeddingInputs(raw json.RawMessage) (inputs []string, tokens int64, err er
 		if len(list) == 0 {
 			return nil, 0, invalid("input", "cannot be empty")
 		}
-		b, _ := json.Marshal(list) // numbers cannot fail
+		b, _ := json.Marshal(list) // encoding numbers cannot fail
 		inputs, tokens = append(inputs, string(b)), tokens+int64(len(list))
 	}
 	if lists == nil {

@@ -18,8 +18,8 @@ const (
 // JSON it only finds useless values. The result does not depend on how the text is split into pieces. It is not safe for
 // concurrent use.
 type Scanner struct {
-	paths       [][]string         // each is a list of names
-	found       []strictjson.Value // by index of the path
+	paths       [][]string         // the paths to find; each is a list of names
+	found       []strictjson.Value // the last value found at each path, by index of the path
 	stringBytes int64
 	size        int64
 
@@ -34,8 +34,8 @@ type Scanner struct {
 	key            []byte // the current or last name, as escaped; at most maxKey+1 bytes
 
 	keptPath    int    // index of the path whose value is being kept; -1 for none
-	keptDepth   int    // depth at which that value began
-	kept        []byte // the value so far
+	keptDepth   int    // depth at which the value that is being kept began
+	kept        []byte // the bytes kept of that value so far
 	keptTooLong bool   // the value has more than maxKeep bytes and is discarded
 }
 
