@@ -74,7 +74,7 @@ func (f *filter) admitARP(p []byte) bool {
 
 func (f *filter) admitIPv4(p []byte) bool {
 	const header = 20
-	if len(p) < header || p[0] != 4<<4|header/4 { // another version, or options
+	if len(p) < header || p[0] != 4<<4|header/4 { // not IPv4, or a header with options
 		return false
 	}
 	size := int(binary.BigEndian.Uint16(p[2:]))

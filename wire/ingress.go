@@ -137,6 +137,7 @@ func newAccessLog(f *feed) *accessLog {
 	return &accessLog{send: func(list []routeRequest) { f.send(feedMessage{Requests: list}) }}
 }
 
+// add adds an entry to the current batch, or drops it if the batch is full.
 func (l *accessLog) add(route caisson.ID, e caisson.RouteRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,6 +150,7 @@ func (l *accessLog) add(route caisson.ID, e caisson.RouteRequest) {
 	}
 }
 
+// flush sends the current batch.
 func (l *accessLog) flush() {
 	l.mu.Lock()
 	list := l.list

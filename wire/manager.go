@@ -97,7 +97,7 @@ type Manager struct {
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
-	streams     *streams                            // streams with a running job
+	streams     *streams                            // counts the streams whose job at the other end is running
 	link        *link                               // link to the current wire process; nil while there is none; guarded by mu
 	up          chan struct{}                       // closed while link is not nil; guarded by mu
 	running     bool                                // Run was called; guarded by mu

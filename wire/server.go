@@ -304,6 +304,7 @@ func (s *server) attach(req request, files []*os.File) reply {
 	return reply{}
 }
 
+// wire returns the wire of a sandbox, or nil if it has none.
 func (s *server) wire(id caisson.ID) *sandboxWire {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,6 +347,7 @@ func (s *server) decodeSpec(body []byte) (*caisson.WireSpec, caisson.Decider, er
 	return spec, decider, err
 }
 
+// configure executes a request of type opConfigure, whose body is the wire's new spec.
 func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply {
 	spec, decider, err := s.decodeSpec(body)
 	if err != nil {

@@ -53,6 +53,7 @@ func (p *nameCache) add(name string, addrs []netip.Addr, ttl time.Duration) {
 	}
 }
 
+// names returns the names that were recorded for addr and have not expired.
 func (p *nameCache) names(addr netip.Addr) (names []string) {
 	now := p.now()
 	p.mu.Lock()

@@ -92,6 +92,7 @@ func specialBlock(addr netip.Addr) (b block, ok bool) {
 	return b, true
 }
 
+// findBlock returns the first of blocks that contains addr.
 func findBlock(blocks []block, addr netip.Addr) (block, bool) {
 	for i := range blocks {
 		if blocks[i].Contains(addr) {

@@ -30,6 +30,7 @@ func (t target) String() string {
 	return s
 }
 
+// host returns the name or the address of t as text.
 func (t target) host() string {
 	if t.name != "" {
 		return t.name

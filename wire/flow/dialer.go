@@ -36,6 +36,7 @@ type hostDialer struct{ settings func() Settings }
 // Own implements [Dialer].
 func (d *hostDialer) Own(addr netip.Addr) (bool, error) { return d.settings().Host.IsOwn(addr) }
 
+// DialTCP implements [Dialer].
 func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
 	if err := d.admit(dst); err != nil {
 		return nil, err
@@ -53,6 +54,7 @@ func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPC
 	return c.(*net.TCPConn), nil
 }
 
+// DialUDP implements [Dialer].
 func (d *hostDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
 	if err := d.admit(dst); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ type guestConn struct {
 	ended     chan struct{} // closed when the endpoint has ended, normally or with an error
 	endOnce   sync.Once     // for closing ended
 	closed    chan struct{} // closed by Close
-	closeOnce sync.Once     // for Close
+	closeOnce sync.Once     // makes Close act only once
 
 	readMu   sync.Mutex
 	pushback []byte // data that Read returns before data of the connection; guarded by readMu

@@ -30,6 +30,7 @@ func withDefaults(s caisson.RouteSpec) caisson.RouteSpec {
 	return s
 }
 
+// orDefault sets *v to value if *v is the zero value.
 func orDefault[T comparable](v *T, value T) {
 	var zero T
 	if *v == zero {

@@ -111,6 +111,7 @@ type bucket struct {
 	last time.Time
 }
 
+// take takes a token from b, which refills at the given rate. It returns false if b is empty.
 func (b *bucket) take(now time.Time, rate caisson.RouteRate) bool {
 	if passed := now.Sub(b.last).Seconds(); passed > 0 {
 		b.used = max(0, b.used-passed*rate.PerSecond)

@@ -105,6 +105,7 @@ func (t *table) directRoute(host string) *route {
 	})}
 }
 
+// underDomain reports whether host is domain or below it.
 func underDomain(host, domain string) bool {
 	return host == domain || strings.HasSuffix(host, "."+domain)
 }

@@ -45,7 +45,7 @@ type call struct {
 	settled       bool                // settle was called
 	answerStarted bool                // the guest has received a part of an answer
 	lastSendErr   error               // why sending the request failed last; nil if it did not fail
-	record        *recording          // nil: the call is not recorded
+	record        *recording          // records the prompt and the answer; nil: they are not recorded
 }
 
 // serve handles one request. The caller writes the error, if any, to the guest.

@@ -211,6 +211,7 @@ type body struct {
 	account string
 }
 
+// newBody returns an empty body of a request of an account, whose bytes are charged to t and to the account.
 func (g *Gateway) newBody(t *limiter, account string) *body {
 	return &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
 }

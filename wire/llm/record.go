@@ -20,6 +20,7 @@ type recording struct {
 	truncated bool // the prompt or the answer has more than maxRecord bytes
 }
 
+// newRecording returns a recording of prompt that is written to the writer to, or nil if to is nil. The keys in s are redacted.
 func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {
 	if to == nil {
 		return nil

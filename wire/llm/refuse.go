@@ -28,6 +28,7 @@ func refuseRetry(wait time.Duration, format string, args ...any) error {
 	return &dialect.Refusal{Status: http.StatusTooManyRequests, Code: "rate_limited", Message: fmt.Sprintf(format, args...), Retry: max(1, seconds)}
 }
 
+// refuseRate returns the refusal of a call that exceeds the rate limits r of its sandbox.
 func refuseRate(wait time.Duration, r caisson.Rate) error {
 	return refuseRetry(wait, "this sandbox may make %d calls and use %d tokens per minute (0: no limit); wait", r.Requests, r.Tokens)
 }

@@ -160,6 +160,7 @@ type trackedBody struct {
 	read *atomic.Bool // set when the body is read
 }
 
+// newBody returns a body with the content b that sets requestWritten when it is read.
 func (l *callLifetime) newBody(b []byte) *trackedBody {
 	return &trackedBody{*bytes.NewReader(b), &l.requestWritten}
 }

@@ -63,6 +63,7 @@ type refusal struct {
 	Command string `json:"ask"` // a command for the operator
 }
 
+// serve answers a request for /why.
 func (w whyServer) serve(rw http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	p := page{Host: trimPort(query.Get("host")), Refused: []refusal{}}

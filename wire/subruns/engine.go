@@ -88,6 +88,7 @@ func (e *engineClient) roundTrip(ctx context.Context, name string, in, out any) 
 	return json.Unmarshal(got, out)
 }
 
+// agents returns the agents that the guest may start runs of.
 func (e *engineClient) agents(ctx context.Context) (list []agent, err error) {
 	return list, e.roundTrip(ctx, "agents", nil, &list)
 }
@@ -115,11 +116,13 @@ func (e *engineClient) start(ctx context.Context, s startRequest) (*run, error) 
 	return &got.run, nil
 }
 
+// get returns the current state of a run.
 func (e *engineClient) get(ctx context.Context, id caisson.ID) (r *run, err error) {
 	r = &run{}
 	return r, e.roundTrip(ctx, "run", id, r)
 }
 
+// cancel cancels a run and returns its state.
 func (e *engineClient) cancel(ctx context.Context, id caisson.ID) (r *run, err error) {
 	r = &run{}
 	return r, e.roundTrip(ctx, "cancel", id, r)

@@ -226,7 +226,7 @@ func initialize(params json.RawMessage) (any, *rpcError) {
 		return nil, &rpcError{rpcInvalidParams, "protocolVersion is missing"}
 	}
 	if !slices.Contains(revisions, p.Version) {
-		p.Version = revisions[0] // the client decides whether it supports this revision
+		p.Version = revisions[0] // the newest revision; the client decides whether it supports it
 	}
 	type info struct {
 		Name    string `json:"name"`

@@ -82,6 +82,7 @@ type arguments struct {
 	Wait   int64  `json:"wait"`
 }
 
+// start returns the request to start a run with these arguments.
 func (a *arguments) start() startRequest {
 	return startRequest{Agent: a.Agent, Prompt: a.Prompt, Model: a.Model}
 }
@@ -159,6 +160,8 @@ func showStarted(r *run, err error) *toolResult {
 	return textResult(false, `{"id":%q,"state":%q}`, r.ID, r.State)
 }
 
+// agentResult returns the result of a run, or the run's state if it has not ended after the time for which the client wants to
+// wait.
 func agentResult(ctx context.Context, e *engineClient, a *arguments, s *stream) *toolResult {
 	id, err := caisson.ParseID(caisson.RunPrefix, a.ID)
 	if err != nil {
@@ -182,6 +185,7 @@ func agentResult(ctx context.Context, e *engineClient, a *arguments, s *stream) 
 	return runResult(r)
 }
 
+// cancelAgent cancels a run.
 func cancelAgent(ctx context.Context, e *engineClient, a *arguments) *toolResult {
 	id, err := caisson.ParseID(caisson.RunPrefix, a.ID)
 	if err != nil {

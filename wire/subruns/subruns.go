@@ -114,6 +114,7 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 }
 
+// writeErrorBody responds with an error as a JSON object with a message and a code.
 func writeErrorBody(w http.ResponseWriter, status int, code, msg string) {
 	writeJSON(w, status, struct {
 		Error string `json:"error"`

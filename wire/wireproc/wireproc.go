@@ -140,6 +140,7 @@ func (g *gateway) nextSegment(ctx context.Context) (ledger.Segment, error) {
 	}
 }
 
+// currentMeter returns the meter, or nil if there is no journal yet.
 func (g *gateway) currentMeter() *ledger.Meter {
 	g.mu.Lock()
 	defer g.mu.Unlock()

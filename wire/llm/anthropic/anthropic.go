@@ -113,6 +113,7 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	_ = json.NewEncoder(w).Encode(body) // a failed write cannot be reported
 }
 
+// errorType returns the API's type of an error with an HTTP status.
 func errorType(status int) string {
 	switch status {
 	case http.StatusUnauthorized:

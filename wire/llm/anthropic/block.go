@@ -102,6 +102,7 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
 }
 
+// image checks the source of an image.
 func (c *checker) image(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
@@ -120,6 +121,7 @@ func (c *checker) image(v strictjson.Value) error {
 	return strictjson.Refuse("type", "it has to be base64, or url or file where these are granted")
 }
 
+// document checks the source of a document.
 func (c *checker) document(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
@@ -145,7 +147,7 @@ func (c *checker) document(v strictjson.Value) error {
 	return strictjson.Refuse("type", "it has to be base64, text or content, or url or file where these are granted")
 }
 
-// encoded checks a source that contains its data: base64 or text.
+// encoded checks a source of an image or document that contains the data, as base64 or text.
 func (c *checker) encoded(v strictjson.Value) error {
 	if err := c.fields(v, "type", "media_type", "data"); err != nil {
 		return err
@@ -156,6 +158,7 @@ func (c *checker) encoded(v strictjson.Value) error {
 	return nil
 }
 
+// url checks a source that is a URL, which the provider fetches.
 func (c *checker) url(v strictjson.Value) error {
 	if !c.allow.RemoteURLs {
 		return strictjson.InField(refuseGrant("URLs that the provider fetches", caisson.GrantRemoteURLs), "url")
@@ -169,6 +172,7 @@ func (c *checker) url(v strictjson.Value) error {
 	return nil
 }
 
+// file checks a source that is a file stored at the provider.
 func (c *checker) file(v strictjson.Value) error {
 	if err := c.fields(v, "type", "file_id"); err != nil {
 		return err

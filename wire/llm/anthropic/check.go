@@ -51,6 +51,7 @@ func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are not granted to this sandbox; leave them out, or request the grant %s", what, grant)
 }
 
+// unknownField returns the refusal of a field that the gateway does not know.
 func unknownField(name string) error {
 	return strictjson.Refuse(name, "this field is not known to the model gateway; send a request without it")
 }
@@ -155,6 +156,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 	return nil
 }
 
+// outputConfig checks the field output_config.
 func (c *checker) outputConfig(v strictjson.Value) error {
 	if err := c.fields(v, "effort", "format", "task_budget"); err != nil {
 		return err

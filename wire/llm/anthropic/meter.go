@@ -21,6 +21,7 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
 
+// meter implements [dialect.Meter] for the Messages API.
 type meter struct {
 	free          bool // the call costs nothing
 	started       bool // the first byte of the answer was read

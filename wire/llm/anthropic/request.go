@@ -82,7 +82,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	case "output_format":
 		err = c.format(v)
 	case "mcp_servers":
-		// The provider calls these servers and charges their responses as input, so the input tokens have no bound.
+		// The provider calls the MCP servers and charges their responses as input, so the input tokens have no bound.
 		if !c.allow.ProviderTools || !c.allow.RemoteURLs {
 			return refuseGrant("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
 		}
@@ -146,6 +146,7 @@ func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 	return nil
 }
 
+// thinking checks the field thinking, and stores the budget of thinking tokens if it has one.
 func (r *request) thinking(c *checker, v strictjson.Value) error {
 	if err := c.fields(v, "type", "budget_tokens", "display"); err != nil {
 		return err

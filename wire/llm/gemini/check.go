@@ -117,6 +117,7 @@ func checkString(v strictjson.Value) error {
 	return nil
 }
 
+// safety checks one safety setting.
 func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
 // serverID refuses the id of server-side state without the grant, and otherwise records it.
@@ -132,6 +133,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	return nil
 }
 
+// tool checks one element of tools: declarations of functions, or a tool that the provider runs.
 func (c *checker) tool(v strictjson.Value) error {
 	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {
@@ -169,11 +171,13 @@ func (c *checker) providerTool(allowed bool, grant string) error {
 	return nil
 }
 
+// function checks the declaration of a function.
 func (c *checker) function(v strictjson.Value) error {
 	c.tokens += perTool + v.Growth()
 	return checkFields(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
 }
 
+// toolConfig checks the field toolConfig.
 func (c *checker) toolConfig(v strictjson.Value) error {
 	return eachField(v, func(name string, v strictjson.Value) error {
 		switch name {

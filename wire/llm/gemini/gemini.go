@@ -52,6 +52,7 @@ func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	return e, true
 }
 
+// isModel reports whether s has the form of a model's name in a path.
 func isModel(s string) bool {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
@@ -100,6 +101,7 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	_ = json.NewEncoder(w).Encode(body) // a failed write cannot be reported
 }
 
+// statusName returns the API's name of an HTTP status.
 func statusName(status int) string {
 	switch status {
 	case http.StatusUnauthorized:

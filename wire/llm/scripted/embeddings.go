@@ -27,7 +27,7 @@ type embeddingsRequest struct {
 	Encoding   string          `json:"encoding_format"`
 }
 
-// embed answers embeddings with unit vectors that depend on the text only.
+// embed answers a request for embeddings with unit vectors, each of which depends on its text only.
 func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error {
 	var req embeddingsRequest
 	if err := decode(body, embeddingsFields, &req); err != nil {

@@ -20,6 +20,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.message }
 
+// newError returns an apiError with a status and a message only.
 func newError(status int, message string) error { return &apiError{status: status, message: message} }
 
 // invalid returns an error about a field of a request.

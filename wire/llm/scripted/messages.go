@@ -142,7 +142,7 @@ func (c *conversation) assistantBlocks(m *content) map[string]string {
 	return calls
 }
 
-// count answers count_tokens.
+// count answers a request to count tokens (count_tokens).
 func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error {
 	if err := checkVersion(r.Header); err != nil {
 		return err

@@ -38,7 +38,7 @@ type script struct {
 	Delay      delay          `yaml:"delay"`
 	Dimensions int            `yaml:"dimensions"`
 	Turns      []turn         `yaml:"turns"`
-	Fallback   *turn          `yaml:"fallback"`
+	Fallback   *turn          `yaml:"fallback"` // answers if no turn matches
 }
 
 // turn is one answer and its conditions; the package comment describes its fields.
@@ -88,8 +88,8 @@ type reportedTokens struct {
 
 // A delay is the time before the first byte of an answer, and the time between the pieces of a stream.
 type delay struct {
-	First caisson.Duration `yaml:"first"`
-	Chunk caisson.Duration `yaml:"chunk"`
+	First caisson.Duration `yaml:"first"` // time before the first byte of an answer
+	Chunk caisson.Duration `yaml:"chunk"` // time between the pieces of a stream
 }
 
 // Ways to break off an answer.

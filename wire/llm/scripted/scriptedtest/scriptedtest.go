@@ -31,7 +31,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	calls  []*Call            // guarded by mu, and so are the elements
-	billed caisson.TokenCount // guarded by mu
+	billed caisson.TokenCount // sum of the charged tokens; guarded by mu
 	bills  int                // number of calls for which tokens were charged; guarded by mu
 }
 
