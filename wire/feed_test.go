@@ -40,7 +40,7 @@ func hear(t *testing.T, cfg Config, handlers Handlers) (*Manager, *net.UnixConn,
 	engine, process := connected(t)
 	m := &Manager{
 		cfg: cfg, handlers: handlers, log: slog.New(slog.DiscardHandler),
-		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached), streams: newStreams(),
+		wires: map[caisson.ID]*wireState{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached), streams: newStreams(),
 	}
 	done := make(chan error, 1)
 	go func() {

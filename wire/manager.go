@@ -95,7 +95,7 @@ type Manager struct {
 	log      *slog.Logger
 
 	mu          sync.Mutex
-	wires       map[caisson.ID]*attachment          // guarded by mu
+	wires       map[caisson.ID]*wireState           // guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
 	streams     *streams                            // counts the streams whose job at the other end is running
 	link        *link                               // link to the current wire process; nil while there is none; guarded by mu
@@ -112,9 +112,9 @@ type Manager struct {
 	runsMu sync.Mutex
 }
 
-// An attachment is the Manager's state of one wire. Operations on the wire hold the attachment's mutex. Manager.mu may be locked
-// while that mutex is held, but not the other way round.
-type attachment struct {
+// A wireState is the Manager's state of one wire. Operations on the wire hold the mutex of its wireState. Manager.mu may be
+// locked while that mutex is held, but not the other way round.
+type wireState struct {
 	guest         caisson.Guest // the guest that the wire serves; guarded by Manager.mu
 	previousGuest caisson.Guest // the guest that the wire served before; guarded by Manager.mu
 
@@ -127,8 +127,8 @@ type attachment struct {
 	detached bool             // the wire is detached, or attaching it failed; guarded by mu
 }
 
-func newAttachment(g caisson.Guest) *attachment {
-	a := &attachment{guest: g}
+func newWireState(g caisson.Guest) *wireState {
+	a := &wireState{guest: g}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -172,7 +172,7 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg:   cfg,
 		log:   log,
-		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached),
+		wires: map[caisson.ID]*wireState{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached),
 		streams: newStreams(), up: make(chan struct{}),
 	}, nil
 }
@@ -187,7 +187,7 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	if err != nil {
 		return nil, err
 	}
-	a, created := m.attachment(id, spec.Guest)
+	a, created := m.wireState(id, spec.Guest)
 	if !created {
 		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has a wire already", id)
 	}
@@ -195,12 +195,12 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	a.spec = spec
 	ns, tap, err := newNamespace(string(id))
 	if err != nil {
-		m.removeAttachment(id, a)
+		m.removeWireState(id, a)
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot create a network namespace; see caisson doctor")
 	}
 	defer tap.Close()
 	if err := m.sendTAP(ctx, l, id, a, tap); err != nil {
-		m.removeAttachment(id, a)
+		m.removeWireState(id, a)
 		ns.Close()
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 	if err != nil {
 		return err
 	}
-	a, created := m.attachment(id, spec.Guest)
+	a, created := m.wireState(id, spec.Guest)
 	if !created {
 		a.mu.Lock()
 	}
@@ -231,7 +231,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 	a.spec = spec
 	if err := m.reopenTAP(ctx, l, id, a, netns); err != nil {
 		if created {
-			m.removeAttachment(id, a)
+			m.removeWireState(id, a)
 		}
 		return err
 	}
@@ -282,7 +282,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 }
 
 // setGuest records the guest that the wire serves from now on. mu is Manager.mu.
-func (a *attachment) setGuest(mu *sync.Mutex, g caisson.Guest) {
+func (a *wireState) setGuest(mu *sync.Mutex, g caisson.Guest) {
 	mu.Lock()
 	defer mu.Unlock()
 	if a.guest != g {
@@ -388,7 +388,7 @@ func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
-	m.removeAttachment(id, a)
+	m.removeWireState(id, a)
 	return nil
 }
 
@@ -438,7 +438,7 @@ func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
 }
 
 // reopenTAP opens the TAP in ns and passes it to l's process. The caller must hold a.mu.
-func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
+func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *wireState, ns *os.File) error {
 	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
@@ -454,7 +454,7 @@ func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *atta
 }
 
 // sendTAP passes a TAP to l's process. The caller must hold a.mu.
-func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
+func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *wireState, tap *os.File) error {
 	files, err := m.cfg.recordFile(id, a.spec)
 	if err != nil {
 		return err
@@ -475,7 +475,7 @@ func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attach
 }
 
 // releaseTAP makes the wire process close the TAP. The caller must hold a.mu.
-func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *attachment) error {
+func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *wireState) error {
 	if a.link == nil {
 		return nil
 	}
@@ -492,21 +492,22 @@ func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *attachment) 
 	return nil
 }
 
-// attachment returns the attachment of id. If there is none it creates one and returns it locked, with created true.
-func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, created bool) {
+// wireState returns the state of the wire of sandbox id. If there is none it creates one and returns it locked, with created
+// true.
+func (m *Manager) wireState(id caisson.ID, g caisson.Guest) (a *wireState, created bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.wires[id]; a != nil {
 		return a, false
 	}
-	a = newAttachment(g)
+	a = newWireState(g)
 	a.mu.Lock() // not contended: a is not published yet
 	m.wires[id] = a
 	return a, true
 }
 
-// removeAttachment removes the attachment a of sandbox id, and marks it as detached. The caller must hold a.mu.
-func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
+// removeWireState removes a, the state of the wire of sandbox id, and marks it as detached. The caller must hold a.mu.
+func (m *Manager) removeWireState(id caisson.ID, a *wireState) {
 	a.detached = true
 	a.cancel()
 	m.mu.Lock()

@@ -225,7 +225,7 @@ func TestStreamContextEnds(t *testing.T) {
 	a := m.wires[g.Sandbox]
 	m.mu.Unlock()
 	a.mu.Lock()
-	m.removeAttachment(g.Sandbox, a)
+	m.removeWireState(g.Sandbox, a)
 	a.mu.Unlock()
 	<-ended
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {

@@ -229,7 +229,7 @@ func (m *Manager) reattachAll(ctx context.Context, l *link) {
 }
 
 // reattachOne gives l's process the wire of sandbox id, unless it has it already or the wire was detached.
-func (m *Manager) reattachOne(ctx context.Context, l *link, id caisson.ID, a *attachment) error {
+func (m *Manager) reattachOne(ctx context.Context, l *link, id caisson.ID, a *wireState) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.detached || a.link == l || ctx.Err() != nil {

@@ -17,7 +17,7 @@ func toolGuest(m *Manager) caisson.Guest {
 	g := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: "r", Trace: "t"}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.wires[g.Sandbox] = newAttachment(g)
+	m.wires[g.Sandbox] = newWireState(g)
 	return g
 }
 

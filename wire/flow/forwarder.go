@@ -45,7 +45,7 @@ type Forwarder struct {
 	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
 
 	inFlight                                            atomic.Int64
-	allowed, denied, failed, limited, dropped, requests atomic.Int64 // see Stats
+	allowed, denied, failed, limited, dropped, requests atomic.Int64 // counters that Stats returns
 	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 
 	mu     sync.Mutex

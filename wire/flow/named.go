@@ -17,7 +17,7 @@ const (
 
 // relay relays an established connection until it ends.
 func (c *flow) relay(g *guestConn, up *net.TCPConn) {
-	r, err := newRelay(c, g, up)
+	r, err := newStreamRelay(c, g, up)
 	if err != nil {
 		c.end("")
 		return
@@ -43,7 +43,7 @@ const (
 
 // relayNamed relays what the sandbox sends if it is addressed to a name that is allowed. The destination may send first, and its
 // bytes are relayed at once.
-func (c *flow) relayNamed(r *relay) {
+func (c *flow) relayNamed(r *streamRelay) {
 	var first atomic.Int32
 	r.startIn(func() bool { return first.CompareAndSwap(sideNone, sideDestination) })
 	var e sniffer
@@ -82,7 +82,7 @@ func (c *flow) relayNamed(r *relay) {
 
 // classify reads the first bytes from the sandbox and returns their protocol: protoDenied if it is not allowed, protoUndecided
 // if the connection broke before the protocol was known.
-func (c *flow) classify(r *relay, e *sniffer) appProtocol {
+func (c *flow) classify(r *streamRelay, e *sniffer) appProtocol {
 	lang, err := c.sniff(r.g, e)
 	if err != nil {
 		return protoUndecided

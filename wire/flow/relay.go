@@ -13,9 +13,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A relay copies bytes between a guest and the destination without inspecting them. Each direction may end separately; an error
-// in one resets both.
-type relay struct {
+// A streamRelay copies the bytes of a TCP connection between a guest and the destination without inspecting them. Each direction
+// may end separately; an error in one resets both.
+type streamRelay struct {
 	c    *flow
 	g    *guestConn      // the sandbox's connection
 	up   *net.TCPConn    // connection to the destination
@@ -26,16 +26,16 @@ type relay struct {
 	in      chan struct{} // closed when the destination's direction has ended
 }
 
-func newRelay(c *flow, g *guestConn, up *net.TCPConn) (*relay, error) {
+func newStreamRelay(c *flow, g *guestConn, up *net.TCPConn) (*streamRelay, error) {
 	conn, err := up.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	return &relay{c: c, g: g, up: up, conn: conn, out: make(chan struct{}), in: make(chan struct{})}, nil
+	return &streamRelay{c: c, g: g, up: up, conn: conn, out: make(chan struct{}), in: make(chan struct{})}, nil
 }
 
 // startOut begins to relay from the sandbox, starting with head. If line is not nil, HTTP in the first line is refused.
-func (r *relay) startOut(head []byte, line *firstLine) {
+func (r *streamRelay) startOut(head []byte, line *firstLine) {
 	r.workers.Go(func() {
 		defer close(r.out)
 		err := r.sendOut(head, line)
@@ -50,7 +50,7 @@ func (r *relay) startOut(head []byte, line *firstLine) {
 
 // startIn begins to relay from the destination. Unless mayBegin is nil, it calls mayBegin before it relays the first byte, and
 // stops if that returns false.
-func (r *relay) startIn(mayBegin func() bool) {
+func (r *streamRelay) startIn(mayBegin func() bool) {
 	r.workers.Go(func() {
 		defer close(r.in)
 		err := r.sendIn(mayBegin)
@@ -69,7 +69,7 @@ func (r *relay) startIn(mayBegin func() bool) {
 
 // wait waits until both directions have ended, and closes the sandbox's connection. If only one has ended, it resets the flow
 // when no data was relayed for the time halfClosed.
-func (r *relay) wait() {
+func (r *streamRelay) wait() {
 	defer r.workers.Wait()
 	idle := time.NewTimer(r.c.f.times.halfClosed)
 	defer idle.Stop()
@@ -101,7 +101,7 @@ func (r *relay) wait() {
 var errHTTP = errors.New("the first line looks like HTTP, but does not begin like a request")
 
 // sendOut relays from the sandbox until its direction ends, which it reports as io.EOF, or until an error.
-func (r *relay) sendOut(head []byte, line *firstLine) error {
+func (r *streamRelay) sendOut(head []byte, line *firstLine) error {
 	write := func(p []byte) error {
 		if line != nil && line.isHTTP(p) {
 			return errHTTP
@@ -124,7 +124,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 var errNotFirst = errors.New("the sandbox has sent data first")
 
 // sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.
-func (r *relay) sendIn(mayBegin func() bool) error {
+func (r *streamRelay) sendIn(mayBegin func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)
 	defer r.g.wq.EventUnregister(&entry)
@@ -149,7 +149,7 @@ func (r *relay) sendIn(mayBegin func() bool) error {
 }
 
 // receive reads from the destination; the error is io.EOF at the end.
-func (r *relay) receive(chunks *bufferPool) (chunk *[]byte, n int, err error) {
+func (r *streamRelay) receive(chunks *bufferPool) (chunk *[]byte, n int, err error) {
 	chunk, n, err = readChunk(r.conn, chunks)
 	if err == nil && n == 0 {
 		err = io.EOF

@@ -130,8 +130,9 @@ func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Token
 	return remote.NewClient(remote.ClientConfig{URL: c.URL, Tokens: tokens, Roots: roots, Dial: o.env.Dial, Log: o.env.Log})
 }
 
-// route returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
-func (o *remoteGateway) route(here http.Handler) http.Handler {
+// handler returns a handler of model calls of sandboxes on this machine. It forwards them to the gateway of another machine if
+// one is configured; otherwise it serves them with here.
+func (o *remoteGateway) handler(here http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if there := o.client.Load(); there != nil {
 			there.ServeHTTP(w, r)

@@ -82,7 +82,7 @@ func scriptedHandler(_ caisson.Provider, script string) (http.Handler, error) {
 
 // Hosts implements [wire.Gateway].
 func (g *gateway) Hosts() map[string]http.Handler {
-	return map[string]http.Handler{"llm": g.remote.route(g.llm), "tools": subruns.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
+	return map[string]http.Handler{"llm": g.remote.handler(g.llm), "tools": subruns.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
 }
 
 // Configure implements [wire.Gateway].
