@@ -7,7 +7,7 @@ import "sync"
 type ProcessLimits struct {
 	mu         sync.Mutex
 	forwarders int      // number of Forwarders that share the limits; guarded by mu
-	flows      capacity // guarded by mu
+	flows      capacity // all flows; guarded by mu
 	wide       capacity // flows with large buffers; guarded by mu
 }
 

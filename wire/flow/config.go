@@ -80,9 +80,9 @@ type timeouts struct {
 	dial       time.Duration // for connecting to the destination
 	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
-	halfClosed time.Duration // without data, after one direction has ended
-	udpIdle    time.Duration // without another datagram, after several ones
-	udpOnce    time.Duration // without another datagram, after the first one
+	halfClosed time.Duration // time without data, after one direction has ended
+	udpIdle    time.Duration // time without another datagram, after several ones
+	udpOnce    time.Duration // time without another datagram, after the first one
 }
 
 func defaultTimeouts() timeouts {
