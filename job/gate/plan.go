@@ -16,17 +16,17 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Bounds of a plan.
+// Limits of a plan.
 const (
-	MaxSteps    = 200_000 // steps in one plan
-	MaxPlanPath = 4095    // PATH_MAX without its NUL
-	MaxPlanLine = 1 << 16 // bytes of one step in JSON
+	MaxSteps    = 200_000 // maximum number of steps in one plan
+	MaxPlanPath = 4095    // maximum length of a path in bytes: PATH_MAX without its NUL
+	MaxPlanLine = 1 << 16 // maximum size of one step in JSON, in bytes
 )
 
 // StagePrefix is the prefix of the name of the staging directory, which contains new and replaced files while a plan is applied.
 const StagePrefix = ".caisson-"
 
-// The types of nodes.
+// The values of [Node.Type].
 const (
 	NodeNone = "none"
 	NodeFile = "file"
@@ -40,9 +40,10 @@ type Plan struct {
 	Steps []Step
 }
 
-// A Step is a change of one path from the state Before, which is required, to the state After.
+// A Step is a change of one path from the state Before to the state After. It can be applied only if the path is in the state
+// Before.
 type Step struct {
-	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
+	Path   string `json:"path"` // the path relative to the host directory: clean, with slashes, UTF-8
 	Before Node   `json:"before"`
 	After  Node   `json:"after"`
 }
@@ -60,15 +61,16 @@ type Node struct {
 	Link []byte `json:"link,omitempty"`
 }
 
-// HashText returns the [Node.Hash] of text.
+// HashText returns the SHA-256 of text in the form of [Node.Hash].
 func HashText(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
+// None reports whether n means that no file exists.
 func (n Node) None() bool { return n.Type == "" || n.Type == NodeNone }
 
-// Same reports whether two nodes are equal. The mode of symlinks is ignored.
+// Same reports whether two nodes describe the same state. The mode of symlinks is ignored.
 func (n Node) Same(o Node) bool {
 	switch {
 	case n.None() || o.None():
@@ -114,6 +116,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
+// Validate returns an Invalid error that describes the fault of s; see [Plan.Validate].
 func (s *Step) Validate() error {
 	if err := checkPlanPath(s.Path); err != nil {
 		return err
@@ -143,12 +146,13 @@ func (s *Step) Validate() error {
 		}
 	}
 	if (s.After.Type == NodeFile || s.After.Type == NodeDir) && s.After.Mode&0o400 == 0 {
-		// Otherwise the file could be neither checked nor undone.
+		// A file that its owner cannot read could be neither checked nor restored by an undo.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
 	}
 	return nil
 }
 
+// validate returns an Invalid error if n may not be a state of the path name. modes are the mode bits that are allowed.
 func (n Node) validate(name string, modes uint32) error {
 	switch n.Type {
 	case "", NodeNone, NodeDir:
@@ -165,6 +169,7 @@ func (n Node) validate(name string, modes uint32) error {
 	return nil
 }
 
+// checkPlanPath returns an Invalid error if name may not be the path of a step.
 func checkPlanPath(name string) error {
 	bad := func(why string) error {
 		return caisson.Errorf(caisson.Invalid, "the plan has a path %.200q, which %s", name, why)
@@ -189,7 +194,7 @@ func checkPlanPath(name string) error {
 // Sorted returns the steps of p with directories before their content.
 func (p *Plan) Sorted() []Step {
 	steps := slices.Clone(p.Steps)
-	// The path of a directory is a prefix of the paths in the directory, so it sorts before them.
+	// The path of a directory is a prefix of the paths of its entries, so it sorts before them.
 	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
 	return steps
 }
@@ -216,13 +221,13 @@ func DecodePlan(r io.Reader) (*Plan, error) {
 	return p, p.Validate()
 }
 
-// Moved is the cause of a Conflict: paths of the host that are not in the state that the plan expects.
+// Moved is the cause of a Conflict error of an apply: the paths of the host that are not in the states that the plan expects.
 type Moved struct {
-	Paths []string // at most 100
-	More  bool     // there are more such paths
+	Paths []string // the first paths, at most 100
+	More  bool     // there are more paths in other states than those in Paths
 }
 
-// Error lists some of the paths.
+// Error implements error. The text lists some of the paths.
 func (m *Moved) Error() string {
 	var names []string
 	for _, p := range m.Paths[:min(len(m.Paths), 5)] {

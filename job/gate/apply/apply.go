@@ -16,35 +16,35 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// The values of Outcome.State.
+// The values of [Outcome.State], which tell how an apply or an undo ended.
 const (
-	None       = ""            // nothing was started
+	None       = ""            // nothing was applied or started
 	Applied    = "applied"     // the whole plan has been applied
 	RolledBack = "rolled-back" // all changes have been rolled back
 	Undone     = "undone"      // the plan was applied and later undone
 )
 
-// An Outcome is the result of an apply.
+// An Outcome is the result of an apply or an undo.
 type Outcome struct {
-	State string `json:"state"`
-	// LeftInPlace contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new content
-	// was left in place; the original content is among the saved originals.
+	State string `json:"state"` // how the operation ended: None, Applied, RolledBack or Undone
+	// LeftInPlace contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new
+	// content was left in place; the original content is among the saved originals.
 	LeftInPlace []string `json:"kept,omitempty"`
 }
 
-// Limits of lists of paths.
+// Limits of the lists of paths in an Outcome and in a gate.Moved.
 const (
-	maxPaths     = 100     // paths in one list
-	maxKeptBytes = 8 << 10 // bytes of the paths in one list
+	maxPaths     = 100     // maximum number of paths in one list
+	maxPathBytes = 8 << 10 // maximum total length of the paths in one list, in bytes
 )
 
-// addPath appends name to a bounded list. It returns false if the list is full.
+// addPath appends the path name to list unless that would exceed maxPaths or maxPathBytes, in which case it returns false.
 func addPath(list []string, name string) ([]string, bool) {
 	size := len(name)
 	for _, p := range list {
 		size += len(p)
 	}
-	if len(list) >= maxPaths || size > maxKeptBytes {
+	if len(list) >= maxPaths || size > maxPathBytes {
 		return list, false
 	}
 	return append(list, name), true
@@ -94,25 +94,26 @@ func apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func
 // An applier performs or recovers one apply or undo.
 type applier struct {
 	ctx   context.Context
-	host  *os.File // the host's directory, locked with flock
-	saved *os.File
-	read  func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
+	host  *os.File                                 // the host's directory, locked with flock
+	saved *os.File                                 // the directory for the originals and the journals
+	read  func(hash string) (io.ReadCloser, error) // opens the new content of a file by its SHA-256
 	hook  func(point string)                       // called at named points by tests; may be nil
 
-	disk  syncer
-	steps []gate.Step // sorted, so that parents come first
+	disk  syncer      // syncs new files to disk
+	steps []gate.Step // the steps of the operation, sorted so that directories come before their entries
 	// originals is the name of the directory in saved for the originals that the steps replace.
 	originals string
 
-	j              journal // of the current operation
-	phase          phase
-	name           string     // name of the staging directory
+	j              journal    // journal of the current operation
+	phase          phase      // the phase that was recorded last in the journal
+	stageName      string     // name of the staging directory
 	stage          *os.File   // the staging directory; nil if there is none
 	stageRecreated bool       // the staging directory was missing and has been created again
-	moved          gate.Moved // paths that are not in the expected state
+	moved          gate.Moved // the paths that were found in another state than expected
 	leftInPlace    []string   // see Outcome.LeftInPlace
 }
 
+// newApplier returns an applier that holds the lock of host. The caller must close it.
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
 	// A separate file descriptor is opened because locks belong to open file descriptions, and the caller's may have been
 	// opened in any mode.
@@ -138,16 +139,18 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	return a, nil
 }
 
-// originalsOf returns the name of the directory for the originals that the operation of the journal called name replaces.
-func originalsOf(name string) string {
+// originalsDir returns the name of the directory in saved for the originals that an operation replaces: an undo if its journal,
+// name, is undoJournal, and an apply otherwise.
+func originalsDir(name string) string {
 	if name == undoJournal {
 		return undoneDir
 	}
 	return objectsDir
 }
 
+// close releases the lock and closes the directories.
 func (a *applier) close() {
-	a.disk.wait() // the error is ignored: operations that depend on it have called wait already
+	a.disk.wait() // the error is ignored, because operations that depend on the files have called wait already
 	if a.stage != nil {
 		a.stage.Close()
 		a.stage = nil
@@ -158,23 +161,26 @@ func (a *applier) close() {
 	a.host.Close()
 }
 
-// point tells the hook of a test that the named point has been reached.
+// point calls the hook of a test with the name of the point in the operation that was reached.
 func (a *applier) point(format string, args ...any) {
 	if a.hook != nil {
 		a.hook(fmt.Sprintf(format, args...))
 	}
 }
 
-func (a *applier) at(s gate.Step) (place, error) { return at(int(a.host.Fd()), s.Path) }
+// hostEntry returns the entry of the host's directory at the path of s. The caller must close it.
+func (a *applier) hostEntry(s gate.Step) (dirEntry, error) { return entryAt(int(a.host.Fd()), s.Path) }
 
-// newEntry and oldEntry return the places in the staging directory of step i's new entry and of its old entry.
-func (a *applier) newEntry(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
-func (a *applier) oldEntry(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
+// newEntry returns the entry of the staging directory in which the new entry of step i is prepared.
+func (a *applier) newEntry(i int) dirEntry { return dirEntry{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
 
-// recordLeftInPlace records that a change of another process was left in place at a path.
+// oldEntry returns the entry of the staging directory to which the old entry of step i is moved.
+func (a *applier) oldEntry(i int) dirEntry { return dirEntry{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
+
+// recordLeftInPlace records that a change of another process at the path name was left in place.
 func (a *applier) recordLeftInPlace(name string) { a.leftInPlace, _ = addPath(a.leftInPlace, name) }
 
-// recordMoved records that a path of the host is not in the expected state.
+// recordMoved records that the path name of the host is not in the expected state.
 func (a *applier) recordMoved(name string) {
 	var ok bool
 	if a.moved.Paths, ok = addPath(a.moved.Paths, name); !ok {
@@ -182,10 +188,10 @@ func (a *applier) recordMoved(name string) {
 	}
 }
 
-// run performs a.steps and writes the journal called name. done and back are the states of the outcome after success and after
-// a rollback.
+// run performs a.steps and writes the journal called name. done is the state of the outcome after success, and back after a
+// rollback.
 func (a *applier) run(name, done, back string) (Outcome, error) {
-	a.originals = originalsOf(name)
+	a.originals = originalsDir(name)
 	if err := a.prepare(); err != nil {
 		return Outcome{State: back}, err
 	}
@@ -194,9 +200,9 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 		return Outcome{State: back}, withPath(err, "journal")
 	}
 	defer j.close()
-	a.j, a.name, a.leftInPlace = j, gate.StagePrefix+rand.Text(), nil
+	a.j, a.stageName, a.leftInPlace = j, gate.StagePrefix+rand.Text(), nil
 	a.point("journal made")
-	if err := j.begin(a.name, a.steps); err != nil {
+	if err := j.begin(a.stageName, a.steps); err != nil {
 		return Outcome{State: back}, withPath(err, "journal")
 	}
 	a.phase = phasePlan
@@ -217,29 +223,30 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	return Outcome{State: done, LeftInPlace: a.leftInPlace}, nil
 }
 
-// forward creates the staging directory with the new entries, changes the paths of the plan, and records phaseCommit.
+// forward performs the steps up to phaseCommit: it creates the staging directory with the new entries, and changes the paths of
+// the plan. It does not roll back after an error.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
-		return withPath(err, a.name)
+		return withPath(err, a.stageName)
 	}
 	for i := range a.steps {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
-		if err := a.prepareFresh(i); err != nil {
+		if err := a.stageNewEntry(i); err != nil {
 			return withPath(err, a.steps[i].Path)
 		}
 		a.point("staged %d", i)
 	}
 	if err := errors.Join(a.disk.wait(), syncDir(a.stage), syncDir(a.host)); err != nil {
-		return withPath(err, a.name)
+		return withPath(err, a.stageName)
 	}
 	if err := a.j.enter(phaseSwitch, nil); err != nil {
 		return withPath(err, "journal")
 	}
 	a.phase = phaseSwitch
 	a.point("switch")
-	if err := (switcher{a}).all(); err != nil {
+	if err := (pathChanger{a}).changeAll(); err != nil {
 		return err
 	}
 	if err := a.syncDirs(); err != nil {

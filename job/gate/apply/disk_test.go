@@ -263,7 +263,7 @@ func FuzzJournal(f *testing.F) {
 	}
 	for _, p := range []phase{phasePlan, phaseSwitch, phaseRestored, phaseBack} {
 		f.Add(text.Bytes())
-		appendRecord(&text, record{Phase: p, Kept: []string{"x"}})
+		appendRecord(&text, record{Phase: p, LeftInPlace: []string{"x"}})
 	}
 	f.Add(text.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {

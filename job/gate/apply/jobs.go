@@ -18,10 +18,11 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
 }
 
-// writeReply is the reply of a job that writes. The lists of paths are bounded as in [Outcome] and [gate.Moved].
+// writeReply is the reply of a job that changes the host's directory. The lists of paths are bounded as in [Outcome] and
+// [gate.Moved].
 type writeReply struct {
 	Outcome Outcome
-	Moved   *gate.Moved
+	Moved   *gate.Moved // set if the error of the job is a Conflict with a gate.Moved
 }
 
 // writeJob declares a job that changes the host's directory, which is its root, with the rights of the directory's owner. Its
@@ -43,7 +44,8 @@ func writeJob(name string, files int, do func(ctx context.Context, c *worker.Cal
 }
 
 var (
-	// jobApply reads the plan from its input and the contents from its second file descriptor.
+	// jobApply runs [Apply]. It reads the plan from its input, and the contents from the frozen copy, its second file
+	// descriptor.
 	jobApply = writeJob("gate.apply", 2, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		plan, err := gate.DecodePlan(c.Input())
 		if err != nil {
@@ -56,45 +58,49 @@ var (
 		defer all.Close()
 		return Apply(ctx, c.Root, saved, plan, all.Open)
 	})
+	// jobRecover runs [Recover].
 	jobRecover = writeJob("gate.recover", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		return Recover(ctx, c.Root, saved)
 	})
+	// jobUndo runs [Undo].
 	jobUndo = writeJob("gate.undo", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		return Undo(ctx, c.Root, saved)
 	})
 )
 
 // RunApply runs [Apply] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the
-// same user and is accessible only to that user. frozen is the file that [overlay.Freeze] has written, and is readable for that
-// user. If the job fails or ctx is canceled, another job recovers. The outcome is unknown only if that job fails as well.
+// owner of host and is accessible only to that user. frozen is the directory that [overlay.Freeze] has written, and is readable
+// for that user. If the job fails or ctx is canceled, a second job runs [Recover]. The outcome is unknown only if the second
+// job fails as well.
 func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
 	if err != nil {
 		return Outcome{}, err
 	}
-	out, err := write(ctx, run, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
+	out, err := runWriteJob(ctx, run, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
 	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
 // RunUndo runs [Undo] as a worker job. Failures are recovered from as in [RunApply].
 func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
-	out, err := write(ctx, run, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
+	out, err := runWriteJob(ctx, run, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
 	return settle(ctx, run, host, saved, out, err, Undone)
 }
 
 // RunRecover runs [Recover] as a worker job.
 func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
-	return write(ctx, run, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
+	return runWriteJob(ctx, run, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
 }
 
-func write(
+// runWriteJob runs a job that writeJob has declared. It returns a Conflict with a [*gate.Moved] if the job has reported one.
+func runWriteJob(
 	ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.Given,
 ) (Outcome, error) {
 	reply, err := job.Run(ctx, run, worker.None{}, given)
 	if err != nil {
 		return Outcome{}, err
 	}
-	// The job is untrusted, so its lists are bounded here, too.
+	// The job is untrusted, so the length of its lists is limited again.
 	out := reply.Outcome
 	out.LeftInPlace = out.LeftInPlace[:min(len(out.LeftInPlace), maxPaths)]
 	if m := reply.Moved; m != nil {
@@ -104,11 +110,11 @@ func write(
 	return out, nil
 }
 
-// settle runs Recover after a job that failed with err, possibly because it was killed, and returns the resulting outcome. want
-// is the state that means success.
+// settle determines the outcome of a job that has returned out and err. If the job failed and may not have rolled back, for
+// example because it was killed, settle runs [Recover]. want is the state that means success; with it, err is dropped.
 func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
-		return out, err // the job has succeeded, or has rolled back before it returned the error
+		return out, err // the job has succeeded, or has rolled back before it returned err
 	}
 	out, rerr := RunRecover(context.WithoutCancel(ctx), run, host, saved)
 	switch {
@@ -121,7 +127,7 @@ func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out O
 	return out, err
 }
 
-// jobLayer reads the plan from its input. Its root is the layer.
+// jobLayer runs [Layer]. It reads the plan from its input, and its root is the layer.
 var jobLayer = worker.Job[worker.None, worker.None]{
 	Name: "gate.layer", Root: true, Files: 2, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -138,8 +144,8 @@ var jobLayer = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunLayer runs [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the file
-// that [overlay.Freeze] has written.
+// RunLayer runs [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the directory that
+// [overlay.Freeze] has written.
 func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *os.File, plan *gate.Plan) error {
 	text, err := plan.Input()
 	if err != nil {

@@ -24,44 +24,46 @@ const (
 	undoJournal  = "undo"
 )
 
-// A phase is the progress of an apply, as recorded in its journal.
+// A phase is the progress of an operation, an apply or an undo, as recorded in its journal.
 type phase string
 
-// The phases. Each is on disk before any work of the phase starts.
+// The phases. Each is recorded on disk before the work of the phase begins.
 const (
-	phaseNone   phase = ""       // the plan is not completely written: the host has not been touched
+	phaseNone   phase = ""       // the plan is not completely written, and the host's directory has not been changed
 	phasePlan   phase = "plan"   // the staging directory may exist
 	phaseSwitch phase = "switch" // paths of the plan may have changed; recovery rolls back
 	phaseCommit phase = "commit" // all paths have changed; recovery completes the apply
-	phaseDone   phase = "done"   // the host's directory is as planned and the staging directory is removed
+	phaseDone   phase = "done"   // the host's directory is as planned, and the staging directory was removed
 	// All paths have been rolled back, and the staging directory is no longer needed.
 	phaseRestored phase = "restored"
-	phaseBack     phase = "back" // the rollback is complete
+	phaseBack     phase = "back" // the rollback is complete, and the staging directory was removed
 )
 
-// A record is a line of a journal. The first record is the head; then follow one record per step, and one per phase.
+// A record is a line of a journal. The first record is the head, which has Version, Stage and Steps. After it there is one
+// record for each step, and one for each phase.
 type record struct {
-	Version int    `json:"version,omitempty"`
-	Stage   string `json:"stage,omitempty"` // name of the staging directory
-	Steps   int    `json:"steps,omitempty"` // number of steps; only in the head
+	Version int    `json:"version,omitempty"` // journalVersion; only in the head
+	Stage   string `json:"stage,omitempty"`   // name of the staging directory
+	Steps   int    `json:"steps,omitempty"`   // number of steps; only in the head
 
-	Step *gate.Step `json:"step,omitempty"`
+	Step *gate.Step `json:"step,omitempty"` // a step of the plan
 
-	Phase phase    `json:"phase,omitempty"`
-	Kept  []string `json:"kept,omitempty"` // paths left in place (Outcome.LeftInPlace) that no earlier record has
+	Phase       phase    `json:"phase,omitempty"` // the phase that begins
+	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place (see Outcome.LeftInPlace) that no earlier record contains
 }
 
+// journalVersion is the version of the format of journals.
 const journalVersion = 1
 
 // A history is the content of a journal.
 type history struct {
-	stage       string
-	steps       []gate.Step
-	phase       phase    // the last one recorded
-	leftInPlace []string // of all records
+	stage       string      // name of the staging directory
+	steps       []gate.Step // the steps of the plan
+	phase       phase       // the phase that was recorded last
+	leftInPlace []string    // the paths left in place, from all records
 }
 
-// finished reports whether no recovery is needed.
+// finished reports whether the operation of the journal has ended, so that no recovery is needed.
 func (h history) finished() bool {
 	return h.phase == phaseNone || h.phase == phaseDone || h.phase == phaseBack
 }
@@ -69,7 +71,7 @@ func (h history) finished() bool {
 // A journal is an append-only file. Incomplete lines are ignored when the journal is read.
 type journal struct{ f *os.File }
 
-// openJournal opens the journal called name for appending. If fresh is set, it replaces the journal by an empty one.
+// openJournal opens the journal called name for appending. If fresh is set, it replaces an existing journal by an empty one.
 func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	flags := unix.O_WRONLY | unix.O_APPEND
 	if fresh {
@@ -92,7 +94,7 @@ func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	return j, nil
 }
 
-// begin writes the head, the steps, and phasePlan.
+// begin writes the head and the steps to the journal, and records phasePlan.
 func (j journal) begin(stage string, steps []gate.Step) error {
 	out := bufio.NewWriter(j.f)
 	if err := appendRecord(out, record{Version: journalVersion, Stage: stage, Steps: len(steps)}); err != nil {
@@ -113,7 +115,8 @@ func (j journal) begin(stage string, steps []gate.Step) error {
 // the phase is recorded is unknown until the journal is read again.
 var errUncertain = errors.New("the journal is in doubt")
 
-// enter records that phase p begins. If it returns an error other than errUncertain, p is not recorded.
+// enter records that phase p begins. kept are the paths left in place since the last record. If it returns an error other than
+// errUncertain, p is not recorded.
 func (j journal) enter(p phase, kept []string) error {
 	end, err := j.f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -122,7 +125,7 @@ func (j journal) enter(p phase, kept []string) error {
 	var line strings.Builder
 	// The newline ends a line that a crash may have left incomplete, so that this line can be parsed.
 	line.WriteByte('\n')
-	if err := appendRecord(&line, record{Phase: p, Kept: kept}); err != nil {
+	if err := appendRecord(&line, record{Phase: p, LeftInPlace: kept}); err != nil {
 		return err
 	}
 	if _, err = j.f.WriteString(line.String()); err == nil {
@@ -139,6 +142,7 @@ func (j journal) enter(p phase, kept []string) error {
 
 func (j journal) close() { j.f.Close() }
 
+// appendRecord writes r to w as a line: the CRC-32 of its JSON text, a space and the text.
 func appendRecord(w io.Writer, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -148,7 +152,8 @@ func appendRecord(w io.Writer, r record) error {
 	return err
 }
 
-// readJournal returns the content of the journal called name, with phaseNone if it does not exist.
+// readJournal returns the content of the journal called name, or an empty history, with phaseNone, if the journal does not
+// exist.
 func readJournal(saved *os.File, name string) (history, error) {
 	fd, err := openBeneath(int(saved.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -168,7 +173,7 @@ func readJournal(saved *os.File, name string) (history, error) {
 func parseJournal(r io.Reader) (history, error) {
 	var h history
 	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 4096), gate.MaxPlanLine+maxKeptBytes)
+	lines.Buffer(make([]byte, 4096), gate.MaxPlanLine+maxPathBytes)
 	want, torn := -1, 0
 	for lines.Scan() {
 		if len(lines.Bytes()) == 0 {
@@ -199,7 +204,7 @@ func parseJournal(r io.Reader) (history, error) {
 			rec.Phase == phaseRestored && (h.phase == phasePlan || h.phase == phaseSwitch),
 			rec.Phase == phaseBack && h.phase == phaseRestored:
 			h.phase = rec.Phase
-			h.leftInPlace = append(h.leftInPlace, rec.Kept...)
+			h.leftInPlace = append(h.leftInPlace, rec.LeftInPlace...)
 		default:
 			return h, errors.New("a phase out of place")
 		}
@@ -213,6 +218,7 @@ func parseJournal(r io.Reader) (history, error) {
 	return h, (&gate.Plan{Steps: h.steps}).Validate()
 }
 
+// parseRecord parses a line that appendRecord has written. It returns false if the line is incomplete or damaged.
 func parseRecord(line string) (record, bool) {
 	var rec record
 	sum, text, _ := strings.Cut(line, " ")

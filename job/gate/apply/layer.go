@@ -17,9 +17,9 @@ import (
 )
 
 // Layer writes plan into the empty directory layer, as the upper layer of an overlay over the host's directory. The overlay
-// then looks as the host's directory would after [Apply]. manifest is a recent record of the host's directory. read opens
-// contents by their hash. All files belong to the owner of layer, and Layer needs only the rights of that user. Parent
-// directories of the plan's paths get the permissions that they have on the host.
+// then looks as the host's directory would after [Apply]. manifest is a recent record of the host's directory (see
+// [baseline.Scan]). read opens contents by their hash. All files belong to the owner of layer, and Layer needs only the rights
+// of that user. Parent directories of the plan's paths get the permissions that they have on the host.
 //
 // Returns Conflict if the host's directory is not in the state that plan needs.
 func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read func(hash string) (io.ReadCloser, error)) error {
@@ -43,18 +43,19 @@ func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read 
 	return l.Finish()
 }
 
-// layerer creates a layer; the embedded Coverer contains the directories created so far.
+// layerer creates a layer. The embedded Coverer contains the directories that were created so far.
 type layerer struct {
 	baseline.Coverer
-	host    *baseline.Manifest
-	read    func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
-	notDirs map[string]bool                          // paths that are no longer directories
+	host    *baseline.Manifest                       // the recent record of the host's directory
+	read    func(hash string) (io.ReadCloser, error) // opens the new content of a file by its SHA-256
+	notDirs map[string]bool                          // paths that are not directories after the plan
 }
 
+// step creates the entry of the layer that makes the change of s visible in the overlay.
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	for dir := fsat.Parent(s.Path); dir != ""; dir = fsat.Parent(dir) {
 		if l.notDirs[dir] {
-			return nil // the layer replaces or hides dir, and with it the entry that this step removes
+			return nil // the layer replaces or hides dir, and with it the entry that s removes
 		}
 	}
 	if err := l.ensureDir(fsat.Parent(s.Path)); err != nil {
@@ -95,6 +96,7 @@ func (l *layerer) ensureDir(path string) error {
 	return l.dir(path, r.Mode)
 }
 
+// dir creates the directory path in the layer. Its permissions are set to mode by Finish.
 func (l *layerer) dir(path string, mode uint32) error {
 	if err := l.Make(path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
 		return err
@@ -104,6 +106,7 @@ func (l *layerer) dir(path string, mode uint32) error {
 	return nil
 }
 
+// file creates the file path in the layer with the content and the permissions of n.
 func (l *layerer) file(ctx context.Context, path string, n gate.Node) error {
 	in, err := l.read(n.Hash)
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 
 // Recover completes or rolls back an unfinished [Apply] or [Undo] with the same host and saved, and returns the outcome. It
 // completes the operation if every path had changed already, and rolls back otherwise. It may be called at any time, and again
-// if it fails; if nothing is unfinished, it only reads. It must run as the user who owns host.
+// after an error. If no operation is unfinished, it changes nothing. It must run as the user who owns host.
 func Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return recoverWith(ctx, host, saved, nil)
 }
 
+// recoverWith is [Recover] with a hook for tests.
 func recoverWith(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome, error) {
 	a, err := newApplier(ctx, host, saved, hook)
 	if err != nil {
@@ -30,7 +31,8 @@ func recoverWith(ctx context.Context, host, saved *os.File, hook func(string)) (
 	return a.recover()
 }
 
-// recover completes or rolls back the unfinished operations of both journals.
+// recover completes or rolls back the unfinished operations of both journals, that of the apply and that of the undo, and
+// returns the outcome of the last operation.
 func (a *applier) recover() (Outcome, error) {
 	done, err := a.resume(applyJournal)
 	if err != nil || done.phase != phaseDone {
@@ -44,6 +46,7 @@ func (a *applier) recover() (Outcome, error) {
 	return out, err
 }
 
+// outcome returns the outcome of an operation with the journal h. done is its state after success, and back after a rollback.
 func outcome(h history, done, back string) Outcome {
 	switch h.phase {
 	case phaseDone:
@@ -54,7 +57,8 @@ func outcome(h history, done, back string) Outcome {
 	return Outcome{}
 }
 
-// resume completes or rolls back the operation of the journal called name, and returns its final history.
+// resume completes or rolls back the operation of the journal called name if it is unfinished, and returns the final content of
+// the journal.
 func (a *applier) resume(name string) (history, error) {
 	h, err := readJournal(a.saved, name)
 	if err != nil || h.finished() {
@@ -65,9 +69,9 @@ func (a *applier) resume(name string) (history, error) {
 		return h, withPath(err, "journal")
 	}
 	defer j.close()
-	a.j, a.name, a.steps, a.phase, a.leftInPlace, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
+	a.j, a.stageName, a.steps, a.phase, a.leftInPlace, a.originals = j, h.stage, h.steps, h.phase, nil, originalsDir(name)
 	if err := a.openStage(); err != nil {
-		return h, withPath(err, a.name)
+		return h, withPath(err, a.stageName)
 	}
 	a.point("resumed")
 	if h.phase == phaseCommit {
@@ -83,15 +87,16 @@ func (a *applier) resume(name string) (history, error) {
 	return h, err
 }
 
-// openStage opens the staging directory that an earlier process created.
+// openStage opens the staging directory that an earlier process created. If it does not exist, openStage creates it again in
+// phaseSwitch, and leaves a.stage nil in other phases.
 func (a *applier) openStage() error {
-	fd, err := openBeneath(int(a.host.Fd()), a.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := openBeneath(int(a.host.Fd()), a.stageName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	switch {
 	case err == nil:
-		a.stage = os.NewFile(uintptr(fd), a.name)
+		a.stage = os.NewFile(uintptr(fd), a.stageName)
 		return nil
 	case errors.Is(err, unix.ENOENT) && a.phase == phaseSwitch:
-		// Another process has removed the staging directory. The originals are restored from saved.
+		// Another process has removed the staging directory, so the originals will be restored from the copies in saved.
 		a.stageRecreated = true
 		return a.makeStage()
 	case vanishedParent(err):
@@ -102,7 +107,7 @@ func (a *applier) openStage() error {
 
 // finish removes the staging directory and records phaseDone, after all paths have changed.
 func (a *applier) finish() error {
-	if err := a.clear(); err != nil {
+	if err := a.removeStage(); err != nil {
 		return err
 	}
 	a.point("cleared")
@@ -111,13 +116,13 @@ func (a *applier) finish() error {
 
 // rollBack rolls back all changes.
 func (a *applier) rollBack() error {
-	if a.stage == nil { // the staging directory may have been created but not opened
+	if a.stage == nil { // the staging directory may have been created, but was not opened
 		if err := a.openStage(); err != nil {
-			return withPath(err, a.name)
+			return withPath(err, a.stageName)
 		}
 	}
 	if a.phase == phaseSwitch {
-		if err := (restorer{a}).all(); err != nil {
+		if err := (restorer{a}).restoreAll(); err != nil {
 			return err
 		}
 	}
@@ -129,15 +134,15 @@ func (a *applier) rollBack() error {
 		a.phase, noted = phaseRestored, len(a.leftInPlace)
 		a.point("restored")
 	}
-	if err := a.clear(); err != nil {
+	if err := a.removeStage(); err != nil {
 		return err
 	}
 	a.point("cleared")
 	return a.j.enter(phaseBack, a.leftInPlace[noted:])
 }
 
-// clear removes the staging directory and the entries that the apply created in it.
-func (a *applier) clear() error {
+// removeStage removes the staging directory and the entries that the operation created in it.
+func (a *applier) removeStage() error {
 	if a.stage == nil {
 		return nil
 	}
@@ -149,14 +154,14 @@ func (a *applier) clear() error {
 		return err
 	}
 	for _, name := range names {
-		if err := a.discard(place{int(a.stage.Fd()), name}); err != nil {
-			return withPath(err, a.name)
+		if err := a.discard(dirEntry{int(a.stage.Fd()), name}); err != nil {
+			return withPath(err, a.stageName)
 		}
 		a.point("discarded %s", name)
 	}
-	err = unix.Unlinkat(int(a.host.Fd()), a.name, unix.AT_REMOVEDIR)
+	err = unix.Unlinkat(int(a.host.Fd()), a.stageName, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		a.recordLeftInPlace(a.name) // another process has created a file in the staging directory
+		a.recordLeftInPlace(a.stageName) // another process has created a file in the staging directory, so it is not removed
 		err = nil
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -167,9 +172,9 @@ func (a *applier) clear() error {
 	return syncDir(a.host)
 }
 
-// discard removes an entry of the staging directory. A directory in which another process has created files is moved back to
-// its path.
-func (a *applier) discard(p place) error {
+// discard removes the entry p of the staging directory. If p is a directory in which another process has created files, discard
+// moves it to the path of its step instead.
+func (a *applier) discard(p dirEntry) error {
 	err := unix.Unlinkat(p.dir, p.name, 0)
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
 		err = unix.Unlinkat(p.dir, p.name, unix.AT_REMOVEDIR)
@@ -182,9 +187,9 @@ func (a *applier) discard(p place) error {
 		return nil
 	}
 	a.recordLeftInPlace(a.steps[i].Path)
-	to, err := a.at(a.steps[i])
+	to, err := a.hostEntry(a.steps[i])
 	if err != nil {
-		return nil // the entry stays in the staging directory
+		return nil // the path of the step cannot be reached, so the entry stays in the staging directory
 	}
 	defer to.close()
 	if err := p.moveTo(to); err != nil {

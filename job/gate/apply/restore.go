@@ -10,31 +10,31 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// A restorer rolls back the paths of a plan.
+// A restorer rolls back the changes that a pathChanger has made to the paths of a plan.
 type restorer struct{ *applier }
 
-// all rolls back all changes. It is based on the current state of the paths, and not on the progress that the last process
-// recorded. Entries that other processes have created at a path stay in place.
-func (a restorer) all() error {
+// restoreAll rolls back the changes of all steps. It decides by the current state of each path, and not by recorded progress.
+// Entries that other processes have created at a path are left there.
+func (a restorer) restoreAll() error {
 	isDir := func(s gate.Step) bool { return s.Before.Type == gate.NodeDir || s.After.Type == gate.NodeDir }
 	for _, part := range []struct {
 		name string
 		up   bool
 		of   func(gate.Step) bool
-		do   func(i int, p place) (bool, error)
-		// counts means that a result of false, or a parent directory that does not exist, shows that another process has
-		// changed the path.
-		counts bool
+		do   func(i int, p dirEntry) (bool, error)
+		// reportsChange means that another process has changed the path if do returns false or a parent directory does not
+		// exist.
+		reportsChange bool
 	}{
-		{"reopened", false, isDir, a.reopen, false},
+		{"reopened", false, isDir, a.makeWritableAgain, false},
 		{"unplaced", true, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.revertPlaceNew, true},
 		{"untaken", false, movedAway, a.revertMoveAway, true},
-		{"reclosed", true, isDir, a.reclose, false},
+		{"reclosed", true, isDir, a.restoreMode, false},
 	} {
-		err := a.each(part.up, part.of, func(i int) error {
-			ok, err := a.change(i, part.do)
-			if err == nil && !ok && part.counts {
-				a.keepUnlessNothing(i)
+		err := a.eachStep(part.up, part.of, func(i int) error {
+			ok, err := a.doAtPath(i, part.do)
+			if err == nil && !ok && part.reportsChange {
+				a.recordNotRestored(i)
 			}
 			a.point("%s %d", part.name, i)
 			return err
@@ -46,11 +46,11 @@ func (a restorer) all() error {
 	return a.syncDirs()
 }
 
-// keepUnlessNothing records that the path of step i could not be rolled back, unless the path did not exist before and does not
-// exist now.
-func (a restorer) keepUnlessNothing(i int) {
+// recordNotRestored records the path of step i as left in place because it could not be rolled back. It does nothing if the
+// path did not exist before the step and does not exist now.
+func (a restorer) recordNotRestored(i int) {
 	s := a.steps[i]
-	if p, err := a.at(s); err == nil {
+	if p, err := a.hostEntry(s); err == nil {
 		defer p.close()
 		if n, _, err := p.node(); err == nil && n.None() && s.Before.None() {
 			return
@@ -63,8 +63,9 @@ func (a restorer) keepUnlessNothing(i int) {
 	}
 }
 
-// reopen makes a directory that the apply created or changed writable again.
-func (a restorer) reopen(i int, p place) (bool, error) {
+// makeWritableAgain makes the directory at the path of step i writable for its owner, if its permissions are those before the
+// step or the planned ones.
+func (a restorer) makeWritableAgain(i int, p dirEntry) (bool, error) {
 	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir || n.Mode&ownerAll == ownerAll {
 		return true, err
@@ -72,15 +73,16 @@ func (a restorer) reopen(i int, p place) (bool, error) {
 	if s := a.steps[i]; s.Before.Type == gate.NodeDir && n.Mode == s.Before.Mode || s.After.Type == gate.NodeDir && n.Mode == s.After.Mode {
 		ok, err := p.chmod(n.Mode|ownerAll, gate.NodeDir)
 		if errors.Is(err, unix.EACCES) {
-			err = nil // a directory that its owner cannot read was never opened, and no plan creates one
+			err = nil // the step has not changed a directory that its owner cannot read, and no plan creates one
 		}
 		return ok, err
 	}
 	return true, nil
 }
 
-// reclose restores the permissions of directories.
-func (a restorer) reclose(i int, p place) (bool, error) {
+// restoreMode restores the permissions of the directory at the path of step i, if they are permissions that the operation has
+// set.
+func (a restorer) restoreMode(i int, p dirEntry) (bool, error) {
 	n, _, err := p.node()
 	if err != nil || n.Type != gate.NodeDir {
 		return true, err
@@ -88,7 +90,7 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	s := a.steps[i]
 	want, ours := s.Before.Mode, []uint32{s.Before.Mode | ownerAll}
 	if s.Before.Type != gate.NodeDir {
-		want = s.After.Mode // the new directory stays, because it contains files of another process
+		want = s.After.Mode // a new directory is still there because it contains files of another process
 	}
 	if s.Before.Type != gate.NodeDir || a.stageRecreated {
 		ours = append(ours, ownerAll)
@@ -102,10 +104,11 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	return true, nil
 }
 
-// revertPlaceNew reverts what switcher.placeNew has done for step i. It returns false if another process has changed the path.
-func (a restorer) revertPlaceNew(i int, p place) (bool, error) {
+// revertPlaceNew reverts what pathChanger.placeNew has done for step i. It returns false if another process has changed the
+// path.
+func (a restorer) revertPlaceNew(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
-	// Permissions of directories are ignored because they are temporary; see reopen.
+	// Permissions of directories are ignored, because makeWritableAgain has changed them temporarily.
 	was, _, err := p.matches(a.ctx, s.Before, true, nil)
 	if err != nil {
 		return false, err
@@ -122,14 +125,14 @@ func (a restorer) revertPlaceNew(i int, p place) (bool, error) {
 		return a.revertExchange(i, p, was, now)
 	}
 	if _, err := a.newEntry(i).stat(); err == nil || was {
-		return true, nil // not placed
+		return true, nil // the new entry was not moved to the path
 	}
 	if !now {
 		n, _, err := p.node()
 		return err == nil && n.None(), err
 	}
 	if s.After.Type == gate.NodeDir {
-		if ok, err := p.empty(); err != nil || !ok {
+		if ok, err := p.isEmptyDir(); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -139,7 +142,7 @@ func (a restorer) revertPlaceNew(i int, p place) (bool, error) {
 	a.point("moved back %d", i)
 	ok, _, err := a.newEntry(i).matches(a.ctx, s.After, true, nil)
 	if err == nil && ok && s.After.Type == gate.NodeDir {
-		ok, err = a.newEntry(i).empty()
+		ok, err = a.newEntry(i).isEmptyDir()
 	}
 	if err == nil && !ok {
 		err = a.newEntry(i).moveTo(p)
@@ -147,9 +150,9 @@ func (a restorer) revertPlaceNew(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned
-// state.
-func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
+// revertExchange reverts the exchange of the old entry and the new entry of step i. was reports whether the path is in the
+// state before the step, and now whether it is in the planned state.
+func (a restorer) revertExchange(i int, p dirEntry, was, now bool) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); err != nil {
 		old = a.newEntry(i)
@@ -163,7 +166,7 @@ func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 				return false, err
 			}
 		case serr != nil || unused:
-			return true, nil // not exchanged; the entry at the path is not from this apply
+			return true, nil // the entries were not exchanged, so the entry at the path is not from this operation
 		}
 	}
 	n, _, err := p.node()
@@ -173,15 +176,15 @@ func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 	case n.None():
 		err = old.moveTo(p)
 	case now:
-		err = p.swapWith(old, place{old.dir, "s" + strconv.Itoa(i)})
+		err = p.swapWith(old, dirEntry{old.dir, "s" + strconv.Itoa(i)})
 	default:
 		return was, nil
 	}
 	return err == nil, unlessVanished(err)
 }
 
-// revertMoveAway moves back the entry that switcher.moveAway has moved away for step i.
-func (a restorer) revertMoveAway(i int, p place) (bool, error) {
+// revertMoveAway moves the entry that pathChanger.moveAway has moved for step i back to its path.
+func (a restorer) revertMoveAway(i int, p dirEntry) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {
 		was, _, err := p.matches(a.ctx, s.Before, true, nil)
@@ -196,14 +199,14 @@ func (a restorer) revertMoveAway(i int, p place) (bool, error) {
 	return err == nil, unlessVanished(err)
 }
 
-// remake creates the original entry again in the staging directory, from the saved copy.
-func (a restorer) remake(p place, n gate.Node) error {
-	n, err := savedNode(a.ctx, n, a.original)
+// remake creates the original entry n at p, in the staging directory, from the copy in saved.
+func (a restorer) remake(p dirEntry, n gate.Node) error {
+	n, err := savedNode(a.ctx, n, a.openOriginal)
 	if err != nil {
 		return err
 	}
 	n.Mode &= 0o777
-	if err := a.make(p, n, a.original); err != nil {
+	if err := a.create(p, n, a.openOriginal); err != nil {
 		return err
 	}
 	return a.disk.wait()

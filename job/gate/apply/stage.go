@@ -14,15 +14,16 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The directories in saved for originals. An undo restores those in objectsDir, and saves the replaced entries in undoneDir.
+// The directories in saved for originals, which are named by their SHA-256. An undo restores the originals in objectsDir, and
+// saves the entries that it replaces in undoneDir.
 const (
-	objectsDir = "objects" // originals of an apply
-	undoneDir  = "undone"  // originals of an undo
+	objectsDir = "objects" // contents that an apply has replaced
+	undoneDir  = "undone"  // contents that an undo has replaced
 	partObject = "part"    // temporary name of an object while it is written
 )
 
-// prepare checks that all paths are in the state that the plan expects and saves the originals. It changes nothing in the
-// host's directory.
+// prepare checks that all paths are in the states that the plan expects, and saves copies of the originals. It changes nothing
+// in the host's directory.
 func (a *applier) prepare() (err error) {
 	a.moved = gate.Moved{}
 	objects, err := a.makeOriginals()
@@ -54,7 +55,7 @@ func (a *applier) prepare() (err error) {
 	return withPath(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
 }
 
-// makeOriginals creates an empty directory for originals.
+// makeOriginals creates the directory a.originals in saved, or empties it if it exists.
 func (a *applier) makeOriginals() (*os.File, error) {
 	dir := int(a.saved.Fd())
 	if err := unix.Mkdirat(dir, a.originals, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -67,7 +68,7 @@ func (a *applier) makeOriginals() (*os.File, error) {
 	f := os.NewFile(uintptr(fd), a.originals)
 	names, err := f.Readdirnames(-1)
 	for _, name := range names {
-		// The directory is from an attempt that was interrupted, so its files may be incomplete.
+		// The directory is left from an operation that was interrupted, so its files may be incomplete.
 		err = errors.Join(err, os.NewSyscallError("unlink", unix.Unlinkat(fd, name, 0)))
 	}
 	if err != nil {
@@ -77,19 +78,19 @@ func (a *applier) makeOriginals() (*os.File, error) {
 	return f, nil
 }
 
-// A saver checks the current entries and copies their contents.
+// A saver checks the current entries at the paths of a plan, and saves copies of their contents.
 type saver struct {
 	*applier
-	objects *os.File
-	planned map[string]*gate.Step // by path
+	objects *os.File              // the directory for the copies
+	planned map[string]*gate.Step // the steps of the plan by path
 }
 
-// prepare checks one path and saves its content.
+// prepare checks that the path of s is in the state that s expects, and saves its content.
 func (a saver) prepare(s gate.Step) error {
 	if up := a.planned[path.Dir(s.Path)]; up != nil && s.Before.None() && up.Before.Type != gate.NodeDir {
-		return nil // the parent is checked in its own step and will be created by the plan
+		return nil // the parent directory is checked in its own step, and is created by the plan
 	}
-	p, err := a.at(s)
+	p, err := a.hostEntry(s)
 	if vanishedParent(err) {
 		a.recordMoved(s.Path)
 		return nil
@@ -103,7 +104,7 @@ func (a saver) prepare(s gate.Step) error {
 		return err
 	}
 	if ok && s.Before.Type == gate.NodeDir && s.After.Type != gate.NodeDir {
-		ok, err = onlyPlanned(p, s, a.planned)
+		ok, err = removesAllEntries(p, s, a.planned)
 		if err != nil {
 			return err
 		}
@@ -118,10 +119,10 @@ func (a saver) prepare(s gate.Step) error {
 	return nil
 }
 
-// save reports whether the entry at p is n. If it is, a copy of its content is in objects when save returns.
-func (a saver) save(p place, n gate.Node) (bool, unix.Stat_t, error) {
+// save reports whether the entry at p is in the state n. If it is, save stores a copy of its content in objects.
+func (a saver) save(p dirEntry, n gate.Node) (bool, unix.Stat_t, error) {
 	dir := int(a.objects.Fd())
-	kept := place{dir, n.Hash}
+	kept := dirEntry{dir, n.Hash}
 	if n.Type != gate.NodeFile && n.Type != gate.NodeLink {
 		return p.matches(a.ctx, n, false, nil)
 	}
@@ -139,11 +140,11 @@ func (a saver) save(p place, n gate.Node) (bool, unix.Stat_t, error) {
 		return false, st, errors.Join(err, os.NewSyscallError("unlink", unix.Unlinkat(dir, partObject, 0)))
 	}
 	a.disk.sync(f)
-	return true, st, place{dir, partObject}.moveTo(kept)
+	return true, st, dirEntry{dir, partObject}.moveTo(kept)
 }
 
-// onlyPlanned reports whether the plan removes all entries of the directory at p.
-func onlyPlanned(p place, s gate.Step, planned map[string]*gate.Step) (bool, error) {
+// removesAllEntries reports whether the plan removes all entries of the directory at p, which is the path of s.
+func removesAllEntries(p dirEntry, s gate.Step, planned map[string]*gate.Step) (bool, error) {
 	f, err := p.open(unix.O_DIRECTORY)
 	if vanishedParent(err) {
 		return false, nil
@@ -168,18 +169,18 @@ func onlyPlanned(p place, s gate.Step, planned map[string]*gate.Step) (bool, err
 	}
 }
 
-// makeStage creates the staging directory.
+// makeStage creates and opens the staging directory.
 func (a *applier) makeStage() error {
 	root := int(a.host.Fd())
-	if err := unix.Mkdirat(root, a.name, 0o700); err != nil {
+	if err := unix.Mkdirat(root, a.stageName, 0o700); err != nil {
 		return os.NewSyscallError("mkdir", err)
 	}
 	a.point("stage made")
-	fd, err := openBeneath(root, a.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := openBeneath(root, a.stageName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	a.stage = os.NewFile(uintptr(fd), a.name)
+	a.stage = os.NewFile(uintptr(fd), a.stageName)
 	// New files must not inherit default access control lists of the host's directory.
 	for _, acl := range []string{"system.posix_acl_default", "system.posix_acl_access"} {
 		err := unix.Fremovexattr(fd, acl)
@@ -190,34 +191,37 @@ func (a *applier) makeStage() error {
 	return nil
 }
 
-// modeOnly reports whether a step changes only the permissions of a file.
+// modeOnly reports whether s changes only the permissions of a file.
 func modeOnly(s gate.Step) bool {
 	return s.Before.Type == gate.NodeFile && s.After.Type == gate.NodeFile && s.Before.Hash == s.After.Hash
 }
 
-// movedAway reports whether the old entry at the path is moved away, as opposed to exchanged.
+// movedAway reports whether s moves the old entry at its path to the staging directory: it is removed, or changes from or to a
+// directory. Other old entries are exchanged or keep their place.
 func movedAway(s gate.Step) bool {
 	return !s.Before.None() && (s.After.None() || (s.Before.Type == gate.NodeDir) != (s.After.Type == gate.NodeDir))
 }
 
-// movedIn reports whether a new entry is moved to the path. If an old entry exists and movedAway is false, the two entries are
-// exchanged.
+// movedIn reports whether s moves a new entry to its path. If an old entry exists there and movedAway is false, the two entries
+// are exchanged; see swapped.
 func movedIn(s gate.Step) bool {
 	return !s.After.None() && !modeOnly(s) && (s.After.Type != gate.NodeDir || s.Before.Type != gate.NodeDir)
 }
 
+// swapped reports whether s exchanges the old entry at its path with the new one.
 func swapped(s gate.Step) bool { return movedIn(s) && !s.Before.None() && !movedAway(s) }
 
-// prepareFresh creates the new entry of step i in the staging directory.
-func (a *applier) prepareFresh(i int) error {
+// stageNewEntry creates the new entry of step i, if it has one, in the staging directory.
+func (a *applier) stageNewEntry(i int) error {
 	if s := a.steps[i]; movedIn(s) {
-		return a.make(a.newEntry(i), s.After, a.read)
+		return a.create(a.newEntry(i), s.After, a.read)
 	}
 	return nil
 }
 
-// make creates n at p, in the staging directory. Directories get their final permissions after their entries have been created.
-func (a *applier) make(p place, n gate.Node, read func(hash string) (io.ReadCloser, error)) error {
+// create creates an entry with the state n at p, in the staging directory. read opens the content of a file by its SHA-256.
+// Directories get their final permissions later, after their entries were created.
+func (a *applier) create(p dirEntry, n gate.Node, read func(hash string) (io.ReadCloser, error)) error {
 	switch n.Type {
 	case gate.NodeDir:
 		return os.NewSyscallError("mkdir", unix.Mkdirat(p.dir, p.name, 0o700))
@@ -250,12 +254,12 @@ func (a *applier) make(p place, n gate.Node, read func(hash string) (io.ReadClos
 	return nil
 }
 
-// original opens an object that the current apply or undo has saved.
-func (a *applier) original(hash string) (io.ReadCloser, error) {
+// openOriginal opens an original that the current operation has saved, by its SHA-256.
+func (a *applier) openOriginal(hash string) (io.ReadCloser, error) {
 	return fsat.OpenObject(a.saved, a.originals, hash)
 }
 
-// savedNode sets the target of n if it is a symlink. read opens the object with the target.
+// savedNode returns n, with its Link set if n is a symlink without one. read opens the original that contains the target.
 func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.ReadCloser, error)) (gate.Node, error) {
 	if n.Type != gate.NodeLink || len(n.Link) > 0 {
 		return n, nil
@@ -265,7 +269,7 @@ func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.Read
 		return n, err
 	}
 	defer in.Close()
-	var text limited
+	var text linkBuffer
 	sum, err := hashTo(context.WithoutCancel(ctx), &text, in)
 	if err == nil && sum != n.Hash {
 		err = caisson.Errorf(caisson.Internal, "what was saved of a symlink is damaged")
@@ -274,10 +278,10 @@ func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.Read
 	return n, err
 }
 
-// limited collects the target of a symlink, up to gate.MaxPlanPath bytes.
-type limited []byte
+// linkBuffer is a writer that collects the target of a symlink, up to gate.MaxPlanPath bytes.
+type linkBuffer []byte
 
-func (l *limited) Write(b []byte) (int, error) {
+func (l *linkBuffer) Write(b []byte) (int, error) {
 	if len(*l)+len(b) > gate.MaxPlanPath {
 		return 0, errors.New("too long for a symlink")
 	}

@@ -14,28 +14,29 @@ import (
 // ownerAll are the permissions that the owner of a directory needs to change its entries.
 const ownerAll = 0o700
 
-// A switcher changes the paths of a plan after all new files have been written to the staging directory.
-type switcher struct{ *applier }
+// A pathChanger changes the paths of a plan, after all new entries were created in the staging directory.
+type pathChanger struct{ *applier }
 
-// all changes the paths of the plan. No file contents are written in this phase, and each change is one system call whose
+// changeAll changes the paths of the plan. It writes no file contents: each change is one system call, such as a rename, whose
 // result is checked afterwards. It stops with a Conflict at the first path that is not in the expected state.
-func (a switcher) all() error {
+func (a pathChanger) changeAll() error {
 	for _, part := range []struct {
 		name string
-		up   bool                               // from the leaves to the root
-		of   func(s gate.Step) bool             // selects the steps
-		do   func(i int, p place) (bool, error) // returns false if the path is not in the expected state
+		// The steps are handled from the leaves to the root, not from the root to the leaves.
+		up bool
+		of func(s gate.Step) bool                // selects the steps
+		do func(i int, p dirEntry) (bool, error) // returns false if the path is not in the expected state
 	}{
-		{"opened", false, needsOpening, a.makeWritable},
+		{"opened", false, needsMakeWritable, a.makeWritable},
 		{"taken", true, movedAway, a.moveAway},
 		{"placed", false, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.placeNew},
-		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.closeDir},
+		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.setFinalMode},
 	} {
-		err := a.each(part.up, part.of, func(i int) error {
+		err := a.eachStep(part.up, part.of, func(i int) error {
 			if err := a.ctx.Err(); err != nil {
 				return err
 			}
-			ok, err := a.change(i, part.do)
+			ok, err := a.doAtPath(i, part.do)
 			if err == nil && !ok {
 				a.recordMoved(a.steps[i].Path)
 				return a.moved.Conflict()
@@ -50,8 +51,9 @@ func (a switcher) all() error {
 	return nil
 }
 
-// each calls do for the steps that of selects, from the root down or, if up is set, from the leaves up.
-func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) error {
+// eachStep calls do with the index of each step for which of returns true, from the root down or, if up is set, from the leaves
+// up.
+func (a *applier) eachStep(up bool, of func(gate.Step) bool, do func(i int) error) error {
 	for n := range a.steps {
 		i := n
 		if up {
@@ -67,9 +69,10 @@ func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) e
 	return nil
 }
 
-// change calls do with the place of step i. It returns false if a parent directory does not exist any more.
-func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, error) {
-	p, err := a.at(a.steps[i])
+// doAtPath calls do with the host's entry at the path of step i, and returns its result. It returns false if a parent directory
+// of the path does not exist any more.
+func (a *applier) doAtPath(i int, do func(i int, p dirEntry) (bool, error)) (bool, error) {
+	p, err := a.hostEntry(a.steps[i])
 	if err != nil {
 		if vanishedParent(err) {
 			err = nil
@@ -81,14 +84,15 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 	return do(i, p)
 }
 
-// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are
-// changed.
-func needsOpening(s gate.Step) bool {
+// needsMakeWritable reports whether the path of s is a directory that must be made writable for its owner while it or its
+// entries are changed.
+func needsMakeWritable(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }
 
-// makeWritable gives the owner of a directory all permissions for it. It returns false if the path is not in the expected state.
-func (a switcher) makeWritable(i int, p place) (bool, error) {
+// makeWritable gives the owner of the directory at the path of step i all permissions for it. It returns false if the path is
+// not in the expected state.
+func (a pathChanger) makeWritable(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -97,24 +101,26 @@ func (a switcher) makeWritable(i int, p place) (bool, error) {
 	return p.chmod(s.Before.Mode|ownerAll, gate.NodeDir)
 }
 
-// moveAway moves away an entry that is removed, or that changes from or to a directory.
-func (a switcher) moveAway(i int, p place) (bool, error) {
+// moveAway moves the old entry of step i to the staging directory, because it is removed or changes from or to a directory. It
+// returns false if the path was not in the expected state.
+func (a pathChanger) moveAway(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	if err := p.moveTo(a.oldEntry(i)); err != nil {
 		return false, unlessVanished(err)
 	}
 	a.point("moved %d", i)
-	// The entry that was moved is checked again, because it may have changed since the first check. If it differs, the rollback
-	// moves it back.
+	// The entry is checked again after it was moved, because it may have changed since the first check. If it has changed, the
+	// rollback moves it back.
 	ok, _, err := a.oldEntry(i).matches(a.ctx, s.Before, true, nil)
 	if err == nil && ok && s.Before.Type == gate.NodeDir {
-		ok, err = a.oldEntry(i).empty()
+		ok, err = a.oldEntry(i).isEmptyDir()
 	}
 	return ok, err
 }
 
-// placeNew moves a new entry to its path, or exchanges it with the old entry, or sets the permissions of a file.
-func (a switcher) placeNew(i int, p place) (bool, error) {
+// placeNew moves the new entry of step i to its path, or exchanges it with the old entry, or sets the permissions of the file.
+// It returns false if the path was not in the expected state.
+func (a pathChanger) placeNew(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	if swapped(s) {
 		return a.exchange(i, p)
@@ -134,9 +140,9 @@ func (a switcher) placeNew(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file
-// just before the exchange.
-func (a switcher) exchange(i int, p place) (bool, error) {
+// exchange exchanges the new entry of step i with the old one, and then checks the old one again, because an editor may have
+// saved the file just before the exchange.
+func (a pathChanger) exchange(i int, p dirEntry) (bool, error) {
 	s, q := a.steps[i], a.newEntry(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -151,12 +157,12 @@ func (a switcher) exchange(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// closeDir sets the final permissions of a directory.
-func (a switcher) closeDir(i int, p place) (bool, error) {
+// setFinalMode sets the planned permissions of the directory at the path of step i.
+func (a pathChanger) setFinalMode(i int, p dirEntry) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }
 
-// unlessVanished returns nil if err only means that a path is not in the expected state, otherwise err.
+// unlessVanished returns nil if err means that a path does not exist, or exists contrary to the plan, and err otherwise.
 func unlessVanished(err error) error {
 	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.EEXIST) {
 		return nil
@@ -164,8 +170,8 @@ func unlessVanished(err error) error {
 	return err
 }
 
-// empty reports whether the directory at p is empty.
-func (p place) empty() (bool, error) {
+// isEmptyDir reports whether p, a directory, is empty.
+func (p dirEntry) isEmptyDir() (bool, error) {
 	f, err := p.open(unix.O_DIRECTORY)
 	if err != nil {
 		return false, err
@@ -186,9 +192,9 @@ func (a *applier) syncDirs() error {
 		done[dir] = true
 		fd, err := openBeneath(int(a.host.Fd()), dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if vanishedParent(err) {
-			continue // removed, by the plan or by another process
+			continue // the directory was removed, by the plan or by another process
 		}
-		if errors.Is(err, unix.EACCES) { // a directory that its owner may not list
+		if errors.Is(err, unix.EACCES) { // the owner may not list the directory, so it cannot be opened for a sync
 			err = os.NewSyscallError("syncfs", unix.Syncfs(int(a.host.Fd())))
 		} else if err == nil {
 			f := os.NewFile(uintptr(fd), dir)
@@ -199,5 +205,5 @@ func (a *applier) syncDirs() error {
 			return withPath(err, dir)
 		}
 	}
-	return withPath(syncDir(a.stage), a.name)
+	return withPath(syncDir(a.stage), a.stageName)
 }

@@ -11,16 +11,17 @@ import (
 // maxSyncs is the maximum number of concurrent fsync calls: file systems sync several files in little more time than one.
 const maxSyncs = 16
 
-// A syncer syncs files to disk while others are being written. The zero value is ready for use.
+// A syncer syncs files to disk in the background while other files are being written. The zero value is ready for use.
 type syncer struct {
 	wg    sync.WaitGroup
-	slots chan struct{} // a token for each file that is being synced
+	slots chan struct{} // contains one value for each file that is being synced
 
 	mu  sync.Mutex
-	err error
+	err error // the errors of syncs since the last wait; guarded by mu
 }
 
-// sync syncs f to disk and closes it in the background; see wait. It blocks while maxSyncs files are being synced.
+// sync starts to sync f to disk in the background, and to close it after that. Errors are returned by wait. It blocks while
+// maxSyncs files are being synced.
 func (s *syncer) sync(f *os.File) {
 	if s.slots == nil {
 		s.slots = make(chan struct{}, maxSyncs)

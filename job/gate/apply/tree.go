@@ -17,41 +17,42 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// openBeneath opens name below dir, a file descriptor. It fails if name is a symlink.
+// openBeneath opens the path name below dir, a file descriptor. It fails if name is a symlink or leads through one.
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 	if flags&unix.O_CREAT == 0 {
-		mode = 0 // openat2 requires this
+		mode = 0 // openat2 requires mode 0 without O_CREAT
 	}
 	fd, err := fsat.Open(dir, name, flags|unix.O_NOFOLLOW, mode)
 	return fd, os.NewSyscallError("openat2", err)
 }
 
-// A place is an entry of a directory, given by the directory's file descriptor and a name. It refers to the same directory even
-// if the directory is renamed.
-type place struct {
-	dir  int
+// A dirEntry is a name in a directory, which is given by its file descriptor, so that it is the same directory even if it is
+// renamed. The entry need not exist.
+type dirEntry struct {
+	dir  int // file descriptor of the directory
 	name string
 }
 
-// at returns the place of a path below root, a file descriptor. The caller must close it.
-func at(root int, name string) (place, error) {
+// entryAt returns the entry at the path name below root, a file descriptor. The caller must close it.
+func entryAt(root int, name string) (dirEntry, error) {
 	dir, base := path.Split(name)
 	if dir == "" {
 		dir = "."
 	}
 	fd, err := openBeneath(root, path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
-	return place{fd, base}, err
+	return dirEntry{fd, base}, err
 }
 
-func (p place) close() { unix.Close(p.dir) }
+func (p dirEntry) close() { unix.Close(p.dir) }
 
-// vanishedParent reports whether err means that a parent directory of a path does not exist any more because another process has
-// removed or replaced it.
+// vanishedParent reports whether err, of opening a path, means that another process has removed the path or a parent directory,
+// or has replaced a parent directory.
 func vanishedParent(err error) bool {
 	return fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV)
 }
 
-func (p place) stat() (unix.Stat_t, error) {
+// stat returns the status of p and does not follow a symlink.
+func (p dirEntry) stat() (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return st, os.NewSyscallError("stat", err)
@@ -59,7 +60,7 @@ func (p place) stat() (unix.Stat_t, error) {
 
 // open opens a regular file or directory for reading. If another process has replaced the entry by another type, opening it
 // neither blocks nor has a side effect.
-func (p place) open(flags int) (*os.File, error) {
+func (p dirEntry) open(flags int) (*os.File, error) {
 	fd, err := openBeneath(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,8 @@ func (p place) open(flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), p.name), nil
 }
 
-func (p place) readlink() ([]byte, error) {
+// readlink returns the target of p, a symlink.
+func (p dirEntry) readlink() ([]byte, error) {
 	buf := make([]byte, unix.PathMax+1)
 	n, err := unix.Readlinkat(p.dir, p.name, buf)
 	if err != nil {
@@ -76,8 +78,9 @@ func (p place) readlink() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// node returns the entry at p without its content; Link is set for symlinks. A type that cannot be in a plan is "special".
-func (p place) node() (gate.Node, unix.Stat_t, error) {
+// node returns the state of the entry at p: its type and mode, and the target and its hash if it is a symlink, but not the hash
+// of a file. The type is "special" if it cannot be in a plan.
+func (p dirEntry) node() (gate.Node, unix.Stat_t, error) {
 	st, err := p.stat()
 	if errors.Is(err, unix.ENOENT) {
 		return gate.Node{Type: gate.NodeNone}, st, nil
@@ -103,9 +106,9 @@ func (p place) node() (gate.Node, unix.Stat_t, error) {
 	return n, st, nil
 }
 
-// matches reports whether the entry at p is n. If it returns true, it has read the content and, unless w is nil, copied it to
-// w. With anyMode, it ignores the permissions of directories.
-func (p place) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writer) (bool, unix.Stat_t, error) {
+// matches reports whether the entry at p is in the state n. If it is, matches has read the content and, unless w is nil, copied
+// it to w. anyMode means that the permissions of a directory are ignored.
+func (p dirEntry) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writer) (bool, unix.Stat_t, error) {
 	now, st, err := p.node()
 	if err != nil {
 		return false, st, err
@@ -140,7 +143,7 @@ func (p place) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writ
 	return sum == n.Hash, st, err
 }
 
-// hashTo copies r to w and returns the hash of what it copied.
+// hashTo copies r to w and returns the SHA-256 of the copied bytes, in hexadecimal.
 func hashTo(ctx context.Context, w io.Writer, r io.Reader) (string, error) {
 	h := sha256.New()
 	buf := make([]byte, 128<<10)
@@ -162,16 +165,16 @@ func hashTo(ctx context.Context, w io.Writer, r io.Reader) (string, error) {
 	}
 }
 
-// renameat2 is the system call. Tests replace it by a function that does not support flags.
+// renameat2 calls the system call of that name. Tests replace it by a function that does not support flags.
 var renameat2 = unix.Renameat2
 
-// moveTo renames the entry at p to q. It fails with EEXIST if q exists.
-func (p place) moveTo(q place) error {
+// moveTo renames the entry p to q. It fails with EEXIST if q exists.
+func (p dirEntry) moveTo(q dirEntry) error {
 	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) {
 		// Some file systems, such as network file systems, do not support RENAME_NOREPLACE. No other process uses the staging
-		// directory, so a move into it is safe. A move out of it replaces an entry that another process creates at q between
-		// the two calls.
+		// directory, so a move into the staging directory is safe. A move out of the staging directory replaces an entry that
+		// another process creates at q between the calls of stat and rename.
 		if _, err := q.stat(); err == nil {
 			return os.NewSyscallError("rename", unix.EEXIST)
 		} else if !errors.Is(err, unix.ENOENT) {
@@ -182,9 +185,9 @@ func (p place) moveTo(q place) error {
 	return os.NewSyscallError("rename", err)
 }
 
-// swapWith exchanges the entries at p and q. spare is a place that does not exist, used on file systems that do not support
+// swapWith exchanges the entries p and q. spare is an entry that does not exist; it is used on file systems that do not support
 // RENAME_EXCHANGE.
-func (p place) swapWith(q, spare place) error {
+func (p dirEntry) swapWith(q, spare dirEntry) error {
 	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_EXCHANGE)
 	if !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("rename", err)
@@ -198,9 +201,9 @@ func (p place) swapWith(q, spare place) error {
 	return spare.moveTo(q)
 }
 
-// chmod sets the permissions of a directory or regular file, unless they are set already. It returns false if the entry does
-// not exist or has another type.
-func (p place) chmod(mode uint32, typ string) (bool, error) {
+// chmod sets the permissions of p, which has the type typ, a directory or a file. It returns false if p does not exist or has
+// another type.
+func (p dirEntry) chmod(mode uint32, typ string) (bool, error) {
 	flags := 0
 	if typ == gate.NodeDir {
 		flags = unix.O_DIRECTORY
@@ -229,7 +232,8 @@ func (p place) chmod(mode uint32, typ string) (bool, error) {
 	return true, f.Sync()
 }
 
-// withPath adds the path to err.
+// withPath returns err with the path name and the kind of error for its error number. A caisson.Error, or an error of a
+// canceled context, is returned unchanged.
 func withPath(err error, name string) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -11,13 +11,14 @@ import (
 )
 
 // Undo reverts the changes that [Apply] with the same saved has applied, completely or not at all, with the same guarantees and
-// errors. Returns a Conflict with a [*gate.Moved] if the paths are not as they were applied, and a Conflict without one if
-// nothing was applied or it was undone before. Files are restored with their content and permissions, but without set-id bits,
-// extended attributes and modification times.
+// errors. Returns a Conflict with a [*gate.Moved] if the paths are not in the states that Apply left, and a Conflict without a
+// [*gate.Moved] if nothing was applied or the apply was undone before. Files are restored with their content and permissions,
+// but without set-id bits, extended attributes and modification times.
 func Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return undo(ctx, host, saved, nil)
 }
 
+// undo is [Undo] with a hook for tests.
 func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome, error) {
 	a, err := newApplier(ctx, host, saved, hook)
 	if err != nil {

@@ -12,21 +12,24 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// archiveArgs contains the mask of an archive job and the maximum size of the masked archive, in bytes.
+// archiveArgs are the arguments of jobArchive: the patterns of the mask, and Most, the maximum size of the copied archive in
+// bytes.
 type archiveArgs struct {
 	maskArgs
-	Most int64
+	Most int64 // maximum size of the copied archive in bytes
 }
 
-// Masked reports the paths that were left out of an archive. Hidden contains the first of Count paths.
+// Masked reports the hidden paths that were left out of an archive. Count is the number of paths, and Hidden contains the first
+// of them.
 type Masked struct {
 	Hidden []string
 	Count  int
 }
 
-// jobArchive copies the archive in its input to its file descriptor, without the hidden files.
+// jobArchive copies the archive in its input to its first file descriptor, without the files that the mask hides.
 var jobArchive = worker.Job[archiveArgs, Masked]{
-	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour}, // an upload is as slow as the client's network
+	// The time limit is long because the input may be an upload over a slow network.
+	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour},
 	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (Masked, error) {
 		mask, err := NewMask(args.Hide, args.Show)
 		if err != nil {
@@ -40,10 +43,10 @@ var jobArchive = worker.Job[archiveArgs, Masked]{
 	},
 }
 
-// limitedWriter is a writer that returns Exhausted once more than left bytes were written.
+// limitedWriter is a writer that returns Exhausted when more than left bytes are written to it.
 type limitedWriter struct {
 	w    io.Writer
-	left int64
+	left int64 // number of bytes that may still be written
 }
 
 func (c *limitedWriter) Write(p []byte) (int, error) {
@@ -53,22 +56,23 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// MaskArchive copies an untrusted tar archive from in to out, without the hidden files. It reads in to its end, or until the copy
-// fails, and returns errors of in unchanged. Returns Invalid if the input is not a valid archive, and Exhausted if more than most
-// bytes would be written.
+// MaskArchive copies an untrusted tar archive from in to out as a worker job, without the files that a mask of the patterns
+// hide and show hides. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if
+// the input is not a valid archive, and Exhausted if more than most bytes would be written.
 func MaskArchive(
 	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
 ) (Masked, error) {
 	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, run, args, worker.Given{Files: []*os.File{out}, Input: source})
-	if source.err != nil { // the job has received a truncated archive
+	if source.err != nil { // the job has received a truncated archive, so its own error is not the cause
 		err = source.err
 	}
 	return result, err
 }
 
-// errorRecorder is a reader that records the error of the underlying reader. err may be read once the job has ended.
+// errorRecorder is a reader that records the error of the underlying reader r, except io.EOF. err may be read after the job
+// that reads from it has ended.
 type errorRecorder struct {
 	r   io.Reader
 	err error

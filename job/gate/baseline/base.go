@@ -22,21 +22,21 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// The files of a base directory.
+// The files of a base directory, and the limits of its index.
 const (
 	baseIndex = "index"            // the entries, see [Store]
-	basePack  = "pack"             // concatenated contents
-	baseMagic = "caisson base 1\n" // the beginning of the index
+	basePack  = "pack"             // the stored contents, concatenated
+	baseMagic = "caisson base 1\n" // the first bytes of the index
 	// minBaseEntry is the minimum size of an entry in the index, in bytes.
 	minBaseEntry   = 10
-	maxBaseEntries = 1_000_000 // entries in one index
+	maxBaseEntries = 1_000_000 // maximum number of entries in one index
 )
 
-// Limits bound the contents that are stored for merges. Zero fields mean the default.
+// Limits are the limits of the contents that [SaveBase] stores for merges. Zero fields mean the default.
 type Limits struct {
-	File  caisson.Size `json:"file,omitempty"`  // largest file; default 1 MiB, which is the maximum
-	Bytes caisson.Size `json:"bytes,omitempty"` // all files together; default 64 MiB
-	Files int          `json:"files,omitempty"` // number of files; default 20,000, at most 100,000
+	File  caisson.Size `json:"file,omitempty"`  // size of the largest file that is stored; default and maximum 1 MiB
+	Bytes caisson.Size `json:"bytes,omitempty"` // maximum size of all files together; default 64 MiB
+	Files int          `json:"files,omitempty"` // maximum number of files; default 20,000, at most 100,000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -49,19 +49,22 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// An Entry is the state of a path, in addition to the manifest's record or, if Rebased is set, instead of it.
+// An Entry is the state of a path in a base directory. It adds to the manifest's record of the path or, if Rebased is set,
+// replaces it.
 type Entry struct {
-	fsat.Stat        // Type is none if the path does not exist
-	Rebased     bool // replaces the manifest's record: the state that was applied since
-	summed      bool // sum is set
-	sum         [sha256.Size]byte
-	Link        string
-	off, length int64 // position of the content in the pack; length is -1 if the content is not stored
+	fsat.Stat // Type is TypeNone if the path does not exist
+	// Rebased means that the entry replaces the manifest's record, because the path was applied after the scan or has changed
+	// between scan and copy.
+	Rebased     bool
+	hasSum      bool              // sum is set
+	sum         [sha256.Size]byte // SHA-256 of the file's content
+	Link        string            // target of a symlink
+	off, length int64             // position of the content in the pack; length is -1 if the content is not stored
 }
 
-// Content returns the SHA-256 of the content in hex, or "" if it is not recorded.
+// Content returns the SHA-256 of the file's content in hexadecimal, or "" if it is not recorded.
 func (e *Entry) Content() string {
-	if !e.summed {
+	if !e.hasSum {
 		return ""
 	}
 	return hex.EncodeToString(e.sum[:])
@@ -72,24 +75,25 @@ func (e *Entry) State() State {
 	return State{Stat: e.Stat, Content: e.Content(), Link: e.Link}
 }
 
-// Store is an open base directory.
+// Store is an open base directory: the contents of files that are the base of three-way merges, and the states that were
+// applied.
 type Store struct {
 	pack    *os.File          // nil if the directory has no pack
-	Entries map[string]*Entry // by path
+	Entries map[string]*Entry // the entries by path
 	Rebased []string          // paths of the entries that have Rebased set, sorted
 }
 
-// SaveBase stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
-// newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
+// SaveBase stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory.
+// The newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
 // touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
 func SaveBase(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
 	recorded := func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil }
-	return keep(ctx, root, manifest, dst, limits, "", recorded)
+	return saveBase(ctx, root, manifest, dst, limits, "", recorded)
 }
 
-// keep implements [SaveBase] and [SaveBaseOfCopy]. look returns the state that a file must have to be stored, and whether the state
-// replaces the one that the manifest has recorded. of is a prefix of the paths in errors.
-func keep(
+// saveBase implements [SaveBase] and [SaveBaseOfCopy]. look returns the state that a file must have to be stored, and whether
+// this state replaces that in the manifest. of is text before the paths in errors.
+func saveBase(
 	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
 	look func(was *Record) (is State, rebased bool, err error),
 ) error {
@@ -99,7 +103,7 @@ func keep(
 		return err
 	}
 	l := limits.withDefaults()
-	files, err := newest(m, l)
+	files, err := newestFiles(m, l)
 	if err != nil {
 		return err
 	}
@@ -133,7 +137,7 @@ func keep(
 		case !fsat.IsText(data):
 			continue
 		}
-		e := &Entry{Stat: was.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		e := &Entry{Stat: was.Stat, hasSum: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
 		if rebased {
 			e.Stat, e.Rebased = is.Stat, true
 		}
@@ -148,19 +152,19 @@ func keep(
 	return store.save(dst)
 }
 
-// SaveBaseOfCopy is like [SaveBase], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
-// changed between the scan and the copy, it records the state in the copy.
+// SaveBaseOfCopy is like [SaveBase], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files
+// that changed between the scan and the copy, it records the state in the copy.
 func SaveBaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
 	defer fsat.KeepAlive(copied)
 	r := NewHostReader(ctx, int(copied.Fd()))
-	return keep(ctx, copied, manifest, dst, limits, "the copy of ", func(was *Record) (State, bool, error) {
+	return saveBase(ctx, copied, manifest, dst, limits, "the copy of ", func(was *Record) (State, bool, error) {
 		is, err := r.Look(was.Path)
 		return is, is.Size != was.Size || is.Mtime != was.Mtime || is.Mode != was.Mode&fsat.Permissions, err
 	})
 }
 
-// newest returns the records of the files that may be stored in a base, newest first.
-func newest(m *Manifest, l Limits) ([]Record, error) {
+// newestFiles returns the records of the files that may be stored in a base, the newest first.
+func newestFiles(m *Manifest, l Limits) ([]Record, error) {
 	var files []Record
 	keep := func() {
 		slices.SortFunc(files, func(a, b Record) int { return cmp.Or(cmp.Compare(b.Mtime, a.Mtime), fsat.Compare(a.Path, b.Path)) })
@@ -183,10 +187,11 @@ func newest(m *Manifest, l Limits) ([]Record, error) {
 // packFile appends contents to a pack.
 type packFile struct {
 	file *os.File
-	buf  []byte
-	off  int64 // bytes of the pack, including those in buf
+	buf  []byte // bytes that were not written to file yet
+	off  int64  // size of the pack in bytes, including the bytes in buf
 }
 
+// write appends data to the pack.
 func (p *packFile) write(data []byte) error {
 	p.buf = append(p.buf, data...)
 	p.off += int64(len(data))
@@ -196,22 +201,23 @@ func (p *packFile) write(data []byte) error {
 	return nil
 }
 
+// flush writes the buffered bytes to the file.
 func (p *packFile) flush() error {
 	_, err := p.file.Write(p.buf)
 	p.buf = p.buf[:0]
 	return err
 }
 
-// Applied is a path that was just applied on the host.
+// Applied is a path that was applied on the host, with the state of the path after the apply.
 type Applied struct {
 	Path string    `json:"path"`
-	Node gate.Node `json:"node"` // its new state
+	Node gate.Node `json:"node"` // the state of the path after the apply
 }
 
-// Rebase records the applied states as the base of a workspace, so that later changes of the same files are compared with them.
-// base is a directory that [SaveBase] has filled, and host is the host's directory. A path that is no longer in the applied state
-// on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and, with the
-// restored states, after an undo.
+// Rebase records the applied states in the base of a workspace, so that later changes of these paths are compared with them.
+// base is a directory that [SaveBase] has filled, and host is the host's directory. A path that is no longer in the applied
+// state on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and,
+// with the restored states, after an undo.
 func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	defer fsat.KeepAlive(host, base)
 	store, err := Open(base)
@@ -247,7 +253,7 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 			if err != nil {
 				return err
 			}
-			e.summed, e.sum = true, [sha256.Size]byte(raw)
+			e.hasSum, e.sum = true, [sha256.Size]byte(raw)
 		}
 		const maxPack = 256 << 20
 		if now.Type == fsat.TypeFile && now.Data != nil && fsat.IsText(now.Data) && out.off+now.Size <= maxPack {
@@ -264,8 +270,9 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	return store.save(base)
 }
 
-// Forget removes the applied states of paths, and of the paths below them, from base: in a sandbox with a copy, these paths are
-// again as in the copy. The contents in the copy are no longer stored, so a change by both sides is a conflict.
+// Forget removes the applied states of paths, and of the paths below them, from base. It is for a sandbox with a copy of the
+// directory, in which these paths have again the states that they had in the copy. The contents of the copy are no longer
+// stored, so a change of such a path by both the host and the sandbox is a conflict.
 func Forget(base *os.File, paths []string) error {
 	defer fsat.KeepAlive(base)
 	store, err := Open(base)
@@ -285,20 +292,20 @@ func Forget(base *os.File, paths []string) error {
 	return store.save(base)
 }
 
-// save writes the index of the store.
+// save writes the index of the store to the base directory dir.
 func (s *Store) save(dir *os.File) error {
 	p := &fsat.Packer{B: []byte(baseMagic)}
 	p.Uint(uint64(len(s.Entries)))
 	for _, path := range slices.SortedFunc(maps.Keys(s.Entries), fsat.Compare) {
 		e := s.Entries[path]
 		p.String(path)
-		p.Byte(fsat.TypeNumber(e.Type) | fsat.Flag(e.summed, 0x40) | fsat.Flag(e.Rebased, 0x80))
+		p.Byte(fsat.TypeNumber(e.Type) | fsat.Flag(e.hasSum, 0x40) | fsat.Flag(e.Rebased, 0x80))
 		p.Uint(uint64(e.Mode))
 		p.Uint(uint64(e.Size))
 		p.Int(e.Mtime)
 		p.Int(e.Ctime)
 		p.Uint(e.Inode)
-		if e.summed {
+		if e.hasSum {
 			p.B = append(p.B, e.sum[:]...)
 		}
 		p.String(e.Link)
@@ -308,7 +315,7 @@ func (s *Store) save(dir *os.File) error {
 	return fsat.WriteIndex(int(dir.Fd()), baseIndex, fsat.Seal(p.B))
 }
 
-// Open opens a base directory. A directory without an index is an empty Store.
+// Open reads the index of a base directory and opens its pack. A directory without an index is an empty Store.
 func Open(dir *os.File) (*Store, error) {
 	s := &Store{Entries: map[string]*Entry{}}
 	index, err := fsat.OpenFile(dir, baseIndex, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -332,13 +339,14 @@ func Open(dir *os.File) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the pack. Entries remain usable.
+// Close closes the pack. The entries can still be used, but Text can not.
 func (s *Store) Close() {
 	if s.pack != nil {
 		s.pack.Close()
 	}
 }
 
+// parse sets the entries of s to those of the index data.
 func (s *Store) parse(data []byte) error {
 	bad := fsat.Malformed("the record of earlier contents")
 	body, ok := fsat.Unseal(data, baseMagic)
@@ -361,7 +369,7 @@ func (s *Store) parse(data []byte) error {
 		e.Size, e.Mtime, e.Ctime, e.Inode = u.Size(), u.Int(), u.Int(), u.Uint()
 		if kind&0x40 != 0 {
 			copy(e.sum[:], u.Bytes(sha256.Size))
-			e.summed = true
+			e.hasSum = true
 		}
 		e.Link = u.String(fsat.MaxPathLen)
 		e.off, e.length = u.Size(), u.Int()
@@ -382,14 +390,15 @@ func (s *Store) parse(data []byte) error {
 	return nil
 }
 
-// Text returns the content of e, or nil if it is not stored.
+// Text returns the stored content of the entry e, or nil if it is not stored or is damaged.
 func (s *Store) Text(e *Entry) []byte {
 	if s.pack == nil || e.length < 0 {
 		return nil
 	}
 	data := make([]byte, e.length)
 	if n, _ := s.pack.ReadAt(data, e.off); n < len(data) || sha256.Sum256(data) != e.sum {
-		return nil // a damaged content is treated as missing: the change becomes a conflict instead of a merge
+		// A damaged content is treated as missing, so that a change by both sides becomes a conflict instead of a merge.
+		return nil
 	}
 	return data
 }

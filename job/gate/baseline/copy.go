@@ -16,10 +16,10 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// CopyLimits bound a copy. Zero fields mean the default.
+// CopyLimits are the limits of [Copy]. Zero fields mean the default.
 type CopyLimits struct {
-	Bytes   caisson.Size `json:"bytes,omitempty"`   // bytes written; default 4 GiB
-	Entries int          `json:"entries,omitempty"` // number of entries; default 1,000,000
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // maximum number of bytes written; default 4 GiB
+	Entries int          `json:"entries,omitempty"` // maximum number of entries; default 1,000,000
 }
 
 func (l CopyLimits) withDefaults() CopyLimits {
@@ -28,13 +28,13 @@ func (l CopyLimits) withDefaults() CopyLimits {
 	return l
 }
 
-// Copied reports the result of a copy.
+// Copied is the result of [Copy].
 type Copied struct {
-	Files   int   `json:"files,omitempty"`   // regular files
-	Shared  int   `json:"shared,omitempty"`  // files that share their blocks with the original
-	Bytes   int64 `json:"bytes,omitempty"`   // bytes written
-	Left    int   `json:"left,omitempty"`    // entries that were left out: pipes, sockets, devices, unreadable entries
-	Changed int   `json:"changed,omitempty"` // files that changed while they were copied
+	Files   int   `json:"files,omitempty"`   // number of regular files that were copied
+	Shared  int   `json:"shared,omitempty"`  // number of the files that share their blocks with the original
+	Bytes   int64 `json:"bytes,omitempty"`   // number of bytes written
+	Left    int   `json:"left,omitempty"`    // number of entries that were left out: pipes, sockets, devices, unreadable entries
+	Changed int   `json:"changed,omitempty"` // number of files that changed while they were copied
 }
 
 // Copy copies the entries of the directory root that manifest has recorded, except hidden ones, into the empty directory dst,
@@ -51,7 +51,7 @@ func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) 
 		return Copied{}, err
 	}
 	c := &copier{ctx: ctx, root: int(root.Fd()), dst: int(dst.Fd()), parent: -1, limits: limits.withDefaults(), buf: make([]byte, 1<<20)}
-	defer c.leave()
+	defer c.closeParent()
 	err = c.all(m)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = caisson.Wrap(err, caisson.Exhausted, "the disk is too full for a copy of the directory; free some space in the data directory, or use an overlay")
@@ -59,7 +59,7 @@ func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) 
 	return c.sum, err
 }
 
-// all copies all entries that are not hidden.
+// all copies all entries of the manifest that are not hidden.
 func (c *copier) all(m *Manifest) error {
 	for r, err := range m.Below("") {
 		if err = cmp.Or(err, c.ctx.Err()); err != nil {
@@ -68,32 +68,33 @@ func (c *copier) all(m *Manifest) error {
 		if r.Hidden {
 			continue
 		}
-		if err := c.record(&r); err != nil {
+		if err := c.copyEntry(&r); err != nil {
 			return err
 		}
 	}
 	return c.finish()
 }
 
+// copier is the state of one [Copy].
 type copier struct {
 	ctx       context.Context
-	root, dst int // file descriptors of the two directories
+	root, dst int // file descriptors of the original directory and of the copy
 	limits    CopyLimits
-	entries   int // entries that were visited
-	sum       Copied
-	buf       []byte
-	dirs      []Record // directories created, parents first
+	entries   int      // number of entries that were visited
+	sum       Copied   // the result so far
+	buf       []byte   // buffer for copying contents
+	dirs      []Record // the directories that were created, parents first
 
 	parent     int    // file descriptor of a directory in dst, or -1
-	parentPath string // path of the directory that parent is open on
+	parentPath string // path of the directory of which parent is the descriptor
 }
 
-// enter opens the directory path in dst as parent.
-func (c *copier) enter(path string) error {
+// openParent opens the directory path of dst as c.parent, unless it is open already.
+func (c *copier) openParent(path string) error {
 	if c.parent >= 0 && c.parentPath == path {
 		return nil
 	}
-	c.leave()
+	c.closeParent()
 	fd, err := fsat.Open(c.dst, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("open the copy of %s: %w", safetext.Path(path), err)
@@ -102,22 +103,23 @@ func (c *copier) enter(path string) error {
 	return nil
 }
 
-func (c *copier) leave() {
+// closeParent closes c.parent if it is open.
+func (c *copier) closeParent() {
 	if c.parent >= 0 {
 		unix.Close(c.parent)
 		c.parent = -1
 	}
 }
 
-// record copies one entry. An entry whose directory could not be copied cannot be copied either.
-func (c *copier) record(r *Record) error {
+// copyEntry copies the entry of the record r. It returns an error if the directory of the entry was not copied.
+func (c *copier) copyEntry(r *Record) error {
 	if c.entries++; c.entries > c.limits.Entries {
 		return caisson.Errorf(caisson.Exhausted, "the directory has more than %d entries, which is too much for a copy; use an overlay, or a smaller directory", c.limits.Entries)
 	}
-	if err := c.enter(fsat.Parent(r.Path)); err != nil {
+	if err := c.openParent(fsat.Parent(r.Path)); err != nil {
 		return err
 	}
-	name := nameOf(r.Path)
+	name := lastName(r.Path)
 	switch r.Type {
 	case fsat.TypeDir:
 		c.dirs = append(c.dirs, *r)
@@ -131,7 +133,7 @@ func (c *copier) record(r *Record) error {
 	return nil
 }
 
-// withPath adds the path of r to err.
+// withPath adds the path of the record r to err.
 func (c *copier) withPath(r *Record, err error) error {
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", safetext.Path(r.Path), err)
@@ -139,8 +141,8 @@ func (c *copier) withPath(r *Record, err error) error {
 	return nil
 }
 
-// countLeftOut counts an entry that cannot be copied because of its type or permissions. It returns unexpected errors of the file
-// system.
+// countLeftOut counts the entry of r as left out if err means that the entry cannot be copied because of its type, its
+// permissions or a concurrent change. Otherwise it returns err.
 func (c *copier) countLeftOut(r *Record, err error) error {
 	if err := fsat.UnlessConcurrent(err); err != nil && !errors.Is(err, unix.EINVAL) {
 		return c.withPath(r, err)
@@ -149,6 +151,7 @@ func (c *copier) countLeftOut(r *Record, err error) error {
 	return nil
 }
 
+// link copies the symlink of the record r to name in c.parent.
 func (c *copier) link(r *Record, name string) error {
 	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -163,15 +166,16 @@ func (c *copier) link(r *Record, name string) error {
 	if err := unix.Symlinkat(string(text[:n]), c.parent, name); err != nil {
 		return c.withPath(r, err)
 	}
-	return c.touch(r, name, r.Mtime)
+	return c.setTimes(r, name, r.Mtime)
 }
 
-// touch sets the times of the copy of r.
-func (c *copier) touch(r *Record, name string, mtime int64) error {
+// setTimes sets the times of name, the copy of r in c.parent, to mtime, in ns since 1970.
+func (c *copier) setTimes(r *Record, name string, mtime int64) error {
 	at := unix.NsecToTimespec(mtime)
 	return c.withPath(r, unix.UtimesNanoAt(c.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
+// file copies the file of the record r to name in c.parent.
 func (c *copier) file(r *Record, name string) error {
 	fd, err := fsat.OpenContent(c.root, r.Path)
 	if err != nil {
@@ -192,7 +196,7 @@ func (c *copier) file(r *Record, name string) error {
 		return c.withPath(r, err)
 	}
 	dst := os.NewFile(uintptr(out), name)
-	is, err := c.content(src, dst, before)
+	is, err := c.copyContent(src, dst, before)
 	if err == nil {
 		err = unix.Fchmod(out, is.Mode&fsat.Permissions)
 	}
@@ -200,18 +204,19 @@ func (c *copier) file(r *Record, name string) error {
 		return c.withPath(r, err)
 	}
 	c.sum.Files++
-	return c.touch(r, name, is.Mtime)
+	return c.setTimes(r, name, is.Mtime)
 }
 
-// content copies the content of src to dst. before is the metadata of src before the copy. content returns the metadata of src
-// that belongs to the copied content; if src kept changing during the copy, the modification time differs from that of src.
-func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
+// copyContent copies the content of the file src to dst. before is the metadata of src before the copy. copyContent returns the
+// metadata of src when it had the copied content. If src changed during each of two attempts, the returned modification time
+// differs from that of src.
+func (c *copier) copyContent(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
 	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil {
 		c.sum.Shared++
-		return fsat.Lstat(int(src.Fd()), "") // a clone is a consistent snapshot
+		return fsat.Lstat(int(src.Fd()), "") // a clone of the blocks is a consistent snapshot of the file
 	}
 	for again := true; ; again = false {
-		if err := c.bytes(src, dst, before.Size); err != nil {
+		if err := c.copyData(src, dst, before.Size); err != nil {
 			return before, err
 		}
 		after, err := fsat.Lstat(int(src.Fd()), "")
@@ -220,21 +225,21 @@ func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error)
 		}
 		if before = after; !again {
 			c.sum.Changed++
-			after.Mtime-- // the copy may be inconsistent; another time marks it as different from the original
+			after.Mtime-- // the copy may be inconsistent; another modification time marks it as different from the original
 			return after, nil
 		}
 	}
 }
 
-// bytes copies the data of a file of the given size and skips holes.
-func (c *copier) bytes(src, dst *os.File, size int64) error {
+// copyData copies the data of src, a file with the given size in bytes, to dst, and skips holes.
+func (c *copier) copyData(src, dst *os.File, size int64) error {
 	if err := dst.Truncate(0); err != nil {
 		return err
 	}
 	for off := int64(0); off < size; {
 		data, err := src.Seek(off, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			break // the rest is a hole
+			break // the rest of the file is a hole
 		}
 		if err != nil {
 			return err
@@ -243,7 +248,7 @@ func (c *copier) bytes(src, dst *os.File, size int64) error {
 		if err != nil {
 			return err
 		}
-		if err := c.segment(src, dst, data, min(hole, size)); err != nil {
+		if err := c.copyRange(src, dst, data, min(hole, size)); err != nil {
 			return err
 		}
 		off = hole
@@ -251,14 +256,15 @@ func (c *copier) bytes(src, dst *os.File, size int64) error {
 	return dst.Truncate(size)
 }
 
-func (c *copier) segment(src, dst *os.File, from, to int64) error {
+// copyRange copies the bytes of src from the offset from to the offset to.
+func (c *copier) copyRange(src, dst *os.File, from, to int64) error {
 	for from < to {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
 		n, err := src.ReadAt(c.buf[:min(int64(len(c.buf)), to-from)], from)
 		if n == 0 && errors.Is(err, io.EOF) {
-			return nil // the file was truncated
+			return nil // the file was truncated during the copy
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
@@ -274,14 +280,14 @@ func (c *copier) segment(src, dst *os.File, from, to int64) error {
 	return nil
 }
 
-// finish sets the permissions and times of directories, from the leaves up.
+// finish sets the permissions and times of the copied directories, from the leaves up.
 func (c *copier) finish() error {
 	for i := len(c.dirs) - 1; i >= 0; i-- {
 		r := &c.dirs[i]
-		if err := c.enter(fsat.Parent(r.Path)); err != nil {
+		if err := c.openParent(fsat.Parent(r.Path)); err != nil {
 			return err
 		}
-		name := nameOf(r.Path)
+		name := lastName(r.Path)
 		fd, err := unix.Openat(c.parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Fchmod(fd, r.Mode&fsat.Permissions)
@@ -292,16 +298,16 @@ func (c *copier) finish() error {
 		}
 		is, err := c.original(r)
 		if err != nil {
-			continue // the original was removed
+			continue // the original directory was removed
 		}
-		if err := c.touch(r, name, is.Mtime); err != nil {
+		if err := c.setTimes(r, name, is.Mtime); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// original returns the current state of a record's path. It is needed because a manifest does not contain the times of
+// original returns the current metadata of the path of r in the original directory. The manifest does not contain the times of
 // directories.
 func (c *copier) original(r *Record) (fsat.Stat, error) {
 	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
@@ -312,5 +318,5 @@ func (c *copier) original(r *Record) (fsat.Stat, error) {
 	return fsat.Lstat(fd, "")
 }
 
-// nameOf returns the last name in path.
-func nameOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+// lastName returns the last element of path.
+func lastName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

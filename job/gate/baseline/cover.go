@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// Cover creates the layer that hides the hidden files of a scan. In layer, an empty directory, it creates a whiteout for each
-// hidden path of the manifest, and the parent directories. A merged directory has the permissions of the topmost one, so the
-// parent directories get the permissions that they have on the host; their owner is that of layer. Cover needs the rights of
-// that owner and no others.
+// Cover creates the overlay layer that hides the hidden files of a scan. In layer, an empty directory, it creates a whiteout
+// for each hidden path of the manifest, and its parent directories. overlayfs shows a directory with the permissions that it
+// has in the topmost layer, so the parent directories get the permissions that they have on the host. Their owner is that of
+// layer. Cover needs the rights of that owner and no others.
 func Cover(ctx context.Context, manifest, layer *os.File) error {
 	defer fsat.KeepAlive(layer)
 	m, err := OpenManifest(manifest)
@@ -23,7 +23,7 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 		return err
 	}
 	c := &Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}
-	var above []Record // the parent directories of the current record
+	var above []Record // the parent directories of the current record, outermost first
 	for r, err := range m.Below("") {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
@@ -45,11 +45,12 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 // A Coverer creates whiteouts and directories in a layer of an overlay.
 type Coverer struct {
 	Layer int               // file descriptor of the layer
-	Modes map[string]uint32 // permissions of the directories that were created
-	Order []string          // their paths in the order of creation
+	Modes map[string]uint32 // permissions, by path, that the created directories get from Finish
+	Order []string          // paths of the created directories in the order of creation
 }
 
-// hide creates a whiteout for r, after the directories in above, which are the parent directories of r.
+// hide creates a whiteout for the path of r. Before it, hide creates the directories in above, the parent directories of r,
+// that do not exist.
 func (c *Coverer) hide(r *Record, above []Record) error {
 	for _, dir := range above {
 		if _, made := c.Modes[dir.Path]; made {
@@ -64,7 +65,8 @@ func (c *Coverer) hide(r *Record, above []Record) error {
 	return c.Make(r.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
-// Make calls do with the parent directory of path in the layer, as a file descriptor, and the last name in path.
+// Make opens the parent directory of path in the layer, and calls do with its file descriptor and the last element of path. do
+// creates the entry.
 func (c *Coverer) Make(path string, do func(parent int, name string) error) error {
 	parent, err := fsat.Open(c.Layer, fsat.Parent(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -77,6 +79,7 @@ func (c *Coverer) Make(path string, do func(parent int, name string) error) erro
 	return nil
 }
 
+// btoi returns 1 if b is true, and 0 otherwise.
 func btoi(b bool) int {
 	if b {
 		return 1
@@ -84,7 +87,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// Finish sets the permissions in Modes, from the leaves up, because the permissions of a directory may forbid access below it.
+// Finish sets the permissions of the created directories, from the leaves up, because the permissions of a directory may forbid
+// access to the entries below it.
 func (c *Coverer) Finish() error {
 	for i := len(c.Order) - 1; i >= 0; i-- {
 		path := c.Order[i]

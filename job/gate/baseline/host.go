@@ -17,29 +17,29 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// Limits of the data that is read from a host directory in one comparison.
+// Limits of the contents that are read from a host directory in one comparison.
 const (
-	maxHostFile  = 1 << 30 // bytes of one file
-	maxHostBytes = 8 << 30 // bytes of all files
+	maxHostFile  = 1 << 30 // maximum size of one file in bytes
+	maxHostBytes = 8 << 30 // maximum size of all files together in bytes
 )
 
-// State is the state of a path: on the host, in the base, or in the sandbox.
+// State is the state of a path on the host, in a base directory or in a sandbox.
 type State struct {
 	fsat.Stat
-	Content string // SHA-256 of a file in hex; "" if it is not known
+	Content string // SHA-256 of a file's content in hexadecimal; "" if it is not known
 	Link    string // target of a symlink
-	Data    []byte // content of a small file on the host; otherwise nil
-	// Unreadable is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
-	// usually empty.
+	Data    []byte // content of a file on the host of at most fsat.SmallFile bytes; nil for other states
+	// Unreadable is the reason why the path cannot be compared, such as a parent directory that is a symlink, or "" if it can.
 	Unreadable string
 }
 
-// Absent is the state of a path that does not exist.
+// Absent is the State of a path that does not exist.
 var Absent = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
 
+// None reports whether the path does not exist.
 func (s *State) None() bool { return s.Type == fsat.TypeNone }
 
-// Node returns s in the form used by plans.
+// Node returns s in the form that plans use.
 func (s *State) Node() gate.Node {
 	switch s.Type {
 	case fsat.TypeNone:
@@ -52,7 +52,7 @@ func (s *State) Node() gate.Node {
 	return gate.Node{Type: s.Type, Mode: s.Mode}
 }
 
-// Hash returns [overlay.HashOf] of s.
+// Hash returns the hash of s that [overlay.HashOf] defines.
 func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content, s.Link) }
 
 // Equal reports whether two states are equal in all properties that an apply changes. It returns false if that is unknown.
@@ -73,19 +73,20 @@ func (s *State) Equal(o *State) bool {
 	return false
 }
 
-// A HostReader reads the current state of a directory.
+// A HostReader reads the current states of the paths of a directory. The contents that it reads are limited to maxHostBytes.
 type HostReader struct {
 	ctx  context.Context
 	Root int   // file descriptor of the directory
-	left int64 // bytes of contents that may still be read
+	left int64 // number of bytes of contents that may still be read
 	buf  []byte
 }
 
+// NewHostReader returns a HostReader for the directory with the file descriptor root.
 func NewHostReader(ctx context.Context, root int) *HostReader {
 	return &HostReader{ctx: ctx, Root: root, left: maxHostBytes, buf: make([]byte, 256<<10)}
 }
 
-// Look returns the state of path without its content.
+// Look returns the current state of path without its content.
 func (r *HostReader) Look(path string) (State, error) {
 	if err := r.ctx.Err(); err != nil {
 		return Absent, err
@@ -120,7 +121,7 @@ func (r *HostReader) Look(path string) (State, error) {
 	return s, nil
 }
 
-// State returns the state of path with its content.
+// State returns the current state of path with its content.
 func (r *HostReader) State(path string) (State, error) {
 	s, err := r.Look(path)
 	if err != nil || s.Type != fsat.TypeFile {
@@ -129,7 +130,8 @@ func (r *HostReader) State(path string) (State, error) {
 	return s, r.Fill(path, &s)
 }
 
-// Fill adds the content of the file at path to its state s, or sets s.Unreadable if the content cannot be compared.
+// Fill reads the file at path and sets the content in its state s, or sets s.Unreadable if the content cannot be read or is too
+// large.
 func (r *HostReader) Fill(path string, s *State) error {
 	if s.Size > maxHostFile || s.Size > r.left {
 		s.Unreadable = "it is too large to be compared"
@@ -166,7 +168,8 @@ func (r *HostReader) Fill(path string, s *State) error {
 	return nil
 }
 
-// Explain sets s.Unreadable if the read error err concerns the path only. It returns all other errors.
+// Explain sets s.Unreadable if err, of reading path, is caused by the path's permissions or a concurrent change. It returns all
+// other errors.
 func (r *HostReader) Explain(path string, s *State, err error) error {
 	switch {
 	case r.ctx.Err() != nil:

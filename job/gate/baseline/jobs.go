@@ -17,9 +17,10 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
 }
 
-// maskArgs are the patterns of a mask.
+// maskArgs are the patterns of a mask, see [NewMask].
 type maskArgs struct{ Hide, Show []string }
 
+// jobScan runs [Scan].
 var jobScan = worker.Job[maskArgs, ScanResult]{
 	Name: "gate.scan", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, args maskArgs) (ScanResult, error) {
@@ -36,6 +37,7 @@ func RunScan(ctx context.Context, run worker.Starter, root *os.File, hide, show 
 	return jobScan.Run(ctx, run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
+// jobSearch runs [Search].
 var jobSearch = worker.Job[SearchLimits, SearchResult]{
 	Name: "gate.search", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits SearchLimits) (SearchResult, error) {
@@ -48,6 +50,7 @@ func RunSearch(ctx context.Context, run worker.Starter, root, manifest *os.File,
 	return jobSearch.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
+// jobCover runs [Cover].
 var jobCover = worker.Job[worker.None, worker.None]{
 	Name: "gate.cover", Root: true, Files: 1, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -55,12 +58,13 @@ var jobCover = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunCover runs [Cover] as a worker job. The guest's root user owns layer.
+// RunCover runs [Cover] as a worker job. layer must belong to the guest's root user.
 func RunCover(ctx context.Context, run worker.Starter, manifest, layer *os.File) error {
 	_, err := jobCover.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
 	return err
 }
 
+// jobBase runs [SaveBase].
 var jobBase = worker.Job[Limits, worker.None]{
 	Name: "gate.base", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
@@ -68,13 +72,13 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunKeep runs [SaveBase] as a worker job with the rights of root's owner. The caller owns dst.
+// RunKeep runs [SaveBase] as a worker job with the rights of root's owner. dst belongs to the caller, before and afterwards.
 func RunKeep(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
-// jobRebase reads the applied paths from its input.
+// jobRebase runs [Rebase]. It reads the applied paths from its input.
 var jobRebase = worker.Job[worker.None, worker.None]{
 	Name: "gate.rebase", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -86,7 +90,7 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunRebase runs [Rebase] as a worker job with the rights of host's owner. The caller owns base.
+// RunRebase runs [Rebase] as a worker job with the rights of host's owner. base belongs to the caller, before and afterwards.
 func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []Applied) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
@@ -96,6 +100,7 @@ func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, app
 	return err
 }
 
+// jobCopy runs [Copy].
 var jobCopy = worker.Job[CopyLimits, Copied]{
 	Name: "gate.copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits CopyLimits) (Copied, error) {
@@ -103,11 +108,12 @@ var jobCopy = worker.Job[CopyLimits, Copied]{
 	},
 }
 
-// RunCopy runs [Copy] as a worker job with the rights of root's owner, who owns dst and remains its owner.
+// RunCopy runs [Copy] as a worker job with the rights of root's owner, who must own dst.
 func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
 	return jobCopy.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
 }
 
+// jobBaseOfCopy runs [SaveBaseOfCopy].
 var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	Name: "gate.base-of-copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
@@ -115,13 +121,14 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunKeepCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
+// RunKeepCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. dst belongs to the caller, before and
+// afterwards.
 func RunKeepCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
-// jobForget reads the paths from its input.
+// jobForget runs [Forget]. It reads the paths from its input.
 var jobForget = worker.Job[worker.None, worker.None]{
 	Name: "gate.forget", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(_ context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -133,7 +140,8 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunForget runs [Forget] as a worker job with the rights of the copy's owner. The caller owns base.
+// RunForget runs [Forget] as a worker job with the rights of the copy's owner. base belongs to the caller, before and
+// afterwards.
 func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {

@@ -17,36 +17,37 @@ import (
 
 // A manifest consists of a header, blocks of records in the order of directory walks, an index with the first path of each
 // block, and a trailer with the offset of the index. Within a block, a path is stored without the prefix that it shares with
-// the path before.
+// the path of the record before it.
 const (
 	manifestMagic = "caisson manifest 1\n"
-	blockRecords  = 128                                   // records in one block
-	maxBlock      = blockRecords * (fsat.MaxPathLen + 64) // bytes of one block
-	maxRecords    = 5_000_000                             // records in one manifest
-	maxHeader     = 1 << 20                               // bytes of the header
-	trailerSize   = 8 + 8 + 8                             // offset of the index, number of blocks, flags
+	blockRecords  = 128                                   // maximum number of records in one block
+	maxBlock      = blockRecords * (fsat.MaxPathLen + 64) // maximum size of one block in bytes
+	maxRecords    = 5_000_000                             // maximum number of records in one manifest
+	maxHeader     = 1 << 20                               // maximum size of the header in bytes
+	// Size of the trailer in bytes: the offset of the index, the number of blocks, and flags.
+	trailerSize = 8 + 8 + 8
 )
 
 // A Record is the state of one path of a directory when its manifest was made.
 type Record struct {
 	Path   string
 	Hidden bool // the sandbox does not see the path; the paths below it are not recorded
-	Closed bool // a directory that could not be read; the paths below it are not recorded
+	Closed bool // the path is a directory that could not be read, or not completely; not all paths below it are recorded
 	fsat.Stat
 }
 
 // manifestWriter writes the records of a manifest in order.
 type manifestWriter struct {
 	w      io.Writer
-	off    int64 // bytes written
-	block  fsat.Packer
-	n      int    // records in block
-	last   string // path of the last record
-	index  fsat.Packer
-	blocks uint64 // number of blocks in index
-	first  string // first path of the last block in index
-	start  int64  // offset of the last block in index, 0 if there is none
-	err    error
+	off    int64       // number of bytes written
+	block  fsat.Packer // the records of the current block, encoded
+	n      int         // number of records in block
+	last   string      // path of the last record
+	index  fsat.Packer // the index so far, encoded
+	blocks uint64      // number of blocks in index
+	first  string      // first path of the last block in index
+	start  int64       // offset of the last block in index, or 0 if index is empty
+	err    error       // the first error of w
 }
 
 func newManifestWriter(w io.Writer, m *Mask, dev uint64) *manifestWriter {
@@ -66,6 +67,7 @@ func newManifestWriter(w io.Writer, m *Mask, dev uint64) *manifestWriter {
 	return out
 }
 
+// write writes b to the file, unless an earlier write has failed.
 func (w *manifestWriter) write(b []byte) {
 	if w.err == nil {
 		_, w.err = w.w.Write(b)
@@ -73,6 +75,7 @@ func (w *manifestWriter) write(b []byte) {
 	w.off += int64(len(b))
 }
 
+// add adds a record. Records must be added in the order of a walk.
 func (w *manifestWriter) add(r *Record) {
 	shared := 0
 	if w.n == 0 {
@@ -102,12 +105,13 @@ func (w *manifestWriter) add(r *Record) {
 	}
 }
 
+// flush writes the current block and begins a new one.
 func (w *manifestWriter) flush() {
 	w.write(w.block.B)
 	w.block.B, w.n = w.block.B[:0], 0
 }
 
-// close writes the index and the trailer. cut means that not all paths were recorded.
+// close writes the last block, the index and the trailer. cut means that not all paths were recorded.
 func (w *manifestWriter) close(cut bool) error {
 	w.flush()
 	at := w.off
@@ -119,6 +123,7 @@ func (w *manifestWriter) close(cut bool) error {
 	return w.err
 }
 
+// sharedPrefix returns the number of bytes of the longest common prefix of a and b.
 func sharedPrefix(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -132,18 +137,19 @@ func sharedPrefix(a, b string) int {
 // A Manifest looks up the records that [Scan] has written. It reads blocks of the file on demand and caches a few. It is not
 // safe for concurrent use.
 type Manifest struct {
-	file   io.ReaderAt
-	dev    uint64 // device number of the directory
-	Mask   *Mask
-	cut    bool // not all paths were recorded
-	blocks []blockRef
-	end    int64 // offset of the end of the blocks
+	file   io.ReaderAt // the manifest
+	dev    uint64      // device number of the directory
+	Mask   *Mask       // the mask that was used for the scan
+	cut    bool        // not all paths were recorded
+	blocks []blockRef  // the index
+	end    int64       // offset of the end of the blocks
 
+	// cached contains the records of some blocks.
 	cached [8]struct {
-		block   int // index of the block, or -1
+		block   int // index of the cached block in blocks, or -1
 		records []Record
 	}
-	next int // index in cached of the next entry to replace
+	next int // index of the element of cached that is replaced next
 }
 
 // A blockRef is an entry of the index: the first path of a block, and the offset of the block in the file.
@@ -161,8 +167,10 @@ func OpenManifest(file *os.File) (*Manifest, error) {
 	return parseManifest(file, fi.Size())
 }
 
+// errManifest is the error for a malformed manifest.
 var errManifest = fsat.Malformed("the record of the directory")
 
+// parseManifest is like OpenManifest, for a file of size bytes.
 func parseManifest(file io.ReaderAt, size int64) (*Manifest, error) {
 	m := &Manifest{file: file}
 	head := make([]byte, min(size, int64(len(manifestMagic)+binary.MaxVarintLen64+maxHeader)))
@@ -190,6 +198,7 @@ func parseManifest(file io.ReaderAt, size int64) (*Manifest, error) {
 	return m, m.readIndex(index, n, start)
 }
 
+// read fills b with the bytes of the file at the offset off.
 func (m *Manifest) read(b []byte, off int64) error {
 	if n, err := m.file.ReadAt(b, off); n < len(b) {
 		return err
@@ -197,7 +206,7 @@ func (m *Manifest) read(b []byte, off int64) error {
 	return nil
 }
 
-// header parses the header and returns the offset of the first block.
+// header parses the header at the beginning of head, and returns the offset of the first block.
 func (m *Manifest) header(head []byte) (int64, error) {
 	if string(head[:len(manifestMagic)]) != manifestMagic {
 		return 0, errManifest
@@ -230,6 +239,7 @@ func (m *Manifest) header(head []byte) (int64, error) {
 	return start + n, nil
 }
 
+// readIndex parses the index of n blocks, the first of which begins at the offset off.
 func (m *Manifest) readIndex(index []byte, n uint64, off int64) error {
 	u := &fsat.Unpacker{B: index}
 	last := ""
@@ -256,7 +266,7 @@ func (m *Manifest) readIndex(index []byte, n uint64, off int64) error {
 	return nil
 }
 
-// block returns the records of the i-th block.
+// block returns the records of the block with the index i.
 func (m *Manifest) block(i int) ([]Record, error) {
 	for _, c := range m.cached {
 		if c.block == i {
@@ -284,6 +294,7 @@ func (m *Manifest) block(i int) ([]Record, error) {
 	return records, nil
 }
 
+// unpack returns the records of the block data, whose first path must be first.
 func (m *Manifest) unpack(data []byte, first string) ([]Record, error) {
 	u := &fsat.Unpacker{B: data}
 	records := make([]Record, 0, blockRecords)
@@ -316,8 +327,8 @@ func (m *Manifest) unpack(data []byte, first string) ([]Record, error) {
 	return records, nil
 }
 
-// Lookup returns the record of path. found is false if the path was not recorded. In that case known reports whether
-// the path is certain not to have existed; it is false if the manifest may be incomplete at that path.
+// Lookup returns the record of path. found reports whether the path was recorded. If it was not, known reports whether the path
+// is certain not to have existed during the scan; it is false if the manifest may be incomplete there.
 func (m *Manifest) Lookup(path string) (r Record, found, known bool, err error) {
 	r, found, err = m.find(path)
 	if err != nil || found {
@@ -338,6 +349,7 @@ func (m *Manifest) Lookup(path string) (r Record, found, known bool, err error) 
 	return Record{}, false, true, nil
 }
 
+// find returns the record of path, if the path was recorded.
 func (m *Manifest) find(path string) (Record, bool, error) {
 	i := sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, path) > 0 }) - 1
 	if i < 0 {
@@ -375,18 +387,20 @@ func (m *Manifest) Below(dir string) iter.Seq2[Record, error] {
 	}
 }
 
-// ScanResult is the summary of a scan.
+// ScanResult is the summary of a [Scan].
 type ScanResult struct {
-	Files int64 `json:"files"` // entries that are not directories
-	Own   int64 `json:"own"`   // the entries of Files that are not hidden and for which [IsOwnFile] is true
-	Dirs  int64 `json:"dirs"`
-	Bytes int64 `json:"bytes"` // bytes of regular files
-	// Hidden contains the first paths that the mask hides, at most 1000, as [safetext.Path] formats them. HiddenCount counts all.
-	Hidden      []string `json:"hidden,omitempty"`
-	HiddenCount int      `json:"hiddenCount,omitempty"`
+	Files int64 `json:"files"` // number of entries that are not directories
+	Own   int64 `json:"own"`   // number of the entries counted in Files that are not hidden and for which [IsOwnFile] is true
+	Dirs  int64 `json:"dirs"`  // number of directories
+	Bytes int64 `json:"bytes"` // total size of regular files in bytes
+	// Hidden contains the first paths that the mask hides, at most 1000, as [safetext.Path] formats them.
+	Hidden []string `json:"hidden,omitempty"`
+	// HiddenCount is the number of all paths that the mask hides, also of those that are not in Hidden. The paths below a
+	// hidden directory are not counted.
+	HiddenCount int `json:"hiddenCount,omitempty"`
 	// Suspects are files that the mask shows and whose names indicate that they may contain secrets.
 	Suspects Suspects `json:"suspects,omitzero"`
-	Closed   int      `json:"closed,omitempty"` // directories that could not be read
+	Closed   int      `json:"closed,omitempty"` // number of directories whose record has Closed set
 	Cut      bool     `json:"cut,omitempty"`    // not all paths were recorded
 }
 

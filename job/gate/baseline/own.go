@@ -7,15 +7,16 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/check"
 )
 
-// generatedNames are directories of files that tools download or generate.
+// generatedNames are the names of directories whose files tools download or generate.
 var generatedNames = []string{"node_modules", ".venv", "venv", "__pycache__", ".tox", ".pytest_cache", ".mypy_cache"}
 
-// IsOwnFile reports whether the file at path counts as a source file of the tree when the share of removed files is computed. Files
-// of git, which are never changed, and files that tools generate do not count.
+// IsOwnFile reports whether the file at path counts as a source file of the tree when the share of removed files is computed.
+// Files of git, which are never changed, and files that tools generate do not count.
 func IsOwnFile(path string) bool {
 	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !countsAsOwn(name) })
 }
 
+// countsAsOwn reports whether a file whose path has the element name can count as a source file, see [IsOwnFile].
 func countsAsOwn(name string) bool {
 	return !slices.Contains(generatedNames, name) && !check.GitName(name)
 }

@@ -23,6 +23,7 @@ func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (S
 	return scanUpTo(ctx, root, mask, manifest, maxRecords)
 }
 
+// scanUpTo is [Scan] with another limit of entries.
 func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
 	defer fsat.KeepAlive(root)
 	own, err := fsat.Lstat(int(root.Fd()), "")
@@ -46,17 +47,18 @@ func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer
 	return s.sum, out.Flush()
 }
 
+// scanner is the state of one [Scan].
 type scanner struct {
 	ctx  context.Context
 	root int // file descriptor of the directory
 	mask *Mask
-	left int    // entries that may still be recorded
+	left int    // number of entries that may still be recorded
 	dev  uint64 // device number of root
 	out  *manifestWriter
-	sum  ScanResult
+	sum  ScanResult // the result so far
 }
 
-// walk records children, the entries of dir, and everything below them. own means that [IsOwnFile] is true for dir.
+// walk records children, the entries of dir, and everything below them. own means that [IsOwnFile] is true for the path dir.
 func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
@@ -68,7 +70,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			return nil
 		}
 		if len(path) > fsat.MaxPathLen {
-			continue // its directory is recorded as closed
+			continue // the directory of a path that is too long is recorded as closed
 		}
 		s.left--
 		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}
@@ -107,17 +109,17 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	return nil
 }
 
-// suspect adds a file that is not hidden to Suspects if its name indicates a secret.
+// suspect adds the file of r to ScanResult.Suspects if it is not hidden and its name indicates a secret.
 func (s *scanner) suspect(r *Record) {
 	if r.Hidden {
 		return
 	}
-	if why := suspectName(s.mask, r.Path); why != "" {
+	if why := suspectReason(s.mask, r.Path); why != "" {
 		s.sum.Suspects.add(r.Path, why)
 	}
 }
 
-// open reads the directory of r, or marks it as closed if it cannot be read.
+// open returns the entries of the directory of r, or marks r as closed if it cannot be read.
 func (s *scanner) open(r *Record) ([]fsat.Child, error) {
 	if r.Dev != s.dev || fsat.Depth(r.Path) >= fsat.MaxDepth {
 		r.Closed = true

@@ -18,20 +18,22 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// Limits of a list of files that may contain secrets: the reply of a job has at most 1 MiB.
+// Limits of a list of files that may contain secrets. They keep the reply of a job below its maximum size of 1 MiB.
 const (
-	maxSuspects     = 100       // files
-	maxSuspectBytes = 128 << 10 // bytes of their paths and reasons
+	maxSuspects     = 100       // maximum number of files
+	maxSuspectBytes = 128 << 10 // maximum size of the paths and reasons of the listed files in bytes
 )
 
-// Suspects are files that are visible to a sandbox and may contain secrets. List contains the first of Count files.
+// Suspects are files that are visible to a sandbox and may contain secrets. Count is their number, and List contains the first
+// of them.
 type Suspects struct {
 	List  []caisson.Suspect `json:"list,omitempty"`
 	Count int               `json:"count,omitempty"`
 
-	bytes int // bytes of the strings in List
+	bytes int // size of the paths and reasons of all files in bytes
 }
 
+// add adds the file at path; why is the reason.
 func (s *Suspects) add(path, why string) {
 	s.Count++
 	one := caisson.Suspect{Path: safetext.Path(path), Why: why}
@@ -40,8 +42,8 @@ func (s *Suspects) add(path, why string) {
 	}
 }
 
-// suspectName returns the reason for which the name of a visible file indicates a secret, or "".
-func suspectName(mask *Mask, file string) string {
+// suspectReason returns the reason why the name of the visible file at this path indicates a secret, or "" if it does not.
+func suspectReason(mask *Mask, file string) string {
 	name := strings.ToLower(path.Base(file))
 	switch {
 	case strings.HasSuffix(name, ".tfstate"), strings.HasSuffix(name, ".tfstate.backup"):
@@ -55,14 +57,14 @@ func suspectName(mask *Mask, file string) string {
 	case strings.HasPrefix(name, "id_") && !strings.Contains(name, "."):
 		return "private keys of SSH have such names"
 	}
-	if original := backupOf(file); original != "" && mask.HidesName(original) {
+	if original := originalOfBackup(file); original != "" && mask.HidesName(original) {
 		return "a backup of a file that would be hidden"
 	}
 	return ""
 }
 
-// backupOf returns the path of the original if file has the name of a backup, otherwise "".
-func backupOf(file string) string {
+// originalOfBackup returns the path of the original if file has the name of a backup, otherwise "".
+func originalOfBackup(file string) string {
 	for _, end := range []string{"~", ".bak", ".backup", ".old", ".orig", ".save"} {
 		if len(file) > len(end) && strings.EqualFold(file[len(file)-len(end):], end) {
 			return file[:len(file)-len(end)]
@@ -71,12 +73,12 @@ func backupOf(file string) string {
 	return ""
 }
 
-// SearchLimits bound a search for secrets. Zero fields mean the default.
+// SearchLimits are the limits of a [Search]. Zero fields mean the default.
 type SearchLimits struct {
-	File  int64         // largest file, in bytes; default 256 KiB
-	Files int           // number of files; default 5,000
-	Bytes int64         // bytes of all files; default 32 MiB
-	Time  time.Duration // default 10 s
+	File  int64         // size of the largest file that is searched, in bytes; default 256 KiB
+	Files int           // maximum number of files; default 5,000
+	Bytes int64         // maximum size of all files together in bytes; default 32 MiB
+	Time  time.Duration // time limit of the search; default 10 s
 }
 
 func (l SearchLimits) withDefaults() SearchLimits {
@@ -87,13 +89,14 @@ func (l SearchLimits) withDefaults() SearchLimits {
 	return l
 }
 
-// SearchResult is the result of a search.
+// SearchResult is the result of a [Search].
 type SearchResult struct {
 	Suspects
-	// Searched and Unsearched count the files that are visible to a sandbox, without those that are reported for their names or
-	// inodes. Unsearched counts those that were not searched because they are too large or too many, changed during the search,
-	// could not be read, or are in .git or node_modules.
-	Searched   int64 `json:"searched"`
+	// Searched is the number of files whose contents were searched. It does not include files that are reported because of
+	// their names or as hard links.
+	Searched int64 `json:"searched"`
+	// Unsearched is the number of other visible files, which are not reported and were not searched: they are too large or too
+	// many, changed during the search, could not be read, or are in .git or node_modules.
 	Unsearched int64 `json:"unsearched"`
 }
 
@@ -130,17 +133,18 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 	return s.found, ctx.Err()
 }
 
+// searcher is the state of one [Search].
 type searcher struct {
 	root   int // file descriptor of the directory
 	rules  *check.SecretRules
 	limits SearchLimits
-	all    int64 // files that qualify for a search
-	bytes  int64 // bytes that were read
-	found  SearchResult
+	all    int64        // number of visible files, without those that are reported because of their names or as hard links
+	bytes  int64        // number of bytes that were read
+	found  SearchResult // the result so far
 }
 
-// choose returns the records of the files to be searched, in that order, and reports visible files that are hard links of
-// hidden files.
+// choose returns the records of the files to be searched, in the order of the search. It also reports the visible files that
+// are hard links of hidden files.
 func (s *searcher) choose(m *Manifest) ([]Record, error) {
 	hidden := map[uint64]string{}
 	for r, err := range m.Below("") {
@@ -163,7 +167,8 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Hidden || r.Type != fsat.TypeFile || suspectName(m.Mask, r.Path) != "" { // Scan has reported suspect names already
+		// Scan has already reported the files with suspect names.
+		if r.Hidden || r.Type != fsat.TypeFile || suspectReason(m.Mask, r.Path) != "" {
 			continue
 		}
 		if of := hidden[r.Inode]; of != "" {
@@ -181,14 +186,15 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 	return files, nil
 }
 
-// searchable reports whether a file may be the user's own. Objects of git are excluded because they are compressed, and
-// packages because they contain keys for their tests.
+// searchable reports whether the file at this path is searched for secrets. Objects of git are not, because they are
+// compressed, nor are files of npm packages, because they contain keys for tests.
 func searchable(file string) bool {
 	in := "/" + file
 	return gitConfig(file) || !strings.Contains(in, "/.git/") && !strings.Contains(in, "/node_modules/")
 }
 
-// gitConfig reports whether a file is the configuration of a git repository or submodule, which contains the URLs of remotes.
+// gitConfig reports whether the file at this path is the configuration of a git repository or submodule, which contains the
+// URLs of remotes.
 func gitConfig(file string) bool {
 	in := "/" + file
 	return strings.HasSuffix(in, "/.git/config") || strings.HasSuffix(in, "/config") && strings.Contains(in, "/.git/modules/")
@@ -197,7 +203,7 @@ func gitConfig(file string) bool {
 // urlPassword matches URLs that contain a password or token.
 var urlPassword = regexp.MustCompile(`://[^\s/:@]*:[^\s/:@]+@|://[^\s/:@]{20,}@`)
 
-// searchFile searches the content of one file.
+// searchFile searches the content of the file of r for secrets.
 func (s *searcher) searchFile(ctx context.Context, r *Record) error {
 	if s.bytes+r.Size > s.limits.Bytes {
 		return nil
@@ -215,7 +221,7 @@ func (s *searcher) searchFile(ctx context.Context, r *Record) error {
 	if fsat.IsText(data) {
 		why, err := s.describe(ctx, r.Path, string(data))
 		if err != nil {
-			return nil // the time limit is exceeded
+			return nil // the time limit of the search is exceeded
 		}
 		if why != "" {
 			s.found.add(r.Path, why)
@@ -225,8 +231,9 @@ func (s *searcher) searchFile(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match
-// the words around a secret, because they have too many false positives for a whole directory.
+// describe returns a description of the first possible secret in the content of the file at path, or "" if there is none. It
+// does not use rules that match only the words around a secret, because they have too many false positives for a whole
+// directory.
 func (s *searcher) describe(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The names of the checks, used in [caisson.Finding].Check.
+// The names of the checks, which are the values of [caisson.Finding].Check.
 const (
 	checkPath      = "path"
 	checkNames     = "name"
@@ -30,14 +30,14 @@ const (
 	checkText      = "text"
 )
 
-// Names returns the names of the checks that [Changes] performs, in that order.
+// Names returns the names of the checks that [Changes] performs, in the order in which it performs them.
 func Names() []string {
 	return []string{checkPath, checkNames, checkType, checkSize, checkLink, checkCollision, checkMode, checkSecret, checkText}
 }
 
 const (
-	maxFindings = 20  // per change
-	maxMessage  = 400 // bytes
+	maxFindings = 20  // maximum number of findings of one change
+	maxMessage  = 400 // maximum length of the message of a finding in bytes
 )
 
 // Changes decides which changes may be applied to host, the directory as it is now. It adds the findings to each change and
@@ -45,20 +45,20 @@ const (
 // all changes of a comparison: symlink targets and name collisions are checked against the tree that results from all of them.
 // read opens the new content of a file by its Hash.
 //
-// It fails closed: a change that could not be checked is denied, and if an error is returned, all changes are denied.
-// Configuration files and comments in the tree cannot switch off checks. The only files of the host that are read are the old
-// versions of changed files. read is called from several goroutines.
+// It fails closed: a change that could not be checked is denied, and if Changes returns an error, all changes are denied.
+// Configuration files and comments in the tree cannot switch off checks. Of the host's files, only the old versions of changed
+// files are read. read is called from several goroutines.
 func Changes(ctx context.Context, changes []caisson.Change, host *os.File, read func(hash string) (io.ReadCloser, error), rules Rules) error {
 	return ChangesIn(ctx, changes, hostTree{host}, read, rules)
 }
 
-// ChangesIn is like [Changes], with any [Tree] as the base.
+// ChangesIn is like [Changes], for changes that are applied to any [Tree] instead of a directory of the host.
 func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read func(hash string) (io.ReadCloser, error), rules Rules) error {
 	c := &checker{rules: rules.WithDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmp.Or(changes[i].Verdict, caisson.VerdictPass)
-		changes[i].Verdict = caisson.VerdictDeny // until all checks have succeeded
+		changes[i].Verdict = caisson.VerdictDeny // the verdict until all checks have succeeded
 	}
 	if err := rules.Validate(); err != nil {
 		return err
@@ -80,16 +80,17 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 	return nil
 }
 
+// checker is the state of one call of [ChangesIn].
 type checker struct {
 	rules    Rules
 	changes  []caisson.Change
 	tree     *tree
 	read     func(hash string) (io.ReadCloser, error) // opens the new content of a file by its hash
-	findings [][]caisson.Finding                      // indexed like changes
+	findings [][]caisson.Finding                      // the new findings of each change, indexed like changes
 }
 
-// add adds a finding to the change i. If the change has maxFindings findings already, a stricter new finding replaces the last
-// one, and any other is dropped.
+// add adds a finding to the change with the index i. If the change has maxFindings findings already, a stricter new finding
+// replaces the last one, and any other is dropped.
 func (c *checker) add(i int, check, verdict string, line int, format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if len(msg) > maxMessage {
@@ -109,6 +110,7 @@ func (c *checker) add(i int, check, verdict string, line int, format string, arg
 	}
 }
 
+// run performs all checks.
 func (c *checker) run(ctx context.Context) error {
 	for i := range c.changes {
 		if err := ctx.Err(); err != nil {
@@ -127,7 +129,7 @@ func (c *checker) run(ctx context.Context) error {
 	return c.checkContents(ctx)
 }
 
-// checkPaths checks the path and the name of a change.
+// checkPaths checks the paths of the change i, and the names in them.
 func (c *checker) checkPaths(i int) {
 	ch := &c.changes[i]
 	with := func(check string) func(verdict, format string, args ...any) {
@@ -138,24 +140,25 @@ func (c *checker) checkPaths(i int) {
 		c.rules.checkPath(ch.OldPath, with(checkPath))
 	}
 	if ch.Kind == caisson.ChangeRemoved {
-		return // the name already exists on the host
+		return // a removal adds no name
 	}
 	names := strings.Split(ch.Path, "/")
 	for _, name := range names {
 		checkName(name, with(checkNames))
 	}
 	if ch.OldType != fsat.TypeNone && ch.Kind != caisson.ChangeRenamed {
-		return // the path is not new
+		return // the change does not add the name
 	}
 	if !c.rules.History {
-		names = names[len(names)-1:] // new parent directories are entries of the list; a history lists only files
+		// New parent directories are changes of their own, except in the changes of a commit, which contain only files.
+		names = names[len(names)-1:]
 	}
 	for _, name := range names {
 		checkScripts(name, with(checkNames))
 	}
 }
 
-// checkNode checks the new type and permissions.
+// checkNode checks the new type and the new permissions of the change i.
 func (c *checker) checkNode(i int) {
 	ch := &c.changes[i]
 	switch ch.Type {
@@ -169,7 +172,7 @@ func (c *checker) checkNode(i int) {
 		c.add(i, checkType, caisson.VerdictDeny, 0, "files, directories and symlinks are applied, and this is a %.20s", ch.Type)
 	}
 	if ch.Type == fsat.TypeSymlink {
-		if j := protectedBy(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
+		if j := contentRuleFor(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
 			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and what it leads to was not looked at", j.reason)
 		}
 		return
@@ -192,7 +195,7 @@ func (c *checker) checkNode(i int) {
 	}
 }
 
-// checkLink checks the target of a symlink, and that the parent directories of the change are directories.
+// checkLink checks the target of the change i if it is a symlink, and that the parent directories of its path are directories.
 func (c *checker) checkLink(i int) error {
 	ch := &c.changes[i]
 	if ch.Kind == caisson.ChangeRemoved || !fsat.ValidPath(ch.Path) {
@@ -224,8 +227,8 @@ func (c *checker) checkLink(i int) error {
 	return nil
 }
 
-// checkSizes denies changes beyond the limits, in the order of the changes, so that the user can apply the first part and then
-// review the rest.
+// checkSizes denies the changes that exceed a limit of the rules. The limits for all changes together count the changes in
+// their order, so that the user can apply the first changes and then review the others.
 func (c *checker) checkSizes() {
 	var total caisson.Size
 	for i := range c.changes {
@@ -247,8 +250,8 @@ func (c *checker) checkSizes() {
 	}
 }
 
-// checkCollisions finds names that collide on other systems or look alike, and directories that git would take for a
-// repository.
+// checkCollisions adds findings for new names that collide on other systems with names beside them or look like them, and calls
+// checkRepository for each change.
 func (c *checker) checkCollisions(ctx context.Context) error {
 	named := func(ch *caisson.Change) bool {
 		return ch.Kind != caisson.ChangeRemoved && ch.Type != fsat.TypeNone && fsat.ValidPath(ch.Path)
@@ -303,12 +306,12 @@ func (c *checker) checkRepository(i int) {
 		if !slices.Contains(repositoryNames, nameKey(part)) {
 			continue
 		}
-		if is, err := c.tree.repository(strings.Join(parts[:n], "/")); err != nil || is {
+		if is, err := c.tree.isRepository(strings.Join(parts[:n], "/")); err != nil || is {
 			c.add(i, checkPath, caisson.VerdictDeny, 0, "git would take the directory above for a repository, and do what its configuration says")
 			return
 		}
 	}
 }
 
-// scanDeadline returns the time at which the search for secrets is canceled.
+// scanDeadline returns the time at which a search for secrets that begins now is canceled.
 func (c *checker) scanDeadline() time.Time { return time.Now().Add(time.Duration(c.rules.ScanTime)) }

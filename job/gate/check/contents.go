@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// checkContents checks the new contents of files.
+// checkContents checks the new contents of all changed files, except those that are denied already.
 func (c *checker) checkContents(ctx context.Context) error {
 	rules, err := LoadSecretRules()
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *checker) denied(i int) bool {
 	return slices.ContainsFunc(c.findings[i], func(f caisson.Finding) bool { return f.Verdict == caisson.VerdictDeny })
 }
 
-// scan checks the content of the change i. Each change is scanned by one goroutine only.
+// scan checks the new content of the change i. It may be called concurrently for different changes.
 func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 	ch := &c.changes[i]
 	unseen := func(why string) {
@@ -82,13 +82,13 @@ func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 	old := c.oldContent(ch)
 	for _, s := range found {
 		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
-			continue // the old file contains the same secret
+			continue // the old file contains the same secret, so the change does not add it
 		}
 		c.add(i, checkSecret, c.rules.secretVerdict(ch.Path), s.Line, secretMessage, s.Rule, s.description)
 	}
 }
 
-// content reads the new content of a file.
+// content returns the new content of the changed file ch.
 func (c *checker) content(ch *caisson.Change) (string, error) {
 	r, err := c.read(ch.Hash)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *checker) content(ch *caisson.Change) (string, error) {
 	return b.String(), nil
 }
 
-// oldContent returns the old content of the file that a change modifies, or nil.
+// oldContent returns the old content of the file that ch changes, or nil if there is none.
 func (c *checker) oldContent(ch *caisson.Change) []byte {
 	path := cmp.Or(ch.OldPath, ch.Path)
 	if ch.OldType != fsat.TypeFile || !fsat.ValidPath(path) {

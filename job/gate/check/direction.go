@@ -8,20 +8,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDirections is the maximum number of findings of checkDirection per file.
+// maxDirections is the maximum number of findings that checkDirection adds for one file.
 const maxDirections = 5
 
-// checkDirection requires a review of new lines in the change i that have Unicode characters that control text direction: the
-// order that a person reads may differ from the order that a compiler reads (CVE-2021-42574). The left-to-right mark, the
+// checkDirection requires a review of the change i if its new lines contain Unicode characters that control text direction: a
+// person may see such a line in another order than a compiler reads it (CVE-2021-42574). The left-to-right mark, the
 // right-to-left mark and the Arabic letter mark, which texts in right-to-left scripts need, are reported only in lines without
 // letters of such scripts; in lines with such letters the displayed order differs from the stored order anyway. text is the new
 // content of the file.
 func (c *checker) checkDirection(i int, text string) {
-	// In UTF-8, all of these characters begin with one of these prefixes.
-	if !strings.Contains(text, "\u200e"[:2]) && !strings.Contains(text, "\u2066"[:2]) && !strings.Contains(text, "\u061c") || isData(text) {
+	// In UTF-8, each character that controls text direction begins with one of these three prefixes.
+	if !strings.Contains(text, "\u200e"[:2]) && !strings.Contains(text, "\u2066"[:2]) && !strings.Contains(text, "\u061c") ||
+		isBinary(text) {
 		return
 	}
-	var old map[string]bool // lines with such characters; nil until they are needed
+	var old map[string]bool // old lines with characters that control text direction; nil until they are needed
 	number, found := 0, 0
 	for line := range strings.SplitSeq(text, "\n") {
 		number++
@@ -47,7 +48,7 @@ func (c *checker) checkDirection(i int, text string) {
 	}
 }
 
-// directionMark returns the first character in a line that requires a review, or 0.
+// directionMark returns the first character in a line that controls text direction and requires a review, or 0.
 func directionMark(line string) rune {
 	var mild rune
 	needed := false
@@ -60,7 +61,7 @@ func directionMark(line string) rune {
 			}
 		case unicode.Is(unicode.Bidi_Control, r):
 			return r
-		case unicode.In(r, rightToLeft...):
+		case unicode.In(r, rightToLeftScripts...):
 			needed = true
 		}
 	}
@@ -70,11 +71,11 @@ func directionMark(line string) rune {
 	return mild
 }
 
-// rightToLeft are the scripts in current use that are written from right to left.
-var rightToLeft = []*unicode.RangeTable{
+// rightToLeftScripts are the scripts in current use that are written from right to left.
+var rightToLeftScripts = []*unicode.RangeTable{
 	unicode.Hebrew, unicode.Arabic, unicode.Syriac, unicode.Thaana, unicode.Nko, unicode.Samaritan, unicode.Mandaic, unicode.Adlam,
 }
 
-// isData reports whether a file is binary: it has a zero byte in its first 8000 bytes, the rule that git uses. Invalid UTF-8
-// does not make a file binary, because compilers accept it in comments.
-func isData(text string) bool { return strings.IndexByte(text[:min(len(text), 8000)], 0) >= 0 }
+// isBinary reports whether the file with the content text is binary by the rule of git: there is a zero byte in its first 8000
+// bytes. Invalid UTF-8 does not make a file binary, because compilers accept it in comments.
+func isBinary(text string) bool { return strings.IndexByte(text[:min(len(text), 8000)], 0) >= 0 }

@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// lookalikes lists letters that most fonts draw like another letter, each followed by that letter. They are those of Unicode's
-// list of confusables (UTS 39) that resemble Latin letters. Compatibility forms, such as full width, are not listed, because
-// normalization folds them.
+// lookalikes is a list of pairs: a letter that most fonts draw like a Latin letter, and this Latin letter. The pairs are taken
+// from Unicode's list of confusables (UTS 39). Compatibility forms, such as full width, are not listed, because normalization
+// folds them.
 const lookalikes = "" +
-	// Cyrillic
+	// Cyrillic letters
 	"аaеeоoрpсcуyхxіiјjѕsһhԁdԛqԝwӏlкkгrпnАaВbЕeЗ3КkМmНhОoРpСcТtУyХxІlЈjЅsԀdԚqԜwӀlѵvѴvҮyүyҺhԌgҽeѡw" +
-	// Greek
+	// Greek letters
 	"αaγyιiκkνvοoρpτtυuχxϲcϳjΑaΒbΕeΖzΗhΙlΚkΜmΝnΟoΡpΤtΥyΧxϹcͿj" +
-	// Armenian
+	// Armenian letters
 	"օoսuհhոnյjցgզqՕoՍuԼl" +
-	// Cherokee
+	// Cherokee letters
 	"ᎪaᏴbᏟcᎠdᎬeᎶgᎻhᎫjᏦkᏞlᎷmᏢpᎡrᏚsᎢtᏙvᎳwᏃz" +
-	// Coptic, and letters of the Latin script
+	// Coptic letters, and other letters of the Latin script
 	"ⲟoⲣpⲥcɡgɑaıiƖlǀlɩi"
 
-// lookalikeTable returns lookalikes as a table.
+// lookalikeTable returns lookalikes as a map from each letter to the Latin letter that it looks like.
 var lookalikeTable = sync.OnceValue(func() map[rune]rune {
 	table := map[rune]rune{}
 	list := []rune(lookalikes)
@@ -36,7 +36,7 @@ var lookalikeTable = sync.OnceValue(func() map[rune]rune {
 	return table
 })
 
-// nameSkeleton returns the skeleton of a name: names with equal skeletons look alike.
+// nameSkeleton returns the skeleton of a name: a simplified form that is equal for names that look alike.
 func nameSkeleton(name string) string {
 	plain := true
 	for i := range len(name) {
@@ -68,7 +68,7 @@ func nameSkeleton(name string) string {
 	return b.String()
 }
 
-// alphabets are the scripts that have letters which look like those of another script in the list.
+// alphabets are the scripts of which letters can be mistaken for letters of another one of these scripts.
 var alphabets = []struct {
 	name  string
 	table *unicode.RangeTable
@@ -80,7 +80,7 @@ var alphabets = []struct {
 // checkScripts requires a review of a name that mixes letters of two alphabets in one word. Names in one script, names whose
 // words are in different scripts, and the mixtures that Japanese, Chinese and Korean are written in are allowed.
 func checkScripts(name string, add func(verdict, format string, args ...any)) {
-	word := -1 // index in alphabets of the current word, or -1
+	word := -1 // index in alphabets of the script of the current word, or -1
 	for _, r := range name {
 		switch {
 		case unicode.Is(unicode.Mn, r):

@@ -10,17 +10,18 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// A Tree is the base that changes are applied to: a directory of the host, or the tree of a commit. Paths are relative and
-// clean, with slashes; "" is the root. Its methods must be safe for concurrent use.
+// A Tree is what changes are applied to: a directory of the host, or the tree of a commit. Paths are relative and clean, with
+// slashes; "" is the root. Its methods must be safe for concurrent use.
 type Tree interface {
-	// Lookup returns the type of the entry at path, as in [caisson.Change.Type], and the target if it is a symlink. The type is
-	// "none" if the entry does not exist, or if a parent is not a directory; symlinks are not followed.
+	// Lookup returns the type of the entry at path, as in [caisson.Change.Type], and the target if it is a symlink, which is
+	// not followed. The type is "none" if the entry does not exist, or if a parent of it is not a directory.
 	Lookup(path string) (typ, link string, err error)
 	// Children returns the names in dir, in any order. It returns no names if dir is not a directory, and an error if there are
 	// too many.
 	Children(dir string) ([]string, error)
 	// Content returns at most limit bytes of the file at path as it was before the changes. It returns nil if the file did not
-	// exist or cannot be read. If there were several versions, as in the parents of a commit, each is followed by a zero byte.
+	// exist or cannot be read. If there were several versions of the file, one for each parent of a commit, the result contains
+	// all of them, each followed by a zero byte.
 	Content(path string, limit int64) []byte
 }
 
@@ -53,7 +54,8 @@ func (t hostTree) Lookup(path string) (typ, link string, err error) {
 	return st.Type, string(buf[:n]), nil
 }
 
-// missingResult returns the result of a failed lookup: TypeNone if the path does not exist, otherwise the error.
+// missingResult returns the results of Lookup if looking up the path failed with err: TypeNone if the path does not exist, and
+// the error otherwise.
 func missingResult(err error) (string, string, error) {
 	if fsat.IsOneOf(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL) {
 		return fsat.TypeNone, "", nil

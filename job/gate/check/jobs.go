@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// checked contains the verdict and the findings of the job for one change.
+// checked contains the verdict and the findings of a checking job for one change.
 type checked struct {
 	Verdict  string
 	Findings []caisson.Finding
 }
 
-// Job checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
-// to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
+// Job runs [Changes]. Its input is a line with the rules, followed by the changes, one a line. It writes a [checked] for each
+// change to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
 var Job = worker.Job[worker.None, worker.None]{
 	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -57,14 +57,14 @@ var Job = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunChanges runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the file that
-// [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are invalid,
-// and Exhausted if the job was killed at a limit of time or memory.
+// RunChanges runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the directory
+// that [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are
+// invalid, and Exhausted if the job was killed at a limit of time or memory.
 func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmp.Or(changes[i].Verdict, caisson.VerdictPass)
-		changes[i].Verdict = caisson.VerdictDeny // until the job has succeeded
+		changes[i].Verdict = caisson.VerdictDeny // the verdict until the job has succeeded
 	}
 	if err := rules.Validate(); err != nil || len(changes) == 0 {
 		return err
@@ -74,7 +74,7 @@ func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, 
 		return err
 	}
 	for i, r := range results {
-		// The job is untrusted: its result can only make a verdict stricter.
+		// The job is untrusted, so its result can only make a verdict stricter.
 		verdict := stricter(before[i], r.Verdict)
 		for _, f := range r.Findings {
 			verdict = stricter(verdict, f.Verdict)
@@ -85,6 +85,7 @@ func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, 
 	return nil
 }
 
+// runCheck runs Job and returns its results, one for each change.
 func runCheck(
 	ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules,
 ) ([]checked, error) {
@@ -114,13 +115,13 @@ func runCheck(
 	return readChecked(io.NewSectionReader(out, 0, maxChecked), len(changes))
 }
 
-// Limits of one check.
+// Limits of one checking job.
 const (
-	maxChanges = 200_000 // changes in one job
-	maxChecked = 1 << 30 // bytes that a check may read, and bytes that it may write
+	maxChanges = 200_000 // maximum number of changes in one job
+	maxChecked = 1 << 30 // maximum size of the changes that a job reads, and of the results that it writes, in bytes
 )
 
-// readChecked reads and validates the untrusted output of a job.
+// readChecked reads and validates the untrusted output of a job, which must contain the results for n changes.
 func readChecked(r io.Reader, n int) ([]checked, error) {
 	results, err := worker.ReadRows[checked](r, n, maxFindings*(6*maxMessage+200))
 	if err != nil || len(results) != n || slices.ContainsFunc(results, func(c checked) bool { return !c.valid() }) {
@@ -129,6 +130,7 @@ func readChecked(r io.Reader, n int) ([]checked, error) {
 	return results, nil
 }
 
+// valid reports whether the verdict is known and the findings are within the limits.
 func (c *checked) valid() bool {
 	verdicts := []string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
 	for _, f := range c.Findings {

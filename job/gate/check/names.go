@@ -10,8 +10,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// nameKey returns the form of a name that a file system or program uses which ignores case, normalizes Unicode, ignores
-// invisible characters, or strips trailing dots and spaces as Windows does. Names with equal keys collide on some system.
+// nameKey returns the key of a name: the form in which the name has no difference that some file system or program ignores,
+// such as case, the form of Unicode, invisible characters, and trailing dots and spaces on Windows. Names with equal keys may
+// be the same name on some system.
 func nameKey(name string) string {
 	plain := true
 	for i := range len(name) {
@@ -39,12 +40,12 @@ func nameKey(name string) string {
 	return strings.TrimRight(norm.NFKC.String(b.String()), ". ")
 }
 
-// ignorable reports whether r is invisible, or ignored by a file system (HFS+).
+// ignorable reports whether r is invisible, or is ignored in names by a file system (HFS+).
 func ignorable(r rune) bool {
 	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
 }
 
-// pathKey applies nameKey to each name in a path.
+// pathKey returns path with each name replaced by its nameKey.
 func pathKey(path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {
@@ -53,9 +54,9 @@ func pathKey(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// GitName reports whether git, on any system, interprets name as the directory of a repository (.git).
+// GitName reports whether git interprets name as .git, the directory of a repository, on any operating system.
 func GitName(name string) bool {
-	// On Windows a backslash separates names, and a colon separates the name of a stream.
+	// On Windows a backslash separates names, and a colon separates a name from the name of a stream.
 	for part := range strings.SplitSeq(name, `\`) {
 		part, _, _ = strings.Cut(part, ":")
 		key := nameKey(part)
@@ -69,7 +70,7 @@ func GitName(name string) bool {
 	return false
 }
 
-// checkName adds the findings about one name in a path.
+// checkName calls add with each finding about one name in a path.
 func checkName(name string, add func(verdict, format string, args ...any)) {
 	if !utf8.ValidString(name) {
 		add(caisson.VerdictDeny, "the name %.80q is not UTF-8", name)

@@ -10,24 +10,27 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// A protection is a list of names with the verdict on changes of these paths and of the paths below them.
+// A protection is a list of names, with the verdict on changes of paths that have one of these names, and of the paths below
+// them.
 type protection struct {
-	verdict string
-	reason  string
-	final   bool // Rules.Allow does not apply
-	// names are in lower case and match any case, in any directory: the directory may be a home directory, or contain several
-	// repositories. A name has at most maxNameParts parts; a name of one part may have wildcards. "name.*" and "*.name", with
-	// at most stemDots dots in name, are found through an index; other wildcards are compared one by one.
+	verdict      string // the verdict on a change: deny or ask
+	reason       string // the message of the finding
+	neverAllowed bool   // Rules.Allow cannot allow changes of these paths
+	// names are in lower case and match names of any case in any directory, because the workspace may be a home directory, or
+	// contain several repositories. A name has at most maxNameParts parts; a name of one part may have wildcards. "name.*" and
+	// "*.name", with at most stemDots dots in name, are found through an index; other wildcards are compared one by one.
 	names []string
 }
 
+// maxNameParts is the maximum number of path elements in a protected name.
 const maxNameParts = 3
 
-// howToAllow is a part of messages that tells how to allow a change that is denied because of its path.
+// howToAllow is the part of a message that tells how to allow a change that is denied because of its path.
 const howToAllow = "if that is wanted, name the path in workspaces.rules.allow of the configuration or, for a repository, in caisson repo add --allow"
 
 // protections lists the files that tools execute automatically, that people execute routinely, or whose instructions agents
-// follow. The first protection that matches applies. Files of which only some parts are executed are in contentRules.
+// follow. Of several protections that match, the first one applies. Files of which only some parts are executed are in
+// contentRules.
 var protections = []protection{
 	{caisson.VerdictDeny, "keys and trust of the host's user are never changed", true, []string{
 		".ssh", ".gnupg", ".aws", ".kube", ".docker/config.json", ".netrc", ".git-credentials", ".config/gcloud", ".config/gh",
@@ -109,7 +112,8 @@ var protections = []protection{
 	}},
 }
 
-// protectedPaths returns an index of protections by name, and the names with wildcards that are not in the index.
+// protectedPaths returns an index from names to indexes in protections, and a map of the same form for the names with wildcards
+// that must be compared one by one.
 var protectedPaths = sync.OnceValues(func() (index map[string]int, wild map[string]int) {
 	index, wild = map[string]int{}, map[string]int{}
 	for i, p := range protections {
@@ -129,10 +133,10 @@ var protectedPaths = sync.OnceValues(func() (index map[string]int, wild map[stri
 	return index, wild
 })
 
-// stemDots is the maximum number of dots in the name of an indexed "name.*" or "*.name".
+// stemDots is the maximum number of dots in the part "name" of a pattern "name.*" or "*.name" that is in an index.
 const stemDots = 2
 
-// protectionOf returns the first protection that matches a path, given its key, or nil.
+// protectionOf returns the first protection that matches the path with this pathKey, or nil.
 func protectionOf(key string) *protection {
 	index, wild := protectedPaths()
 	first := len(protections)
@@ -159,7 +163,7 @@ func protectionOf(key string) *protection {
 	return &protections[first]
 }
 
-// eachStem calls do with each indexable "name.*" and "*.name" that matches name.
+// eachStem calls do with each pattern of the form "name.*" or "*.name" that matches name and can be in an index; see stemDots.
 func eachStem(name string, do func(string)) {
 	for at, dots := 0, 0; dots <= stemDots; dots++ {
 		n := strings.IndexByte(name[at:], '.')
@@ -179,7 +183,7 @@ func eachStem(name string, do func(string)) {
 	}
 }
 
-// checkPath adds the findings about a path: protected paths, paths of git, and paths that the rules exclude.
+// checkPath calls add with each finding about the path name: that it is protected, belongs to git or is excluded by the rules.
 func (r *Rules) checkPath(name string, add func(verdict, format string, args ...any)) {
 	if !fsat.ValidPath(name) {
 		add(caisson.VerdictDeny, "%.200q is no path in the directory", name)
@@ -190,7 +194,7 @@ func (r *Rules) checkPath(name string, add func(verdict, format string, args ...
 		return
 	}
 	key := pathKey(name)
-	if p := protectionOf(key); p != nil && (p.final || !matchAny(r.Allow, name)) {
+	if p := protectionOf(key); p != nil && (p.neverAllowed || !matchAny(r.Allow, name)) {
 		add(p.verdict, "%s", p.reason)
 	}
 	if len(r.Only) > 0 && !matchAny(r.Only, name) {

@@ -17,32 +17,33 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits of the files whose content decides whether a change requires a review.
+// Limits of the files of contentRules, which are parsed to decide whether a change requires a review.
 const (
-	maxParsed      = 1 << 20   // bytes; changes of larger files require a review
-	maxParsedTOML  = 256 << 10 // bytes of TOML, which takes longer to parse
-	maxParsedDepth = 64        // nested objects and lists
-	maxBrackets    = 2_000     // brackets in TOML; the parser's memory grows with the square of the nesting depth
-	maxLineDots    = 64        // dots in one line of TOML
+	maxParsed      = 1 << 20   // maximum size of a file in bytes; changes of larger files require a review
+	maxParsedTOML  = 256 << 10 // maximum size of a TOML file in bytes; TOML takes longer to parse
+	maxParsedDepth = 64        // maximum number of nested objects and lists in JSON
+	// Maximum number of brackets in a TOML file; the parser's memory grows with the square of the nesting depth.
+	maxBrackets = 2_000
+	maxLineDots = 64 // maximum number of dots in one line of TOML
 )
 
-// contentRule is a kind of file of which tools execute some parts. A change requires a review unless it affects only parts that
-// are known not to be executed.
+// contentRule describes a kind of file of which tools execute some parts. A change of such a file requires a review unless it
+// affects only parts that are known not to be executed.
 type contentRule struct {
-	names  []string // in lower case, as in protection.names
-	reason string
-	// same reports whether two texts differ only in parts that are not executed. If not, it returns the first part of new that
-	// may be executed; "" means the whole file. old is "" if there was no old file.
-	same func(old, new string) (part string, ok bool)
+	names  []string // names of the files in lower case, as in protection.names
+	reason string   // the beginning of the finding's message
+	// compare reports in ok whether two versions of a file differ only in parts that are not executed. If they do not, part is
+	// the first part of new that may be executed, or "" for the whole file. old is "" if there was no old file.
+	compare func(old, new string) (part string, ok bool)
 }
 
-// dependencyKeys are the keys that are allowed in a requirement of a dependency from a registry.
+// dependencyKeys are the keys that the requirement of a dependency may contain if it is to be fetched from a registry.
 var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
 
-// contentRules lists the files of which tools execute only some parts. The lists of inert keys contain those that are not
-// executed: a change of any other key requires a review.
+// contentRules lists the files of which tools execute only some parts. The lists of inert keys contain the keys whose values
+// are not executed; a change of any other key requires a review.
 var contentRules = []contentRule{
-	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
+	{[]string{"package.json"}, "package managers and tools run what this names", keyComparer{
 		decode: decodeJSON,
 		inert: []string{
 			"name", "version", "description", "keywords", "homepage", "bugs", "license", "licenses", "author", "contributors", "maintainers",
@@ -50,16 +51,16 @@ var contentRules = []contentRule{
 			"typesVersions", "exports", "imports", "type", "sideEffects", "peerDependenciesMeta", "bundleDependencies", "bundledDependencies",
 		},
 		requires: []string{"dependencies.*", "devDependencies.*", "peerDependencies.*", "optionalDependencies.*"},
-	}.same},
-	{[]string{"composer.json"}, "package managers run what this names", keyed{
+	}.compare},
+	{[]string{"composer.json"}, "package managers run what this names", keyComparer{
 		decode: decodeJSON,
 		inert: []string{
 			"name", "description", "version", "type", "keywords", "homepage", "readme", "time", "license", "authors", "support", "funding", "suggest",
 			"minimum-stability", "prefer-stable", "abandoned",
 		},
 		requires: []string{"require.*", "require-dev.*", "conflict.*"},
-	}.same},
-	{[]string{"pyproject.toml"}, "build backends, test runners and tools run what this names", keyed{
+	}.compare},
+	{[]string{"pyproject.toml"}, "build backends, test runners and tools run what this names", keyComparer{
 		decode: decodeTOML,
 		inert: []string{
 			"project.name", "project.version", "project.description", "project.readme", "project.requires-python", "project.license",
@@ -72,8 +73,8 @@ var contentRules = []contentRule{
 			"project.dependencies", "project.optional-dependencies.*", "dependency-groups.*", "tool.poetry.dependencies.*",
 			"tool.poetry.dev-dependencies.*", "tool.poetry.group.*.dependencies.*",
 		},
-	}.same},
-	{[]string{"cargo.toml"}, "cargo runs what this names when it builds, and editors do it", keyed{
+	}.compare},
+	{[]string{"cargo.toml"}, "cargo runs what this names when it builds, and editors do it", keyComparer{
 		decode: decodeTOML,
 		inert: []string{
 			"package.name", "package.version", "package.authors", "package.edition", "package.rust-version", "package.description",
@@ -84,25 +85,26 @@ var contentRules = []contentRule{
 			"dependencies.*", "dev-dependencies.*", "build-dependencies.*", "workspace.dependencies.*", "target.*.dependencies.*",
 			"target.*.dev-dependencies.*", "target.*.build-dependencies.*",
 		},
-	}.same},
-	{[]string{".eslintrc", ".eslintrc.json"}, "linters and editors load what this names", keyed{
+	}.compare},
+	{[]string{".eslintrc", ".eslintrc.json"}, "linters and editors load what this names", keyComparer{
 		decode: decodeJSON,
 		inert:  []string{"$schema", "env", "globals", "root", "ignorePatterns", "reportUnusedDisableDirectives"},
 		rules:  []string{"rules.*"},
-	}.same},
-	{[]string{".prettierrc", ".prettierrc.json"}, "formatters and editors load what this names", keyed{
+	}.compare},
+	{[]string{".prettierrc", ".prettierrc.json"}, "formatters and editors load what this names", keyComparer{
 		decode: decodeJSON,
 		inert: []string{
 			"$schema", "arrowParens", "bracketSameLine", "bracketSpacing", "embeddedLanguageFormatting", "endOfLine", "htmlWhitespaceSensitivity",
 			"jsxSingleQuote", "objectWrap", "printWidth", "proseWrap", "quoteProps", "semi", "singleAttributePerLine", "singleQuote", "tabWidth",
 			"trailingComma", "useTabs", "vueIndentScriptAndStyle",
 		},
-	}.same},
-	{[]string{"makefile", "gnumakefile", "bsdmakefile", "makefile.am", "makefile.in", "makefile.inc", "*.mk"}, "make runs this", sameMake},
+	}.compare},
+	{[]string{"makefile", "gnumakefile", "bsdmakefile", "makefile.am", "makefile.in", "makefile.inc", "*.mk"},
+		"make runs this", compareMakefiles},
 	{[]string{"makefile.*"}, "builds run this", func(old, new string) (string, bool) { return "", old == new }},
 }
 
-// contentRulesByName is an index of contentRules by name.
+// contentRulesByName returns an index of contentRules by name.
 var contentRulesByName = sync.OnceValue(func() map[string]*contentRule {
 	index := map[string]*contentRule{}
 	for i := range contentRules {
@@ -113,8 +115,8 @@ var contentRulesByName = sync.OnceValue(func() map[string]*contentRule {
 	return index
 })
 
-// protectedBy returns the entry of contentRules for the file at path, or nil.
-func protectedBy(path string) *contentRule {
+// contentRuleFor returns the element of contentRules for the file at path, or nil.
+func contentRuleFor(path string) *contentRule {
 	index := contentRulesByName()
 	name := nameKey(path[strings.LastIndexByte(path, '/')+1:])
 	found := index[name]
@@ -126,15 +128,15 @@ func protectedBy(path string) *contentRule {
 	return found
 }
 
-// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools
-// execute. text is the new content of the file. Each change is checked by one goroutine only.
+// checkContentRules requires a review of the change i if a content rule applies to the file and the change may affect what
+// tools execute. text is the new content of the file. It may be called concurrently for different changes.
 func (c *checker) checkContentRules(i int, text string) {
 	ch := &c.changes[i]
-	j := protectedBy(ch.Path)
+	j := contentRuleFor(ch.Path)
 	if j == nil || matchAny(c.rules.Allow, ch.Path) {
 		return
 	}
-	part, ok := j.differs(c.oldVersions(ch), text)
+	part, ok := j.compareVersions(c.oldVersions(ch), text)
 	switch {
 	case ok:
 	case part == "":
@@ -144,9 +146,10 @@ func (c *checker) checkContentRules(i int, text string) {
 	}
 }
 
-// differs compares new with the old texts by contentRule.same. ok is true if new and one of the old texts differ only in parts
-// that are not executed, and false if the texts cannot be compared. part is as in contentRule.same.
-func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
+// compareVersions compares new with each of the old texts by contentRule.compare. ok is true if new and one of the old texts
+// differ only in parts that are not executed, and false if they do not or cannot be compared. part is as in
+// contentRule.compare.
+func (j *contentRule) compareVersions(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {
 			part, ok = "", false
@@ -156,13 +159,13 @@ func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
 		return "", false
 	}
 	if len(old) == 0 {
-		return j.same("", new)
+		return j.compare("", new)
 	}
 	for _, o := range old {
 		if len(o) > maxParsed || !utf8.ValidString(o) {
 			continue
 		}
-		if p, ok := j.same(o, new); ok {
+		if p, ok := j.compare(o, new); ok {
 			return "", true
 		} else if part == "" {
 			part = p
@@ -172,30 +175,33 @@ func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
 }
 
 // oldVersions returns the old contents at the path of a change: none if the file was renamed, did not exist or is too large,
-// and several for a commit with several parents.
+// and several if a commit with several parents changes the file.
 func (c *checker) oldVersions(ch *caisson.Change) []string {
 	if ch.OldPath != "" && ch.OldPath != ch.Path {
 		return nil
 	}
 	old := c.oldContent(ch)
-	if len(old) == 0 || len(old) >= int(c.rules.MaxScan) { // it may be truncated
+	if len(old) == 0 || len(old) >= int(c.rules.MaxScan) { // the old content may be truncated
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(string(old), "\x00"), "\x00")
 }
 
-// keyed compares files that consist of keys and values.
-type keyed struct {
-	decode   func(text string) (map[string]any, error)
-	inert    []string // dotted paths of keys whose values are not executed; * matches any key
-	requires []string // paths of dependency requirements: another version is allowed, another source is not
-	rules    []string // paths of ESLint rules: another severity is allowed, other options of a plugin's rule are not
+// keyComparer compares two versions of a file that consists of keys and values, such as JSON or TOML.
+type keyComparer struct {
+	decode func(text string) (map[string]any, error) // parses a version of the file
+	// inert are paths of keys, joined by dots, whose values are not executed; * matches any key.
+	inert []string
+	// requires are paths of the requirements of dependencies. A change is allowed if only versions change, but not the source.
+	requires []string
+	rules    []string // paths of ESLint rules; a change is allowed as sameOptions defines
 }
 
-func (k keyed) same(old, new string) (part string, ok bool) {
+// compare implements contentRule.compare.
+func (k keyComparer) compare(old, new string) (part string, ok bool) {
 	before := map[string]any{}
 	if old != "" {
-		// An old file that cannot be parsed is treated as empty, so that all keys of the new one are compared.
+		// An old file that cannot be parsed is treated as empty, so that all keys of the new file are compared.
 		if m, err := k.decode(old); err == nil {
 			before = m
 		}
@@ -207,8 +213,9 @@ func (k keyed) same(old, new string) (part string, ok bool) {
 	return k.sameKeys(nil, before, after)
 }
 
-// sameKeys compares two tables at path, which is nil for the whole file.
-func (k keyed) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
+// sameKeys compares two versions of the table at path, a list of keys, which is nil for the whole file. The results are as in
+// contentRule.compare.
+func (k keyComparer) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
 	both := map[string]any{}
 	maps.Copy(both, before)
 	maps.Copy(both, after)
@@ -216,16 +223,17 @@ func (k keyed) sameKeys(path []string, before, after map[string]any) (part strin
 		at := append(slices.Clone(path), name)
 		was, had := before[name]
 		is, has := after[name]
-		if had == has && reflect.DeepEqual(was, is) || matchKeys(k.inert, at) == keysMatch {
+		if had == has && reflect.DeepEqual(was, is) || matchKeys(k.inert, at) == pathMatched {
 			continue
 		}
 		required, rule := matchKeys(k.requires, at), matchKeys(k.rules, at)
-		if required == keysMatch && (!has || fromRegistry(is, 0)) || rule == keysMatch && sameOptions(name, was, is) {
+		if required == pathMatched && (!has || fromRegistry(is, 0)) || rule == pathMatched && sameOptions(name, was, is) {
 			continue
 		}
-		wasTable, a := table(was, had)
-		isTable, b := table(is, has)
-		if below := required == keysBelow || rule == keysBelow || matchKeys(k.inert, at) == keysBelow; below && a && b {
+		wasTable, a := asTable(was, had)
+		isTable, b := asTable(is, has)
+		below := required == pathAbovePattern || rule == pathAbovePattern || matchKeys(k.inert, at) == pathAbovePattern
+		if below && a && b {
 			if part, ok := k.sameKeys(at, wasTable, isTable); !ok {
 				return part, false
 			}
@@ -236,8 +244,9 @@ func (k keyed) sameKeys(path []string, before, after map[string]any) (part strin
 	return "", true
 }
 
-// table returns v as a table. A value that does not exist is an empty table.
-func table(v any, there bool) (map[string]any, bool) {
+// asTable returns the value v as a table; ok is false if v is of another type. A value that does not exist (there is false)
+// counts as an empty table.
+func asTable(v any, there bool) (map[string]any, bool) {
 	if !there {
 		return nil, true
 	}
@@ -245,15 +254,16 @@ func table(v any, there bool) (map[string]any, bool) {
 	return m, ok
 }
 
-// The results of matchKeys, which compares a path of keys with a list of patterns.
+// The results of matchKeys, in increasing precedence.
 const (
-	keysNot   = iota // no pattern matches
-	keysBelow        // the list has a pattern for a key below the path
-	keysMatch        // a pattern matches the path or a path above it
+	pathNotMatched   = iota // no pattern matches
+	pathAbovePattern        // a pattern matches only paths below the path
+	pathMatched             // a pattern matches the path itself or a path above it
 )
 
+// matchKeys compares the path of keys at with the patterns in list, and returns the strongest match.
 func matchKeys(list []string, at []string) int {
-	best := keysNot
+	best := pathNotMatched
 	for _, p := range list {
 		want := strings.Split(p, ".")
 		n := min(len(want), len(at))
@@ -261,15 +271,15 @@ func matchKeys(list []string, at []string) int {
 			continue
 		}
 		if len(want) > len(at) {
-			best = max(best, keysBelow)
+			best = max(best, pathAbovePattern)
 		} else {
-			best = keysMatch
+			best = pathMatched
 		}
 	}
 	return best
 }
 
-// archiveName matches names that package managers interpret as archives in the tree.
+// archiveName matches requirements that package managers interpret as the name of an archive in the tree.
 var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar(\.[a-z0-9]+)?|zip|whl|crate)\s*$`)
 
 // fromRegistry reports whether a dependency requirement contains only versions, and no other source or package.
@@ -278,10 +288,10 @@ func fromRegistry(v any, depth int) bool {
 	case bool:
 		return true
 	case string:
-		for _, own := range []string{"workspace:", "catalog:"} { // prefixes for packages of the same repository
+		for _, own := range []string{"workspace:", "catalog:"} { // prefixes of requirements of packages in the same repository
 			v = strings.TrimPrefix(v, own)
 		}
-		// A path can lack a slash if it begins with a dot or is the name of an archive.
+		// v is a path if it contains a slash, begins with a dot or is the name of an archive.
 		return !strings.ContainsAny(v, `/\@:`) && !strings.HasPrefix(v, ".") && !archiveName.MatchString(v)
 	case []any:
 		return depth < 3 && !slices.ContainsFunc(v, func(e any) bool { return !fromRegistry(e, depth+1) })
@@ -296,9 +306,9 @@ func fromRegistry(v any, depth int) bool {
 	return false
 }
 
-// sameOptions reports whether an ESLint rule differs only in parts that are not executed: its severity and, unless it is a rule
-// of a plugin, its options. The names of plugin rules contain a slash, and their options can name modules that are loaded. A
-// rule that does not exist is nil and has no options.
+// sameOptions reports whether two versions of the ESLint rule name differ only in parts that are not executed: the severity
+// and, unless it is a rule of a plugin, the options. The names of plugin rules contain a slash, and their options can name
+// modules that are loaded. A version in which the rule does not exist is nil and has no options.
 func sameOptions(name string, old, new any) bool {
 	if !strings.Contains(name, "/") {
 		return true
@@ -308,7 +318,8 @@ func sameOptions(name string, old, new any) bool {
 	return ok && ok2 && slices.EqualFunc(before, after, reflect.DeepEqual)
 }
 
-// ruleOptions returns the options of a rule, which follow its severity; ok is false if the severity is invalid.
+// ruleOptions returns the options of an ESLint rule, which are the elements after its severity. ok is false if the severity is
+// invalid.
 func ruleOptions(rule any) (options []any, ok bool) {
 	list, isList := rule.([]any)
 	if !isList {
@@ -324,7 +335,8 @@ func ruleOptions(rule any) (options []any, ok bool) {
 	return nil, false
 }
 
-// decodeJSON parses an object strictly: input that parsers could interpret differently, such as a duplicate name, is an error.
+// decodeJSON parses text as a JSON object. It is strict: input that parsers could interpret differently, such as a duplicate
+// name, is an error.
 func decodeJSON(text string) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
@@ -342,8 +354,10 @@ func decodeJSON(text string) (map[string]any, error) {
 	return m, nil
 }
 
+// errUnparsable is the error for a file that cannot be parsed within the limits.
 var errUnparsable = errors.New("it is not as it should be, or too large")
 
+// decodeValue parses the next JSON value of dec. depth is the number of objects and lists that contain it.
 func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	t, err := dec.Token()
 	if err != nil || depth > maxParsedDepth {
@@ -382,8 +396,8 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// decodeTOML parses TOML within maxParsedTOML, maxBrackets and maxLineDots. The parser's time grows with the square of the number
-// of parts of a key, and of the number of nested brackets.
+// decodeTOML parses TOML, and returns an error if text exceeds maxParsedTOML, maxBrackets or maxLineDots: the time of the
+// parser grows with the square of the number of parts of a key, and with the square of the number of nested brackets.
 func decodeTOML(text string) (m map[string]any, err error) {
 	if len(text) > maxParsedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
 		return nil, errUnparsable
@@ -397,11 +411,11 @@ func decodeTOML(text string) (m map[string]any, err error) {
 	return m, err
 }
 
-// sameMake compares makefiles without comments and empty lines. A line is a comment if it begins with # and does not continue
-// the line before. All lines are compared if make could interpret such a line differently, that is, if a file defines
-// multi-line variables or another recipe prefix. A first line that names an interpreter is compared as well, because makefiles
-// can be executed directly.
-func sameMake(old, new string) (part string, ok bool) {
+// compareMakefiles compares two versions of a makefile without comments and empty lines. A line is a comment if it begins with
+// # and does not continue the line before. If a version defines multi-line variables or another recipe prefix, make could
+// interpret a comment differently, and all lines are compared. A first line that names an interpreter is compared as well,
+// because makefiles can be executed directly.
+func compareMakefiles(old, new string) (part string, ok bool) {
 	all := func(s string) bool { return strings.Contains(s, "define") || strings.Contains(s, "RECIPEPREFIX") }
 	if all(old) || all(new) {
 		return "", old == new
@@ -409,6 +423,7 @@ func sameMake(old, new string) (part string, ok bool) {
 	return "", slices.Equal(makeLines(old), makeLines(new))
 }
 
+// makeLines returns the lines of a makefile without comments and empty lines.
 func makeLines(text string) (lines []string) {
 	goesOn := false
 	for line := range strings.SplitSeq(text, "\n") {

@@ -245,7 +245,7 @@ func TestJudgedTime(t *testing.T) {
 		"tables":      strings.Repeat("[[a]]\n", 4000),
 	} {
 		start := time.Now()
-		_, ok := protectedBy("pyproject.toml").differs([]string{text}, text+"[tool.x]\n")
+		_, ok := contentRuleFor("pyproject.toml").compareVersions([]string{text}, text+"[tool.x]\n")
 		t.Logf("%s: %v in %v", name, ok, time.Since(start))
 		if ok {
 			t.Errorf("%s: passes", name)
@@ -262,15 +262,15 @@ func FuzzJudged(f *testing.F) {
 		f.Add(name, "# x\nall:\n\tx \\\n# y\n", "define\n")
 	}
 	f.Fuzz(func(t *testing.T, name, old, new string) {
-		j := protectedBy(name)
+		j := contentRuleFor(name)
 		if j == nil || len(old) > 1<<14 || len(new) > 1<<14 {
 			return
 		}
-		_, ok := j.differs([]string{old}, new)
+		_, ok := j.compareVersions([]string{old}, new)
 		if !ok {
 			return
 		}
-		if _, back := j.differs([]string{new}, new); !back {
+		if _, back := j.compareVersions([]string{new}, new); !back {
 			t.Fatalf("%q passes and does not compare with itself", new)
 		}
 		if m, err := decodeJSON(new); err == nil && name == "package.json" && m["scripts"] != nil {

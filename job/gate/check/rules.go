@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Rules are the operator's rules for changes, in addition to the built-in ones. Zero fields mean the defaults. Patterns are as
-// in [MatchPath].
+// Rules are the operator's rules for changes, which apply in addition to the built-in rules of this package. Zero fields mean
+// the defaults. Patterns are as in [MatchPath].
 type Rules struct {
 	// Only are patterns of the paths that may be changed. If empty, all paths may be changed.
 	Only []string `yaml:"only" json:"only,omitempty"`
@@ -24,9 +24,10 @@ type Rules struct {
 	// follow. It does not apply to .git and to keys of the host's user.
 	Allow []string `yaml:"allow" json:"allow,omitempty"`
 
-	MaxFile  caisson.Size `yaml:"maxFile" json:"maxFile,omitempty"`   // largest file, in bytes; default 64 MiB
-	MaxTotal caisson.Size `yaml:"maxTotal" json:"maxTotal,omitempty"` // all files together, in bytes; default 1 GiB
-	MaxFiles int          `yaml:"maxFiles" json:"maxFiles,omitempty"` // number of changes; default 20,000
+	// MaxFile is the size of the largest file that may be changed; default 64 MiB.
+	MaxFile  caisson.Size `yaml:"maxFile" json:"maxFile,omitempty"`
+	MaxTotal caisson.Size `yaml:"maxTotal" json:"maxTotal,omitempty"` // maximum size of all changed files together; default 1 GiB
+	MaxFiles int          `yaml:"maxFiles" json:"maxFiles,omitempty"` // maximum number of changes; default 20,000
 
 	// MaxScan is the size, in bytes, of the largest file that is searched for secrets; default 4 MiB, at most 64 MiB. Larger
 	// files require a review.
@@ -35,19 +36,20 @@ type Rules struct {
 	// denied.
 	ScanTime caisson.Duration `yaml:"scanTime" json:"scanTime,omitempty"`
 
-	// History means that the changes are those of a commit. Possible secrets are then denied instead of reviewed, because they
-	// remain in the history even if a later commit removes them. Files may become executable, because pushing a commit does not
-	// run them.
+	// History means that the changes are those of a commit, and not of a workspace. Possible secrets are then denied instead of
+	// reviewed, because they remain in the history even if a later commit removes them. Files may become executable, because
+	// pushing a commit does not run them.
 	History bool `yaml:"-" json:"history,omitempty"`
-	// AskSecrets are patterns of paths in which possible secrets require a review, and are not denied, even if History is set.
-	// They are for files with false reports of secrets. For a repository, they are its AllowSecrets.
+	// AskSecrets are patterns of the paths of files in which possible secrets require a review and are not denied, even if
+	// History is set. They are for files in which the search reports texts that are not secrets. For a repository, they are its
+	// setting AllowSecrets.
 	AskSecrets []string `yaml:"-" json:"askSecrets,omitempty"`
 }
 
-// Limits of rules.
+// Limits of [Rules].
 const (
-	maxRulePatterns = 1000 // patterns in one list
-	maxPatternSize  = 1024 // bytes of one pattern
+	maxRulePatterns = 1000 // maximum number of patterns in one list
+	maxPatternSize  = 1024 // maximum length of one pattern in bytes
 	defaultScanTime = caisson.Duration(time.Minute)
 )
 
@@ -86,7 +88,7 @@ func (r *Rules) Validate() error {
 	return nil
 }
 
-const maxScan = 64 << 20 // bytes; the maximum of Rules.MaxScan
+const maxScan = 64 << 20 // maximum of Rules.MaxScan, in bytes
 
 // WithDefaults returns r with zero limits replaced by the defaults.
 func (r Rules) WithDefaults() Rules {
@@ -103,7 +105,7 @@ func (r Rules) WithDefaults() Rules {
 	return r
 }
 
-// ValidPattern returns an Invalid error if [MatchPath] would match nothing because pattern is malformed.
+// ValidPattern returns an Invalid error if pattern is malformed, so that it would match nothing in [MatchPath].
 func ValidPattern(pattern string) error {
 	switch {
 	case pattern == "" || pattern == "/":
@@ -127,7 +129,8 @@ func ValidPattern(pattern string) error {
 // MatchPath reports whether pattern matches a relative path with slashes. ** matches any number of directories, including none;
 // *, ? and [a-z] are as in path.Match and do not match a slash. A pattern without a slash matches a name in any directory;
 // other patterns are relative to the root, with or without a leading slash. A pattern that matches a directory matches
-// everything in it. A malformed pattern matches nothing. The time is bounded by the product of the two lengths.
+// everything in it. A malformed pattern matches nothing. The time is at most proportional to the product of the lengths of
+// pattern and name.
 func MatchPath(pattern, name string) bool {
 	if ValidPattern(pattern) != nil {
 		return false
@@ -137,7 +140,7 @@ func MatchPath(pattern, name string) bool {
 	if !rooted {
 		parts = append([]string{"**"}, parts...)
 	}
-	// reached[i] means that the first i parts match the names so far.
+	// reached[i] means that the first i parts of the pattern match the names of the path so far.
 	reached := make([]bool, len(parts)+1)
 	reached[0] = true
 	skipDoubleStars(parts, reached)
@@ -155,14 +158,14 @@ func MatchPath(pattern, name string) bool {
 		}
 		skipDoubleStars(parts, next)
 		if next[len(parts)] {
-			return true // the path itself or a parent directory matches
+			return true // the pattern matches the path itself or a parent directory of it
 		}
 		reached = next
 	}
 	return false
 }
 
-// skipDoubleStars makes each ** match zero directories.
+// skipDoubleStars sets reached[i+1] for each part i that is ** and is reached, because ** can match no directory.
 func skipDoubleStars(parts []string, reached []bool) {
 	for i, p := range parts {
 		if p == "**" && reached[i] {
@@ -171,6 +174,7 @@ func skipDoubleStars(parts []string, reached []bool) {
 	}
 }
 
+// matchAny reports whether one of patterns matches the path name.
 func matchAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return MatchPath(p, name) })
 }

@@ -12,32 +12,37 @@ import (
 
 // Limits of the search for secrets in one file.
 const (
-	maxReach      = 4 << 10   // bytes of one secret including its context
-	maxKeyReach   = 32 << 10  // the same for private keys
-	maxPiece      = 128 << 10 // bytes matched by a regular expression at once; the context is checked between two pieces
-	maxSecrets    = 10        // reported per file
-	secretContext = 2 << 10   // bytes of a line, on either side of a match, that allow lists are matched against
-	genericValue  = 10        // minimum length in bytes of a secret that the generic rule finds
-	edgeBytes     = 8         // bytes beyond the longest match, for the characters that a rule checks around it
+	maxReach    = 4 << 10  // maximum distance, in bytes, of the ends of a match from a keyword of its rule
+	maxKeyReach = 32 << 10 // maxReach for the rule for private keys, which are longer than other secrets
+	// maxPiece is the maximum number of bytes that a regular expression searches at once; between two pieces the context is
+	// checked.
+	maxPiece      = 128 << 10
+	maxSecrets    = 10      // maximum number of secrets that are reported for one file
+	secretContext = 2 << 10 // maximum number of bytes of a line before and after a match that allow lists are matched against
+	genericValue  = 10      // minimum length in bytes of a secret that the generic rule finds
+	// edgeBytes is the number of bytes that are searched before and after the longest possible match, for the characters around
+	// a match that a rule checks.
+	edgeBytes = 8
 )
 
-// A secret is a possible secret that was found.
+// A secret is a possible secret that a search has found in a file.
 type secret struct {
 	Rule, description string
-	text              string // the secret itself; empty if the file's path matched
-	Line              int    // from 1; 0 if the file's path matched
+	text              string // the secret itself; empty if a rule matched the path of the file
+	Line              int    // number of the line, from 1; 0 if a rule matched the path of the file
 }
 
-// span is a part of a text, in bytes.
+// span is a part of a text, from the byte offset start up to the byte offset end.
 type span struct{ start, end int }
 
-// find returns the possible secrets in a file, at most maxSecrets. Comments in the text cannot exclude a match. It returns the
-// context's error if the context is canceled; the context is checked well within every second, regardless of the text.
+// find returns the possible secrets in a file, at most maxSecrets. No comment in the text can exclude a match. find returns the
+// error of ctx if ctx is canceled; for any text, it checks ctx at least once a second.
 func (all *SecretRules) find(ctx context.Context, path, text string) ([]secret, error) {
 	return all.FindWhere(ctx, path, text, func(*SecretRule) bool { return true })
 }
 
-// FindWhere is like find, with only the rules for which use returns true.
+// FindWhere returns the possible secrets in a file, at most maxSecrets, like find, but only those of the rules for which use
+// returns true.
 func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use func(*SecretRule) bool) ([]secret, error) {
 	var out []secret
 	for _, r := range all.Rules {
@@ -53,7 +58,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 		}
 		return 0
 	}
-	// Specific rules come first: the generic rule does not report a line again in which another rule found a secret.
+	// The generic rule comes last, because it does not report a line in which another rule has found a secret.
 	slices.SortFunc(order, func(a, b int) int { return cmp.Or(generic(a)-generic(b), a-b) })
 	for _, i := range order {
 		r := all.Rules[i]
@@ -86,7 +91,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 func (all *SecretRules) searchSpans(text string) map[int][]span {
 	where := map[int][]span{}
 	whole := []span{{0, len(text)}}
-	for _, i := range all.always {
+	for _, i := range all.withoutKeywords {
 		where[i] = whole
 	}
 	all.keywords.find(text, func(word, end int) bool {
@@ -121,7 +126,7 @@ func (all *SecretRules) searchSpans(text string) map[int][]span {
 	return where
 }
 
-// search calls hit for each match of the rule's expression in spans, until hit returns false.
+// search calls hit with each match of the rule's expression in the given parts of text, until hit returns false.
 func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit func(span) bool) error {
 	overlap := r.reach
 	if overlap == 0 {
@@ -135,8 +140,9 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 			end := min(start+maxPiece, s.end)
 			for _, loc := range r.regex().FindAllStringIndex(text[start:end], -1) {
 				m := span{start + loc[0], start + loc[1]}
-				// At the edge of a piece that is not an edge of the text, an expression may match although it would not match
-				// in the whole text.
+				// A match at the beginning or the end of a piece is dropped, unless it is at that of the text, because the
+				// expression may not match there in the whole text. Pieces overlap, so another piece contains the match
+				// elsewhere.
 				if m.start == start && start > 0 || m.end == end && end < len(text) {
 					continue
 				}
@@ -153,7 +159,8 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 	return nil
 }
 
-// judge decides as gitleaks does whether a match is a secret, except that it ignores allow lists by path.
+// judge returns the secret that the match m of the rule r contains; ok is false if the match is not a secret. It decides as
+// gitleaks does, but ignores allow lists by path.
 func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret, bool) {
 	match := strings.Trim(text[m.start:m.end], "\n")
 	found := match
@@ -175,7 +182,8 @@ func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret,
 	return secret{Rule: r.ID, description: r.Description, text: found}, true
 }
 
-// allows reports whether the allow list excludes a match.
+// allows reports whether the allow list says that a match is not a secret. m is the position of match in text, and found is the
+// secret in it.
 func (l *secretAllowList) allows(path, match, found, text string, m span) bool {
 	target := found
 	switch l.RegexTarget {
@@ -190,7 +198,7 @@ func (l *secretAllowList) allows(path, match, found, text string, m span) bool {
 		target = text[start:end]
 	}
 	regex := matches(l.regexes, target)
-	stop := len(l.StopWords) > 0 && l.stop.any(found)
+	stop := len(l.StopWords) > 0 && l.stopWordFinder.foundIn(found)
 	if strings.EqualFold(l.Condition, "and") {
 		return (len(l.Regexes) == 0 || regex) && (len(l.StopWords) == 0 || stop) && (len(l.Paths) == 0 || matches(l.paths, path)) &&
 			len(l.Regexes)+len(l.StopWords) > 0
@@ -198,9 +206,10 @@ func (l *secretAllowList) allows(path, match, found, text string, m span) bool {
 	return regex || stop
 }
 
+// matches reports whether the expression that expr returns, if any, matches a part of s.
 func matches(expr func() *regexp.Regexp, s string) bool {
 	re := expr()
-	return re != nil && re.FindString(s) != "" // an empty match does not count
+	return re != nil && re.FindString(s) != "" // an empty match counts as none
 }
 
 // entropy returns the Shannon entropy in bits per character. As in gitleaks, it counts characters but divides by the number of

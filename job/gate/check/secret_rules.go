@@ -17,15 +17,15 @@ import (
 //go:embed secret_rules.toml
 var secretRulesText string
 
-// genericRule is the rule that finds secrets not by their form but by the words around them. As in gitleaks, it is the only
-// rule that ignores files by their paths, such as lock files; with the other rules, the name of a file cannot hide a token in
-// it.
+// genericRule is the id of the rule that finds secrets by the words around them, and not by their form. As in gitleaks, it is
+// the only rule that ignores some files because of their paths, such as lock files. With all other rules, the name of a file
+// cannot hide a token in it.
 const genericRule = "generic-api-key"
 
-// privateKeyRule is the rule that finds private keys, which are longer than other secrets.
+// privateKeyRule is the id of the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretAllowList determines which matches are not secrets. Its exported fields are those of the rule set of gitleaks.
+// secretAllowList determines which matches of rules are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
 	Description string
 	Condition   string
@@ -35,11 +35,11 @@ type secretAllowList struct {
 	StopWords   []string `toml:"stopwords"`
 
 	paths, regexes func() *regexp.Regexp // Paths and Regexes, compiled on first use
-	stop           *words                // StopWords
+	stopWordFinder *wordFinder           // finds the words in StopWords
 }
 
-// A SecretRule is one rule. Its fields up to Allowlists are those of the rule set of gitleaks. Its regular expressions are
-// compiled on first use.
+// A SecretRule is one rule that finds possible secrets. Its fields up to Allowlists are those of the rule set of gitleaks. Its
+// regular expressions are compiled on first use.
 type SecretRule struct {
 	ID          string `toml:"id"`
 	Description string
@@ -56,10 +56,11 @@ type SecretRule struct {
 	reach int
 	// Assigned means that a match has one of the keywords before an assignment.
 	Assigned bool
-	before   int // if Assigned is set: the maximum distance, in bytes, from the beginning of a match to the end of the keyword
+	before   int // maximum distance, in bytes, from the beginning of a match to the end of the keyword; set only if Assigned is
 }
 
-// Most rules find a name that contains a keyword, an assignment, and a value. Their expressions begin with these parts.
+// Parts of the expressions of most rules, which match a name that contains a keyword, an assignment operator, and a value. Such
+// an expression begins with nameExpr, the keywords, and assignExpr.
 const (
 	nameExpr   = `(?i)[\w.-]{0,50}?`
 	assignExpr = `(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)`
@@ -84,7 +85,7 @@ func assignment(text string, at, value int) bool {
 	n := 0
 	for end := min(i+longest, len(text)); i < end && strings.IndexByte(operators+filler+"`", text[i]) >= 0; i++ {
 		if text[i] == '=' {
-			n++ // = may belong to the value
+			n++ // the = may be a part of the value
 		}
 	}
 	for i < len(text) && n < value && (wordByte(text[i]) || strings.IndexByte("=+/", text[i]) >= 0) {
@@ -94,11 +95,12 @@ func assignment(text string, at, value int) bool {
 	return n >= value
 }
 
+// wordByte reports whether b can be a part of a name or of an unquoted value.
 func wordByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '.' || b == '-' || b >= 0x80
 }
 
-// SecretRules is the set of all rules. It is safe for concurrent use.
+// SecretRules is the set of all rules that find possible secrets. It is safe for concurrent use.
 type SecretRules struct {
 	Title       string
 	Description string
@@ -106,12 +108,13 @@ type SecretRules struct {
 	Allowlist   *secretAllowList
 	Rules       []*SecretRule
 
-	keywords *words  // of all rules, in lower case
-	byWord   [][]int // indexes of the rules that have each keyword
-	always   []int   // indexes of the rules without keywords
+	keywords        *wordFinder // finds the keywords of all rules, in lower case
+	byWord          [][]int     // indexes in Rules of the rules that have a keyword, by the index of the keyword
+	withoutKeywords []int       // indexes in Rules of the rules without keywords, which are applied to every text
 }
 
-// LoadSecretRules parses the rules once per process, which takes some milliseconds and megabytes in the jobs that use them.
+// LoadSecretRules returns the rules, which it parses once per process. Parsing takes some milliseconds and megabytes, so only
+// jobs that search for secrets call it.
 var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 	var all SecretRules
 	meta, err := toml.Decode(secretRulesText, &all)
@@ -134,7 +137,7 @@ var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 			return nil, fmt.Errorf("rule %s: %w", r.ID, err)
 		}
 		if len(r.Keywords) == 0 && r.Regex != "" {
-			all.always = append(all.always, i)
+			all.withoutKeywords = append(all.withoutKeywords, i)
 		}
 		for _, k := range r.Keywords {
 			k = strings.ToLower(k)
@@ -152,15 +155,18 @@ var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 	return &all, nil
 })
 
+// lazyRegexp returns a function that compiles the alternation of exprs on its first call. It returns nil if there are none.
 func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp {
 		if len(exprs) == 0 || exprs[0] == "" {
 			return nil
 		}
-		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // cannot panic: prepare has checked the syntax
+		// MustCompile cannot panic, because prepare has checked the syntax.
+		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")")
 	})
 }
 
+// prepare checks the expressions of the allow list and sets its unexported fields.
 func (l *secretAllowList) prepare() error {
 	for _, expr := range slices.Concat(l.Paths, l.Regexes) {
 		if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
@@ -168,10 +174,11 @@ func (l *secretAllowList) prepare() error {
 		}
 	}
 	l.paths, l.regexes = lazyRegexp(l.Paths...), lazyRegexp(l.Regexes...)
-	l.stop = newWords(l.StopWords)
+	l.stopWordFinder = newWords(l.StopWords)
 	return nil
 }
 
+// prepare checks the expressions of the rule and sets the fields after Allowlists.
 func (r *SecretRule) prepare() error {
 	if _, err := syntax.Parse(r.Path, syntax.Perl); err != nil {
 		return err
@@ -204,7 +211,7 @@ func (r *SecretRule) prepare() error {
 	return nil
 }
 
-// longest returns the maximum number of bytes that re can match, or -1 if there is no maximum.
+// longest returns the maximum length, in bytes, of a match of re, or -1 if there is no maximum.
 func longest(re *syntax.Regexp) int {
 	sum, most := 0, 0
 	for _, sub := range re.Sub {
@@ -249,6 +256,7 @@ func mustContain(re *syntax.Regexp, keywords []string) bool {
 	return must || exact != nil && containAll(exact, keywords)
 }
 
+// containAll reports whether each of texts contains one of the keywords.
 func containAll(texts, keywords []string) bool {
 	for _, s := range texts {
 		if !slices.ContainsFunc(keywords, func(k string) bool { return strings.Contains(s, strings.ToLower(k)) }) {
@@ -258,10 +266,11 @@ func containAll(texts, keywords []string) bool {
 	return true
 }
 
+// maxLiterals is the maximum number of texts that literals collects for an expression.
 const maxLiterals = 64
 
-// literals returns all texts that re matches, in lower case, or nil if there are more than maxLiterals or they are unknown.
-// must reports whether every match contains a keyword.
+// literals returns in exact all texts that re matches, in lower case, or nil if there are more than maxLiterals or they are
+// unknown. must reports whether every match is known to contain a keyword.
 func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -312,8 +321,8 @@ func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) 
 	return nil, false
 }
 
-// concat is like literals, for a sequence of expressions. After an expression whose texts are unknown, it starts collecting
-// again with the next one.
+// concat is like literals, for the concatenation of the expressions subs. After an expression whose texts are unknown, it
+// collects texts again from the next expression on, to find a keyword in them.
 func concat(subs []*syntax.Regexp, keywords []string) (exact []string, must bool) {
 	run, whole := []string{""}, true
 	for _, sub := range subs {

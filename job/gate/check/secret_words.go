@@ -1,15 +1,17 @@
 package check
 
-// words finds many words in a text in one pass, ignoring the case of ASCII letters (Aho and Corasick, 1975).
-type words struct {
-	class [256]uint8 // class of each byte; 0 for bytes that occur in no word
-	width int        // number of classes
-	next  []int32    // indexed by state*width+class: the next state
-	found [][]int    // by state: the indexes of the words that end in it
+// wordFinder finds the words of a list in a text in one pass, ignoring the case of ASCII letters. It is an automaton of Aho and
+// Corasick (1975).
+type wordFinder struct {
+	class [256]uint8 // number of the class of each byte; 0 for bytes that occur in no word
+	width int        // number of classes of bytes
+	next  []int32    // number of the next state, indexed by state*width+class
+	found [][]int    // indexes of the words that end in a state, indexed by the state
 }
 
-func newWords(list []string) *words {
-	w := &words{width: 1}
+// newWords returns a wordFinder for the words in list.
+func newWords(list []string) *wordFinder {
+	w := &wordFinder{width: 1}
 	for _, word := range list {
 		for i := range len(word) {
 			b := lower(word[i])
@@ -32,7 +34,7 @@ func newWords(list []string) *words {
 			}
 			at = w.next[edge]
 		}
-		if at != 0 { // the empty word is never found
+		if at != 0 { // an empty word is never found
 			w.found[at] = append(w.found[at], i)
 		}
 	}
@@ -40,14 +42,16 @@ func newWords(list []string) *words {
 	return w
 }
 
-func (w *words) add() int32 {
+// add adds a state without edges and returns its number.
+func (w *wordFinder) add() int32 {
 	w.next = append(w.next, make([]int32, w.width)...)
 	w.found = append(w.found, nil)
 	return int32(len(w.found) - 1)
 }
 
-// link turns the trie into an automaton: a missing edge of a state is replaced by that of its longest proper suffix.
-func (w *words) link() {
+// link turns the trie of the words into an automaton: a missing edge of a state is replaced by the edge of the state for its
+// longest proper suffix.
+func (w *wordFinder) link() {
 	suffix := make([]int32, len(w.found))
 	var queue []int32
 	for c := range w.width {
@@ -72,8 +76,9 @@ func (w *words) link() {
 	}
 }
 
-// find calls hit for each word in text, with its index in the list and the offset of its end, until hit returns false.
-func (w *words) find(text string, hit func(word, end int) bool) {
+// find calls hit for each occurrence of a word in text, with the index of the word in the list and the offset of its end, until
+// hit returns false.
+func (w *wordFinder) find(text string, hit func(word, end int) bool) {
 	at := int32(0)
 	for i := range len(text) {
 		at = w.next[int(at)*w.width+int(w.class[text[i]])]
@@ -85,13 +90,14 @@ func (w *words) find(text string, hit func(word, end int) bool) {
 	}
 }
 
-// any reports whether text contains one of the words.
-func (w *words) any(text string) bool {
+// foundIn reports whether text contains one of the words of the list.
+func (w *wordFinder) foundIn(text string) bool {
 	has := false
 	w.find(text, func(int, int) bool { has = true; return false })
 	return has
 }
 
+// lower returns b, or the lower-case letter if b is an ASCII letter in upper case.
 func lower(b byte) byte {
 	if 'A' <= b && b <= 'Z' {
 		return b + 'a' - 'A'

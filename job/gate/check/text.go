@@ -8,10 +8,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// secretMessage is the format of a finding about a secret. Its arguments are the rule and its description.
+// secretMessage is the format of a finding about a secret. Its arguments are the id of the rule that has matched, and the
+// description of the rule.
 const secretMessage = "this looks like a secret (%s): %s"
 
-// secretVerdict returns the verdict on a possible secret in the file of that name, or in a text if name is "".
+// secretVerdict returns the verdict on a possible secret in the file at the path name, or in a text that is not a file if name
+// is "".
 func (r *Rules) secretVerdict(name string) string {
 	if r.History && (name == "" || !matchAny(r.AskSecrets, name)) {
 		return caisson.VerdictDeny
@@ -19,9 +21,9 @@ func (r *Rules) secretVerdict(name string) string {
 	return caisson.VerdictAsk
 }
 
-// Text searches a text that is not a file, such as a commit's message, for secrets. It returns at most 10 findings. It fails
-// closed: an error means that the text was not searched completely. The error is Exhausted if the text is larger than MaxScan
-// or the search takes longer than ScanTime.
+// Text searches a text that is not a file, such as a commit's message, for secrets. It returns at most 10 findings. It returns
+// an error if the text was not searched completely. The error is Exhausted if the text is larger than rules.MaxScan or the
+// search takes longer than rules.ScanTime.
 func Text(ctx context.Context, text string, rules Rules) ([]caisson.Finding, error) {
 	r := rules.WithDefaults()
 	if len(text) > int(r.MaxScan) {

@@ -14,18 +14,21 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// maxHops is the maximum number of symlinks in the resolution of a path, as in Linux.
+// maxHops is the maximum number of symlinks that are followed to resolve a path, as in Linux.
 const maxHops = 40
 
-// tree is the base as it would be with all changes applied.
+// tree is the tree of a [Tree], base, as it would be after all changes were applied.
 type tree struct {
 	base         Tree
-	changed      map[string]*caisson.Change // by path
-	removedPaths map[string]bool            // paths that are removed or renamed
-	added        map[string][]string        // names of changed entries by directory
-	names        map[string][]string        // cache of children
+	changed      map[string]*caisson.Change // the changes after which an entry exists, by path
+	removedPaths map[string]bool            // paths that do not exist after the changes, because they were removed or renamed
+	// added contains the names of the entries in changed, by directory. A name begins with a slash unless its directory is the
+	// root.
+	added map[string][]string
+	names map[string][]string // the results of children so far, by directory
 }
 
+// newTree returns the tree of base with changes.
 func newTree(base Tree, changes []caisson.Change) *tree {
 	t := &tree{base: base, changed: map[string]*caisson.Change{}, removedPaths: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
 	for i := range changes {
@@ -52,14 +55,15 @@ func (t *tree) lookup(path string) (typ, link string, err error) {
 	if c := t.changed[path]; c != nil {
 		return c.Type, c.Link, nil
 	}
-	if t.covered(path) {
+	if t.removedOrReplaced(path) {
 		return fsat.TypeNone, "", nil
 	}
 	return t.base.Lookup(path)
 }
 
-// covered reports whether a change removes the base's entry at path, or replaces or removes one of its parent directories.
-func (t *tree) covered(path string) bool {
+// removedOrReplaced reports whether a change removes the base's entry at path, or replaces or removes one of its parent
+// directories.
+func (t *tree) removedOrReplaced(path string) bool {
 	if t.removedPaths[path] {
 		return true
 	}
@@ -77,7 +81,7 @@ func (t *tree) children(dir string) ([]string, error) {
 		return names, nil
 	}
 	var names []string
-	if dir == "" || !t.covered(dir) {
+	if dir == "" || !t.removedOrReplaced(dir) {
 		found, err := t.base.Children(dir)
 		if err != nil {
 			return nil, err
@@ -101,14 +105,15 @@ func (t *tree) children(dir string) ([]string, error) {
 	return names, nil
 }
 
-// errOutside, errLoop and errGitLink are the reasons for which a symlink is denied.
+// Reasons why a symlink is denied. Each text completes the sentence "the symlink …".
 var (
 	errOutside = errors.New("leads out of the directory")
 	errLoop    = errors.New("leads to itself or through too many symlinks")
 	errGitLink = errors.New("leads to what belongs to git")
 )
 
-// follow resolves the target of a symlink at path, name by name. Names that do not exist yet are treated as directories.
+// follow resolves link, the target of a symlink at path, name by name, and returns one of the reasons why a symlink is denied,
+// or nil. A name that does not exist is treated as a directory.
 func (t *tree) follow(path, link string) error {
 	var at []string
 	if dir := fsat.Parent(path); dir != "" {
@@ -154,7 +159,8 @@ func (t *tree) follow(path, link string) error {
 	return nil
 }
 
-// parentNotDir returns the nearest parent directory of path that would not be a directory, or "".
+// parentNotDir returns the nearest parent of path that the changes remove or make something other than a directory, or "" if
+// there is none.
 func (t *tree) parentNotDir(path string) string {
 	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
 		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.removedPaths[dir] {
@@ -164,11 +170,12 @@ func (t *tree) parentNotDir(path string) string {
 	return ""
 }
 
-// nameGroups contains groups of names in a directory, sorted, by their key (nameKey) and by their skeleton (nameSkeleton).
+// nameGroups contains groups of names in one directory: the names with the same key, by nameKey, and the names with the same
+// skeleton, by nameSkeleton. The names of a group are sorted.
 type nameGroups struct{ key, skeleton map[string][]string }
 
-// collisions returns the groups of names in dir that collide on other systems, or that look alike. Each group contains the name
-// of at least one change. It is safe for concurrent use.
+// collisions returns the groups of at least two names in dir that collide on other systems, or that look alike. Each group
+// contains the name of at least one change. It is safe for concurrent use.
 func (t *tree) collisions(dir string) (nameGroups, error) {
 	groups := nameGroups{map[string][]string{}, map[string][]string{}}
 	for _, n := range t.added[dir] {
@@ -181,7 +188,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 	if dir != "" {
 		prefix = dir + "/"
 	}
-	if dir == "" || !t.covered(dir) {
+	if dir == "" || !t.removedOrReplaced(dir) {
 		names, err := t.base.Children(dir)
 		if err != nil {
 			return nameGroups{}, err
@@ -190,7 +197,7 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 			if t.removedPaths[prefix+n] {
 				continue
 			}
-			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as a change
+			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as the name of a change
 				groups.key[key] = append(groups.key[key], n)
 			}
 			if look := nameSkeleton(n); groups.skeleton[look] != nil {
@@ -211,8 +218,8 @@ func (t *tree) collisions(dir string) (nameGroups, error) {
 	return groups, nil
 }
 
-// allCollisions calls collisions for each of dirs; failed contains the errors. It takes most of the time of a large check,
-// because it reads all names in the directories of the changes.
+// allCollisions calls collisions for each of dirs, concurrently. groups and failed contain the results and the errors by
+// directory. It takes most of the time of a large check, because it reads all names in the directories of the changes.
 func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]nameGroups, failed map[string]error) {
 	groups, failed = map[string]nameGroups{}, map[string]error{}
 	var mu sync.Mutex // guards groups and failed
@@ -238,9 +245,9 @@ func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[str
 	return groups, failed
 }
 
-// repository reports whether git would interpret dir as a repository without a work tree. Git would then obey the configuration
-// in dir, which can contain commands.
-func (t *tree) repository(dir string) (bool, error) {
+// isRepository reports whether git would interpret dir, after all changes, as a repository without a work tree. Git would then
+// obey the configuration in dir, which can contain commands.
+func (t *tree) isRepository(dir string) (bool, error) {
 	names, err := t.children(dir)
 	if err != nil {
 		return false, err
@@ -252,7 +259,7 @@ func (t *tree) repository(dir string) (bool, error) {
 	return has["head"] && (has["objects"] && has["refs"] || has["commondir"]), nil
 }
 
-// repositoryNames are the names whose presence can make a directory a repository.
+// repositoryNames are the names whose presence in a directory can make git interpret the directory as a repository.
 var repositoryNames = []string{"head", "objects", "refs", "config", "commondir", "hooks"}
 
 // stricter returns the stricter of two verdicts.
@@ -262,7 +269,7 @@ func stricter(a, b string) string {
 		if i := slices.Index(order, v); i >= 0 {
 			return i
 		}
-		return len(order) // an unknown verdict is the strictest
+		return len(order) // an unknown verdict counts as the strictest
 	}
 	if cmp.Compare(rank(a), rank(b)) >= 0 {
 		return a
@@ -270,8 +277,8 @@ func stricter(a, b string) string {
 	return b
 }
 
-// LinkFault returns the reason for which a symlink at path of a tree may not have the target link, or "" if it may: targets
-// must be inside the tree and must not belong to git.
+// LinkFault returns the reason why a symlink at path in t may not have the target link, or "" if it may: a target must be
+// inside t and must not belong to git.
 func LinkFault(t Tree, path, link string) (string, error) {
 	err := newTree(t, nil).follow(path, link)
 	if errors.Is(err, errOutside) || errors.Is(err, errLoop) || errors.Is(err, errGitLink) {

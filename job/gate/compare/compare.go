@@ -21,41 +21,42 @@ import (
 // maxDifferences is the maximum number of differences that one comparison returns.
 const maxDifferences = 100_000
 
-// maxCachedBytes is the maximum number of bytes of file contents that are cached in memory for later steps.
+// maxCachedBytes is the maximum number of bytes of the host's file contents that a comparison caches in memory, to search for
+// renames and make patches.
 const maxCachedBytes = 64 << 20
 
 // A Difference is a change with the steps that apply it.
 type Difference struct {
-	// Change has the verdicts and findings of the comparison itself: conflict if the host has changed as well and the two
-	// changes cannot be merged, and deny for changes that can never be applied and for hidden files. Otherwise the verdict is
-	// empty, to be filled in by the checks, which never make a verdict less strict.
+	// Change has the findings and the verdict of the comparison itself: conflict if the host has changed the path as well and
+	// the two changes cannot be merged, and deny for a change that can never be applied or is of a hidden file. Otherwise the
+	// verdict is empty. Package check then sets a verdict, but never a less strict one.
 	Change caisson.Change `json:"change"`
-	// Steps apply the change to the host as it was when the change was found: one step, or two for a rename. Their contents are
-	// objects of the frozen copy. Steps is empty if the change cannot be applied as it is. A step needs its parent directory: a
-	// caller that applies a part of the changes must include those of the parent directories.
+	// Steps apply the change to the host's directory in its state during the comparison: one step, or two for a rename. The
+	// contents of new files are objects of the frozen copy. Steps is empty if the change cannot be applied. A caller that
+	// applies only some changes must include the changes that create the parent directories of their paths.
 	Steps []gate.Step `json:"steps,omitempty"`
 }
 
 // Options select optional parts of a comparison.
 type Options struct {
-	Patch bool `json:"patch,omitempty"` // unified diffs of text files
+	Patch bool `json:"patch,omitempty"` // make unified diffs of text files
 	Copy  bool `json:"copy,omitempty"`  // the sandbox has a copy of the directory, as [baseline.Copy] makes it
 }
 
-// A Result contains the changes that were found.
+// A Result contains the changes that a comparison has found.
 type Result struct {
 	Differences []Difference // sorted by path, in the order of directory walks
-	Cut         bool         // there are more changes, which cannot be applied
+	Cut         bool         // there are more changes, which are not in Differences and cannot be applied
 }
 
 // Changes returns the changes of a sandbox. It compares the frozen copy in frozen with the state of the directory that manifest
-// (and base, see [baseline.SaveBase] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the sandbox
-// touched are compared. Files that were copied up without a change are not reported, and neither are changes that both sides
-// made in the same way.
+// (and base, see [baseline.SaveBase] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the
+// sandbox touched are compared. Files that were copied up without a change are not reported, and neither are changes that both
+// sides have made in the same way.
 //
-// If the host's file has changed since, the change has HostChanged set. If the original content is stored and the two changes
-// can be merged, the result of the merge is an object of the frozen copy; otherwise the change is a conflict. merged is the
-// directory of merged objects in frozen, see [overlay.OpenMerged].
+// If the host's file has changed since that record, the change has HostChanged set. If the original content is stored and the
+// two changes can be merged, the result of the merge is an object of the frozen copy; otherwise the change is a conflict.
+// merged is the directory of merged objects in frozen, see [overlay.OpenMerged].
 func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File, opts Options) (*Result, error) {
 	defer fsat.KeepAlive(host, merged)
 	m, err := baseline.OpenManifest(manifest)
@@ -73,7 +74,8 @@ func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 	}
 	defer f.Close()
 	c := &comparer{
-		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), baselineStates: baselineView{m: m, base: store}, frozen: f, cut: f.Cut(),
+		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), baselineStates: baselineView{manifest: m, base: store},
+		frozen: f, cut: f.Cut(),
 		objects: overlay.NewKeeper(int(merged.Fd()), overlay.FreezeLimits{}.WithDefaults()), blocked: map[string]*conflict{},
 	}
 	if err := c.run(); err != nil {
@@ -100,41 +102,45 @@ func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 // difference is a Difference with the states that were compared.
 type difference struct {
 	Difference
-	path    string // as on disk, not escaped for display
-	oldPath string
-	base    baseline.State // state when the workspace was created, or when the path was last applied
-	host    baseline.State // current state on the host; of oldPath in renames
-	sandbox baseline.State // state in the sandbox, or the merged state
-	clash   bool           // conflicts with host; its patch is shown nevertheless
+	path    string // the path as it is on disk, not escaped for display
+	oldPath string // path before a rename; "" for other changes
+	// base is the state before the sandbox's change: when the workspace was created, or when the path was last applied.
+	base        baseline.State
+	host        baseline.State // current state on the host of the path or, in a rename, of oldPath
+	sandbox     baseline.State // state in the sandbox, or the merged state
+	conflicting bool           // the change conflicts with one on the host; its patch is made nevertheless
 }
 
-// conflict is the reason why a directory or its contents cannot be changed.
+// conflict is the verdict and the message for changes of or in a directory that cannot be applied.
 type conflict struct{ verdict, message string }
 
+// comparer is the state of one comparison.
 type comparer struct {
 	ctx            context.Context
 	host           *baseline.HostReader // the host's directory as it is now
 	baselineStates baselineView         // the states before the changes of the sandbox
 	frozen         *overlay.Frozen
 	objects        *overlay.Keeper // stores the contents of merged files
-	found          []*difference
-	merged         []overlay.Entry // merged files
-	cachedBytes    int             // bytes of host.Data in found
-	cut            bool            // there are more changes, which were not compared
-	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
+	found          []*difference   // the differences so far
+	merged         []overlay.Entry // index entries of the merged files
+	cachedBytes    int             // number of bytes of file contents that the elements of found cache in host.Data
+	cut            bool            // there are more changes, which were not compared or are not in the frozen copy
+	// blocked contains, by path, the directories in which no change can be applied, because of their state on the host or
+	// because they cannot be created.
 	blocked map[string]*conflict
-	// emptied is the last directory in which the sandbox has removed all entries of the host, except for those that are in
+	// emptiedDir is the last directory that was found whose original entries the sandbox has removed, except those that are in
 	// the frozen copy.
-	emptied string
+	emptiedDir string
 }
 
+// run compares all entries of the frozen copy.
 func (c *comparer) run() error {
 	for _, e := range c.frozen.Entries() {
 		if len(c.found) >= maxDifferences {
 			c.cut = true
 			break
 		}
-		if err := c.entry(&e); err != nil {
+		if err := c.compareEntry(&e); err != nil {
 			return err
 		}
 	}
@@ -142,43 +148,45 @@ func (c *comparer) run() error {
 	return nil
 }
 
-// entry compares one entry of the frozen copy, and finds the files that the sandbox has removed below it.
-func (c *comparer) entry(e *overlay.Entry) error {
-	base, err := c.baselineStates.at(e.Path)
+// compareEntry compares one entry of the frozen copy, and finds the files that the sandbox has removed by replacing the
+// directory at its path.
+func (c *comparer) compareEntry(e *overlay.Entry) error {
+	base, err := c.baselineStates.originAt(e.Path)
 	if err != nil {
 		return err
 	}
 	box := baseline.State{Stat: fsat.Stat{Type: e.Type, Mode: e.Mode, Size: e.Size}, Content: e.Content, Link: e.Link}
 	if e.Type == fsat.TypeDir {
-		box.Mode &= fsat.Permissions // the other bits of directories are inherited and not applied
+		box.Mode &= fsat.Permissions // setuid, setgid and sticky bits of directories are inherited in the sandbox and not applied
 	}
 	if e.Denied != "" {
-		c.deny(e, &base, &box)
+		c.addDenied(e, &base, &box)
 		return nil
 	}
-	if err := c.judge(e.Path, &base, &box); err != nil {
+	if err := c.comparePath(e.Path, &base, &box); err != nil {
 		return err
 	}
-	if base.Type != fsat.TypeDir || e.Type == fsat.TypeDir && !e.Opaque || c.emptied != "" && fsat.Below(e.Path, c.emptied) {
+	if base.Type != fsat.TypeDir || e.Type == fsat.TypeDir && !e.Opaque ||
+		c.emptiedDir != "" && fsat.Below(e.Path, c.emptiedDir) {
 		return nil
 	}
-	c.emptied = e.Path
+	c.emptiedDir = e.Path
 	enough := errors.New("enough")
-	err = c.baselineStates.below(e.Path, func(path string, base *origin) error {
+	err = c.baselineStates.eachBelow(e.Path, func(path string, base *origin) error {
 		if len(c.found) >= maxDifferences {
 			c.cut = true
 			return enough
 		}
-		if e.Type == fsat.TypeDir && c.kept(path, e.Path) {
+		if e.Type == fsat.TypeDir && c.inFrozenCopy(path, e.Path) {
 			return nil
 		}
 		if e.Type == fsat.TypeDir && c.frozen.Cut() {
 			// The path may be among the entries that were left out of the frozen copy.
-			d := c.add(path, &base.State, &baseline.Absent, nil)
-			d.finding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
+			d := c.addDifference(path, &base.State, &baseline.Absent, nil)
+			d.addFinding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
 			return nil
 		}
-		return c.judge(path, base, &baseline.Absent)
+		return c.comparePath(path, base, &baseline.Absent)
 	})
 	if errors.Is(err, enough) {
 		return nil
@@ -186,9 +194,9 @@ func (c *comparer) entry(e *overlay.Entry) error {
 	return err
 }
 
-// kept reports whether path, which is below the emptied directory dir, is in the frozen copy or below an entry that could not
+// inFrozenCopy reports whether path, which is below the directory dir, is in the frozen copy or below an entry that could not
 // be frozen.
-func (c *comparer) kept(path, dir string) bool {
+func (c *comparer) inFrozenCopy(path, dir string) bool {
 	if _, ok := c.frozen.Lookup(path); ok {
 		return true
 	}
@@ -200,23 +208,23 @@ func (c *comparer) kept(path, dir string) bool {
 	return false
 }
 
-// deny reports an entry that could not be frozen.
-func (c *comparer) deny(e *overlay.Entry, base *origin, box *baseline.State) {
-	d := c.add(e.Path, &base.State, box, nil)
+// addDenied adds a difference with the verdict deny for an entry that could not be frozen.
+func (c *comparer) addDenied(e *overlay.Entry, base *origin, box *baseline.State) {
+	d := c.addDifference(e.Path, &base.State, box, nil)
 	d.Change.Hash = ""
 	check := "type"
 	if e.Type == fsat.TypeFile || e.Type == fsat.TypeDir {
 		check = "size"
 	}
-	d.finding(check, caisson.VerdictDeny, "This cannot be applied: "+e.Denied+".")
+	d.addFinding(check, caisson.VerdictDeny, "This cannot be applied: "+e.Denied+".")
 	if e.Type == fsat.TypeDir {
 		c.blocked[e.Path] = &conflict{caisson.VerdictDeny, "The directory cannot be applied."}
 	}
 }
 
-// add appends a difference between base and box, with a step that applies it to the host's current state host. If host is nil,
-// the difference has no step.
-func (c *comparer) add(path string, base, box *baseline.State, host *baseline.State) *difference {
+// addDifference appends a difference between base and box, the states of path before and after the sandbox's change. It has a
+// step that applies the change to host, the host's current state, unless host is nil.
+func (c *comparer) addDifference(path string, base, box *baseline.State, host *baseline.State) *difference {
 	d := &difference{path: path, base: *base, sandbox: *box}
 	d.Change = caisson.Change{
 		Path: safetext.Path(path), Kind: kindOf(base, box), Type: box.Type, OldType: base.Type, Mode: box.Mode, OldMode: base.Mode,
@@ -225,17 +233,18 @@ func (c *comparer) add(path string, base, box *baseline.State, host *baseline.St
 	if host != nil {
 		d.host = *host
 		if c.cachedBytes += len(host.Data); c.cachedBytes > maxCachedBytes {
-			d.host.Data = nil // it is read again if needed
+			d.host.Data = nil // the content is read again if it is needed
 		}
 		d.Steps = []gate.Step{{Path: path, Before: host.Node(), After: box.Node()}}
 	}
 	if !utf8.ValidString(path) || !utf8.ValidString(box.Link) {
-		d.finding("name", caisson.VerdictDeny, "The name, or where the link leads, is not UTF-8.")
+		d.addFinding("name", caisson.VerdictDeny, "The name, or where the link leads, is not UTF-8.")
 	}
 	c.found = append(c.found, d)
 	return d
 }
 
+// kindOf returns the kind of the change from base to box, as in [caisson.Change].
 func kindOf(base, box *baseline.State) string {
 	switch {
 	case base.None():
@@ -250,8 +259,9 @@ func kindOf(base, box *baseline.State) string {
 	return caisson.ChangeModified
 }
 
-// finding adds a finding of the comparison to d and removes its steps: a difference with such a finding cannot be applied.
-func (d *difference) finding(check, verdict, message string) {
+// addFinding adds a finding of the comparison to d, and removes its steps because a difference with such a finding cannot be
+// applied.
+func (d *difference) addFinding(check, verdict, message string) {
 	d.Change.Finding = append(d.Change.Finding, caisson.Finding{Check: check, Verdict: verdict, Message: message})
 	if d.Change.Verdict != caisson.VerdictDeny {
 		d.Change.Verdict = verdict
@@ -259,10 +269,10 @@ func (d *difference) finding(check, verdict, message string) {
 	d.Steps = nil
 }
 
-// blocked reports whether the comparison has found that d cannot be applied.
-func (d *difference) blocked() bool { return d.Change.Verdict != "" }
+// isBlocked reports whether d has a finding of the comparison, so that it cannot be applied.
+func (d *difference) isBlocked() bool { return d.Change.Verdict != "" }
 
-// saveMerged writes the index of the merged files.
+// saveMerged writes the index of the merged files to dir, or removes it if there are none.
 func (c *comparer) saveMerged(dir int) error {
 	if len(c.merged) == 0 {
 		err := unix.Unlinkat(dir, "index", 0)

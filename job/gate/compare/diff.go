@@ -14,23 +14,26 @@ import (
 )
 
 const (
-	contextLines = 3                                // unchanged lines before and after the changed lines of a hunk
-	noNewline    = "\\ No newline at end of file\n" // follows a last line without a newline
+	contextLines = 3                                // number of unchanged lines before and after the changed lines of a hunk
+	noNewline    = "\\ No newline at end of file\n" // follows the last line of a text if it has no newline
 )
 
 // A Hunk is one group of changed lines of a unified diff, with the unchanged lines around it.
 type Hunk struct {
-	OldStart int `json:"oldStart"` // first line, from 1; if OldLines is 0, the line before, as in unified diffs
-	OldLines int `json:"oldLines"`
-	NewStart int `json:"newStart"`
-	NewLines int `json:"newLines"`
+	// OldStart is the number of the first line in the old text, from 1. If OldLines is 0, it is that of the line before the
+	// hunk, as in unified diffs.
+	OldStart int `json:"oldStart"`
+	OldLines int `json:"oldLines"` // number of lines in the old text
+	NewStart int `json:"newStart"` // like OldStart, in the new text
+	NewLines int `json:"newLines"` // number of lines in the new text
 	// Text contains the hunk's lines, each with its prefix (space, - or +) and a newline, without the @@ line. A last line
 	// without a newline is followed by a "\ No newline at end of file" line, as in unified diffs.
 	Text string `json:"text"`
 }
 
-// Unified compares two texts line by line. The patch begins with the names, which are quoted as git does if they contain
-// unusual characters; it is empty if the texts are equal. The time is O(n log n) in the number of lines for any input.
+// Unified compares two texts line by line. The patch begins with oldName and newName, which are quoted as git does if they
+// contain unusual characters. It is empty if the texts are equal. added and removed are numbers of lines. The time is O(n log
+// n) in the number of lines for any input.
 //
 // binary is true if one of the texts contains a NUL, is not UTF-8, or is too large; then there are no hunks and no patch.
 func Unified(old, new []byte, oldName, newName string) (patch string, hunks []Hunk, added, removed int, binary bool) {
@@ -103,9 +106,10 @@ func ApplyHunks(old []byte, hunks []Hunk, chosen []int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// errOtherText is the error for hunks that do not match the old text.
 var errOtherText = caisson.Errorf(caisson.Conflict, "the file is not the one that was compared; review it again")
 
-// splitLines splits a text after each newline.
+// splitLines splits a text into lines. Each line ends with its newline.
 func splitLines(b []byte) []string {
 	lines := strings.SplitAfter(string(b), "\n")
 	if lines[len(lines)-1] == "" {
@@ -114,17 +118,18 @@ func splitLines(b []byte) []string {
 	return lines
 }
 
-// edit replaces the lines [start, end) of one text by the lines [newStart, newEnd) of another, counted from 0.
+// edit replaces the lines [start, end) of an old text by the lines [newStart, newEnd) of a new text. Lines are counted from 0.
 type edit struct {
 	start, end       int
 	newStart, newEnd int
 }
 
-// compare returns the edits that turn a into b, in order, with at least one unchanged line between two of them.
+// compare returns the edits that turn the text old into new, in order. a and b are the lines of the texts. Between two edits
+// there is at least one unchanged line.
 //
-// It combines two libraries. The first finds lines that are unique in both texts and have the same order in both, in O(n log
-// n); it finds little in sections with repeated lines. The second computes the smallest difference of those sections, and gives
-// up early on texts that differ much. Used alone, either one makes a single hunk of half a file for some ordinary changes.
+// It combines two libraries. Package diff finds the lines that are unique in both texts and have the same order in both, in O(n
+// log n), but little in sections with repeated lines. Package lcs computes the smallest difference of such sections, but gives
+// up early on texts that differ much. Each library alone makes a single hunk of half a file for some ordinary changes.
 func compare(old, new []byte, a, b []string) []edit {
 	var all []edit
 	for _, e := range anchored(old, new) {
@@ -148,11 +153,11 @@ func compare(old, new []byte, a, b []string) []edit {
 	return out
 }
 
-// anchored returns the edits that package diff finds, by parsing its output. The output is unambiguous, because each line of a
-// text has a prefix.
+// anchored returns the edits that package diff finds between two texts. It parses the output of the package. The output is
+// unambiguous, because each line of a text has a prefix in it.
 func anchored(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
-	for range 3 { // the header, in which the names are empty
+	for range 3 { // skips the header, in which the names are empty
 		_, out, _ = bytes.Cut(out, []byte("\n"))
 	}
 	var all []edit
@@ -186,17 +191,18 @@ func anchored(old, new []byte) []edit {
 	return all
 }
 
-// hunkStart returns the lines, counted from 0, at which the hunk with the header "@@ -1,2 +3,4 @@" begins.
+// hunkStart parses the header of a hunk, such as "@@ -1,2 +3,4 @@". It returns the lines of the old and of the new text at
+// which the hunk begins, counted from 0.
 func hunkStart(s string) (old, new int) {
 	var n [4]int
 	for i, f := range strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
 		n[i], _ = strconv.Atoi(f)
 	}
-	// If the number of lines is 0, the header contains the line before.
+	// If a number of lines is 0, the header contains the number of the line before the hunk.
 	return n[0] - min(n[1], 1), n[2] - min(n[3], 1)
 }
 
-// hunksOf compares two texts and returns the hunks of the diff.
+// hunksOf returns the hunks of the unified diff of two texts.
 func hunksOf(old, new []byte) []Hunk {
 	a, b := splitLines(old), splitLines(new)
 	edits := compare(old, new, a, b)
@@ -212,6 +218,8 @@ func hunksOf(old, new []byte) []Hunk {
 	return hunks
 }
 
+// makeHunk returns the hunk that contains edits, which are close to each other. a and b are the lines of the old and of the new
+// text.
 func makeHunk(a, b []string, edits []edit) Hunk {
 	first, last := edits[0], edits[len(edits)-1]
 	before := min(first.start, contextLines)
@@ -244,6 +252,7 @@ func makeHunk(a, b []string, edits []edit) Hunk {
 	return h
 }
 
+// header returns the line "@@ … @@" of the hunk.
 func (h Hunk) header() string {
 	side := func(start, lines int) string {
 		if lines == 1 {
@@ -254,12 +263,13 @@ func (h Hunk) header() string {
 	return "@@ -" + side(h.OldStart, h.OldLines) + " +" + side(h.NewStart, h.NewLines) + " @@"
 }
 
-// markedLine is a line of a hunk, with its prefix separated from its text in the file.
+// markedLine is a line of a hunk: its prefix, and the line of the file.
 type markedLine struct {
-	mark byte // space, - or +
-	text string
+	mark byte   // the prefix: space, - or +
+	text string // the line of the file, with its newline if it has one
 }
 
+// lines returns the lines of Text.
 func (h Hunk) lines() []markedLine {
 	var all []markedLine
 	for l := range strings.SplitAfterSeq(h.Text, "\n") {
@@ -276,8 +286,8 @@ func (h Hunk) lines() []markedLine {
 	return all
 }
 
-// quoteName quotes a name for the header of a patch if it has unusual characters, so that it takes one line and all characters
-// are visible.
+// quoteName returns a file name for the header of a patch. A name with unusual characters is quoted, so that it takes one line
+// and all characters are visible.
 func quoteName(s string) string {
 	plain := utf8.ValidString(s) && !strings.ContainsAny(s, "\"\\")
 	for _, r := range s {

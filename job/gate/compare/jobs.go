@@ -20,13 +20,13 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobCompare, jobPart}
 }
 
-// compareReply is the reply of a comparison job, which writes the differences to a file.
+// compareReply is the reply of jobCompare, which writes the differences to a file.
 type compareReply struct {
-	Count int // number of differences
-	Cut   bool
+	Count int  // number of differences in the file
+	Cut   bool // there are more changes, see Result.Cut
 }
 
-// jobCompare writes the differences to its last file descriptor. Its root is the host's directory.
+// jobCompare runs [Changes]. It writes the differences to its last file descriptor. Its root is the host's directory.
 var jobCompare = worker.Job[Options, compareReply]{
 	Name: "gate.compare", Root: true, Files: 5, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, opts Options) (compareReply, error) {
@@ -38,7 +38,7 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// RunChanges runs [Changes] as a worker job with the rights of host's owner. The caller owns the other directories.
+// RunChanges runs [Changes] as a worker job with the rights of host's owner. The other directories belong to the caller.
 func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -61,29 +61,32 @@ func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, f
 // maxComparison is the maximum number of bytes that a comparison job may write.
 const maxComparison = 1 << 30
 
+// readComparison reads and validates the differences that a comparison job has written.
 func readComparison(r io.Reader, reply compareReply) (*Result, error) {
 	diffs, err := worker.ReadRows[Difference](r, 2*maxDifferences, maxComparison)
-	if err != nil || len(diffs) != reply.Count || slices.ContainsFunc(diffs, func(d Difference) bool { return !d.possible() }) {
+	if err != nil || len(diffs) != reply.Count || slices.ContainsFunc(diffs, func(d Difference) bool { return !d.hasValidSteps() }) {
 		return nil, errors.Join(caisson.Errorf(caisson.Internal, "the comparison cannot be read; try again"), err)
 	}
 	return &Result{Differences: diffs, Cut: reply.Cut}, nil
 }
 
-// possible reports whether the steps of d are well-formed: at most two, with valid relative paths. The job is untrusted;
-// whether a step can be applied is checked when it is applied.
-func (d *Difference) possible() bool {
+// hasValidSteps reports whether d, which comes from an untrusted job, has at most two steps, with valid relative paths. Whether
+// a step can be applied is checked only when it is applied.
+func (d *Difference) hasValidSteps() bool {
 	return len(d.Steps) <= 2 && !slices.ContainsFunc(d.Steps, func(s gate.Step) bool { return !fs.ValidPath(s.Path) || s.Path == "." })
 }
 
+// partArgs are the arguments of [Part].
 type partArgs struct {
 	Step   gate.Step
-	Chosen []int // indexes of hunks
+	Chosen []int // indexes, from 0, of the hunks to apply
 }
 
-// partReply contains the step, or Moved if the host's file has changed: a *gate.Moved error cannot be passed between processes.
+// partReply is the reply of jobPart: the step, or Moved if the host's file has changed, because a [*gate.Moved] error cannot be
+// passed between processes.
 type partReply struct {
 	Step  gate.Step
-	Moved bool
+	Moved bool // the host's file has changed
 }
 
 // jobPart runs [Part]. Its root is the host's directory.
@@ -98,7 +101,7 @@ var jobPart = worker.Job[partArgs, partReply]{
 	},
 }
 
-// RunPart runs [Part] as a worker job with the rights of host's owner. The caller owns frozen.
+// RunPart runs [Part] as a worker job with the rights of host's owner. frozen belongs to the caller.
 func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -112,7 +115,7 @@ func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, ste
 	if reply.Moved {
 		return step, (&gate.Moved{Paths: []string{step.Path}}).Conflict()
 	}
-	// Only the new content of the file is taken from the job's untrusted reply.
+	// Only the hash of the new content is taken from the job's untrusted reply.
 	part := step
 	part.After.Hash = reply.Step.After.Hash
 	return part, part.Validate()

@@ -12,35 +12,38 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// origin is the state of a path when the workspace was created, or when the path was last applied.
+// origin is the state of a path before the sandbox's changes: when the workspace was created or, if the path was applied since,
+// when it was last applied.
 type origin struct {
 	baseline.State
 	hidden bool // the sandbox does not see the path
-	// unknown means that the manifest does not cover the path.
+	// unknown means that the manifest does not tell whether the path existed.
 	unknown bool
-	text    *baseline.Entry // entry with the stored content, or nil
+	text    *baseline.Entry // entry of the base directory with the stored content, or nil
 }
 
-// baselineView returns the origin of paths.
+// baselineView finds the origin of paths in a manifest and a base directory.
 type baselineView struct {
-	m    *baseline.Manifest
-	base *baseline.Store
+	manifest *baseline.Manifest
+	base     *baseline.Store
 }
 
-func (s baselineView) at(path string) (origin, error) {
+// originAt returns the origin of path.
+func (s baselineView) originAt(path string) (origin, error) {
 	if e := s.base.Entries[path]; e != nil && e.Rebased {
 		return origin{State: e.State(), text: e}, nil
 	}
-	r, found, known, err := s.m.Lookup(path)
+	r, found, known, err := s.manifest.Lookup(path)
 	if err != nil {
 		return origin{}, err
 	}
 	if !found {
-		return origin{State: baseline.Absent, unknown: !known, hidden: s.m.Mask.Hides(path)}, nil
+		return origin{State: baseline.Absent, unknown: !known, hidden: s.manifest.Mask.Hides(path)}, nil
 	}
 	return s.record(&r), nil
 }
 
+// record returns the origin of the path of r, which was not applied since the scan.
 func (s baselineView) record(r *baseline.Record) origin {
 	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
 	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {
@@ -49,8 +52,9 @@ func (s baselineView) record(r *baseline.Record) origin {
 	return o
 }
 
-// below calls do for all paths that existed below dir, in no particular order, until do returns an error.
-func (s baselineView) below(dir string, do func(path string, o *origin) error) error {
+// eachBelow calls do with each path that existed below dir before the sandbox's changes, and its origin, in no particular
+// order, until do returns an error.
+func (s baselineView) eachBelow(dir string, do func(path string, o *origin) error) error {
 	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
 		path := s.base.Rebased[i]
 		if !fsat.Below(path, dir) {
@@ -64,7 +68,7 @@ func (s baselineView) below(dir string, do func(path string, o *origin) error) e
 			return err
 		}
 	}
-	for r, err := range s.m.Below(dir) {
+	for r, err := range s.manifest.Below(dir) {
 		if err != nil {
 			return err
 		}
@@ -79,15 +83,16 @@ func (s baselineView) below(dir string, do func(path string, o *origin) error) e
 	return nil
 }
 
-// judge compares the sandbox's state of path with its origin and with the host's current state.
-func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
-	hide := base.hidden || c.baselineStates.m.Mask.Hides(path)
+// comparePath compares box, the sandbox's state of path, with its origin and with the host's current state, and adds a
+// difference if the sandbox has changed the path.
+func (c *comparer) comparePath(path string, base *origin, box *baseline.State) error {
+	hide := base.hidden || c.baselineStates.manifest.Mask.Hides(path)
 	if hide && base.None() && box.None() {
 		return nil
 	}
 	if hide {
-		d := c.add(path, &base.State, box, nil)
-		d.finding("path", caisson.VerdictDeny, "The sandbox does not see files of this name because they may hold secrets; say that it may, or make the change by hand.")
+		d := c.addDifference(path, &base.State, box, nil)
+		d.addFinding("path", caisson.VerdictDeny, "The sandbox does not see files of this name because they may hold secrets; say that it may, or make the change by hand.")
 		return nil
 	}
 	host, err := c.host.Look(path)
@@ -95,23 +100,23 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return err
 	}
 	if host.Unreadable == "" && box.Type == fsat.TypeDir && (host.Type == fsat.TypeDir && (base.None() || base.Equal(box))) {
-		return nil // the host already has the directory
+		return nil // the directory already exists on the host
 	}
 	if box.Type == fsat.TypeDir && base.Type == fsat.TypeDir && host.Type != fsat.TypeDir {
 		c.blocked[path] = &conflict{caisson.VerdictConflict, "The host does not have the directory any more."}
 		if base.Equal(box) {
-			return nil // the sandbox has only opened it, or changed an entry in it
+			return nil // the sandbox has not changed the directory itself, but perhaps an entry in it
 		}
 	}
 	if host.None() && box.None() && host.Unreadable == "" {
-		return nil // both sides have removed it
+		return nil // the host and the sandbox have both removed the path
 	}
 	if unsupportedType(base.Type) || unsupportedType(host.Type) {
-		c.add(path, &base.State, box, nil).finding("type", caisson.VerdictDeny, "Devices, pipes and sockets of the host are left alone.")
+		c.addDifference(path, &base.State, box, nil).addFinding("type", caisson.VerdictDeny, "Devices, pipes and sockets of the host are left alone.")
 		return nil
 	}
 	if base.unknown {
-		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
+		c.addDifference(path, &base.State, box, nil).addFinding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
 		return nil
 	}
 	if host.Type == fsat.TypeFile && host.Unreadable == "" {
@@ -120,11 +125,11 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		}
 	}
 	if host.Unreadable != "" {
-		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Unreadable+".")
+		c.addDifference(path, &base.State, box, nil).addFinding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Unreadable+".")
 		return nil
 	}
 	if host.Equal(box) {
-		return nil // both sides have changed it in the same way, or neither has changed it
+		return nil // the host and the sandbox have changed the path in the same way, or neither has changed it
 	}
 	if base.Same(&host.Stat) {
 		base.Content, base.Link = host.Content, host.Link
@@ -133,12 +138,12 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return c.addUnchangedOnHost(path, base, box, &host)
 	}
 	if base.Equal(box) {
-		return nil // only the host has changed it
+		return nil // only the host has changed the path
 	}
 	return c.addChangedOnHost(path, base, box, &host)
 }
 
-// unsupportedType reports whether entries of type typ can be neither created nor removed.
+// unsupportedType reports whether typ is a type of entries that the gate can neither create nor remove, such as a device.
 func unsupportedType(typ string) bool {
 	switch typ {
 	case fsat.TypeNone, fsat.TypeFile, fsat.TypeDir, fsat.TypeSymlink:
@@ -147,50 +152,50 @@ func unsupportedType(typ string) bool {
 	return true
 }
 
-// addUnchangedOnHost adds a change of a path that has not changed on the host.
+// addUnchangedOnHost adds a difference for a path that has not changed on the host.
 func (c *comparer) addUnchangedOnHost(path string, base *origin, box, host *baseline.State) error {
-	d := c.add(path, &base.State, box, host)
+	d := c.addDifference(path, &base.State, box, host)
 	if host.Type != fsat.TypeDir || box.Type == fsat.TypeDir {
 		return nil
 	}
 	names, err := c.host.Names(path, overlay.MaxEntries)
 	if err != nil {
 		if errors.Is(err, fsat.ErrTooMany) || fsat.UnlessConcurrent(err) == nil {
-			d.finding("host", caisson.VerdictConflict, "What the host has in this directory cannot be looked at.")
+			d.addFinding("host", caisson.VerdictConflict, "What the host has in this directory cannot be looked at.")
 			return nil
 		}
 		return err
 	}
 	for _, name := range names {
-		o, err := c.baselineStates.at(fsat.Join(path, name))
+		o, err := c.baselineStates.originAt(fsat.Join(path, name))
 		if err != nil {
 			return err
 		}
 		if o.None() {
-			d.finding("host", caisson.VerdictConflict, "The host has new files in this directory.")
+			d.addFinding("host", caisson.VerdictConflict, "The host has new files in this directory.")
 			break
 		}
 	}
 	return nil
 }
 
-// addChangedOnHost adds a change of a path that has changed on the host as well.
+// addChangedOnHost adds a difference for a path that has changed on the host as well.
 func (c *comparer) addChangedOnHost(path string, base *origin, box, host *baseline.State) error {
 	merged, why, err := c.merge(path, base, box, host)
 	if err != nil {
 		return err
 	}
 	if why != "" {
-		d := c.add(path, &base.State, box, nil)
+		d := c.addDifference(path, &base.State, box, nil)
 		d.Change.HostChanged = true
-		d.host, d.host.Data, d.clash = *host, nil, true
-		d.finding("host", caisson.VerdictConflict, why)
+		d.host, d.host.Data, d.conflicting = *host, nil, true
+		d.addFinding("host", caisson.VerdictConflict, why)
 		return nil
 	}
 	if merged.Equal(host) {
 		return nil // the host already contains the sandbox's change
 	}
-	d := c.add(path, &base.State, merged, host)
+	d := c.addDifference(path, &base.State, merged, host)
 	d.Change.Kind, d.Change.HostChanged, d.Change.Merge = kindOf(&base.State, box), true, true
 	if merged.Type == fsat.TypeFile {
 		c.merged = append(c.merged, overlay.Entry{Path: path, Type: fsat.TypeFile, Mode: merged.Mode, Size: merged.Size, Content: merged.Content, Hash: merged.Hash()})
@@ -198,7 +203,8 @@ func (c *comparer) addChangedOnHost(path string, base *origin, box, host *baseli
 	return nil
 }
 
-// merge merges the two changes, or returns in why the reason for which they cannot be merged.
+// merge merges the change of the sandbox, from base to box, with that of the host, from base to host. If they cannot be merged,
+// merged is nil and why is the reason.
 func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (merged *baseline.State, why string, err error) {
 	switch {
 	case base.None():
@@ -239,6 +245,7 @@ func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (
 	return c.mergeText(path, base, box, host, &m)
 }
 
+// mergeText merges two changes of a text file line by line. m is the merged state without its content.
 func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.State) (merged *baseline.State, why string, err error) {
 	const other = "The host has changed this since, and the two changes cannot be merged."
 	if base.text == nil || host.Data == nil || box.Size > fsat.SmallFile {
@@ -261,7 +268,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 	return m, "", err
 }
 
-// sandboxText returns the content of a small file of the frozen copy or of a merged file.
+// sandboxText returns the content of the file with the state s, a small file of the frozen copy or a merged file.
 func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 	r, err := c.frozen.Open(s.Content)
 	if err != nil {
@@ -271,38 +278,40 @@ func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// propagateBlocked blocks changes that depend on a blocked change above or below them.
+// propagateBlocked adds findings to the changes that cannot be applied because they depend on a blocked change of a path above
+// or below theirs.
 func (c *comparer) propagateBlocked() {
 	// A directory can be removed only if all entries in it can be removed.
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
-		if d.base.Type == fsat.TypeDir && d.sandbox.Type != fsat.TypeDir && stays[d.path] && !d.blocked() {
-			d.finding("host", caisson.VerdictConflict, "Something in this directory cannot be removed.")
+		if d.base.Type == fsat.TypeDir && d.sandbox.Type != fsat.TypeDir && stays[d.path] && !d.isBlocked() {
+			d.addFinding("host", caisson.VerdictConflict, "Something in this directory cannot be removed.")
 		}
-		if d.blocked() && !d.base.None() {
+		if d.isBlocked() && !d.base.None() {
 			for dir := fsat.Parent(d.path); dir != "" && !stays[dir]; dir = fsat.Parent(dir) {
 				stays[dir] = true
 			}
 		}
 	}
-	// Changes in a directory depend on the directory.
+	// A change in a directory can be applied only if the directory can.
 	for _, d := range c.found {
-		for dir := fsat.Parent(d.path); dir != "" && !d.sandbox.None() && !d.blocked(); dir = fsat.Parent(dir) {
+		for dir := fsat.Parent(d.path); dir != "" && !d.sandbox.None() && !d.isBlocked(); dir = fsat.Parent(dir) {
 			if o := c.blocked[dir]; o != nil {
-				d.finding("host", o.verdict, o.message)
+				d.addFinding("host", o.verdict, o.message)
 			}
 		}
-		if d.blocked() && d.sandbox.Type == fsat.TypeDir && d.base.Type != fsat.TypeDir {
+		if d.isBlocked() && d.sandbox.Type == fsat.TypeDir && d.base.Type != fsat.TypeDir {
 			c.blocked[d.path] = &conflict{d.Change.Verdict, "The directory that this is in cannot be made."}
 		}
 	}
 }
 
-// removedAfterApply adds removals of paths that were applied and then removed in the sandbox, and that are neither in the sandbox's
-// layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
+// removedAfterApply adds the removals of paths that a sandbox with a copy of the directory has created, that were applied, and
+// that the sandbox has removed after that. Such a path is not in the frozen copy, because removing it leaves no whiteout in the
+// layer.
 func (c *comparer) removedAfterApply() error {
 	if c.frozen.Cut() {
-		return nil // a path without an entry may be among the entries that were left out
+		return nil // a path without an entry may be among the entries that were left out of the frozen copy
 	}
 	seen := map[string]bool{}
 	for _, d := range c.found {
@@ -313,10 +322,10 @@ func (c *comparer) removedAfterApply() error {
 		if e.Type == fsat.TypeNone || seen[path] {
 			continue
 		}
-		if _, there := c.frozen.Lookup(path); there || c.kept(path, "") {
+		if _, there := c.frozen.Lookup(path); there || c.inFrozenCopy(path, "") {
 			continue
 		}
-		if _, found, known, err := c.baselineStates.m.Lookup(path); err != nil || found || !known {
+		if _, found, known, err := c.baselineStates.manifest.Lookup(path); err != nil || found || !known {
 			if err != nil {
 				return err
 			}
@@ -326,7 +335,7 @@ func (c *comparer) removedAfterApply() error {
 			c.cut = true
 			break
 		}
-		if err := c.judge(path, &origin{State: e.State(), text: e}, &baseline.Absent); err != nil {
+		if err := c.comparePath(path, &origin{State: e.State(), text: e}, &baseline.Absent); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Merge3 merges two changes of one text line by line. clean is false and merged is nil if both sides changed the same or
-// adjacent lines in different ways, or if one of the inputs is not text. A change of one side only, and a change that both
-// sides made, always merge cleanly.
+// adjacent lines in different ways, or if one of the inputs is not text. A change that only one side has made, or that both
+// sides have made in the same way, always merges cleanly.
 func Merge3(base, ours, theirs []byte) (merged []byte, clean bool) {
 	switch {
 	case bytes.Equal(ours, theirs), bytes.Equal(base, theirs):
@@ -25,7 +25,8 @@ func Merge3(base, ours, theirs []byte) (merged []byte, clean bool) {
 	var out bytes.Buffer
 	at := 0
 	for len(a) > 0 || len(b) > 0 {
-		// A group consists of the edits of both sides that overlap or are adjacent, directly or through other edits.
+		// Each iteration handles one group: the edits of both sides that overlap or are adjacent, directly or through other
+		// edits of the group.
 		start, end := 0, 0
 		if len(b) == 0 || len(a) > 0 && a[0].start <= b[0].start {
 			start, end = a[0].start, a[0].end
@@ -67,7 +68,8 @@ func Merge3(base, ours, theirs []byte) (merged []byte, clean bool) {
 	return out.Bytes(), true
 }
 
-// rewrite returns the lines [start, end) with edits applied, all of which must be within the range.
+// rewrite returns the lines [start, end) of lines after edits, which must be within this range and take their new lines from
+// new.
 func rewrite(lines, new []string, start, end int, edits []edit) []string {
 	var out []string
 	for _, e := range edits {

@@ -57,6 +57,7 @@ func Part(ctx context.Context, host, frozen, merged *os.File, step gate.Step, ch
 	return step, storePart(frozen, merged, step, part)
 }
 
+// sandboxPart returns the content of a file of the frozen copy, by its hash.
 func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 	f, err := overlay.OpenFrozen(frozen)
 	if err != nil {
@@ -71,7 +72,7 @@ func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// storePart stores text in merged, and adds the file of step to the index of merged files.
+// storePart stores text, the new content of step, as an object in merged, and adds the file to the index of merged files.
 func storePart(frozen, merged *os.File, step gate.Step, text []byte) error {
 	dir := int(merged.Fd())
 	fd, err := fsat.Open(dir, step.After.Hash, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

@@ -13,15 +13,16 @@ import (
 
 // Limits of the search for renames, and of patches.
 const (
-	maxRenameFiles = 500      // files on each side that are compared by similarity
-	maxRenameBytes = 32 << 20 // bytes of all of these files
-	maxRenameLines = 20_000   // lines of one of these files
-	maxRenameWork  = 50 << 20 // comparisons of lines
-	maxPatches     = 8 << 20  // bytes of all patches
-	maxDiffBytes   = 64 << 20 // bytes of all files whose lines are compared
+	maxRenameFiles = 500      // maximum number of removed files, and of added files, that are compared by similarity
+	maxRenameBytes = 32 << 20 // maximum size in bytes of all files that are compared by similarity
+	maxRenameLines = 20_000   // maximum number of lines of a file that is compared by similarity
+	maxRenameWork  = 50 << 20 // maximum number of lines that are compared
+	maxPatches     = 8 << 20  // maximum size in bytes of all patches
+	maxDiffBytes   = 64 << 20 // maximum size in bytes of all files whose changed lines are counted
 )
 
-// finish propagates blocked changes, joins a removal and an addition of the same file into a rename, and compares lines.
+// finish completes the differences after all paths were compared: it propagates blocked changes, joins removals and additions
+// of files into renames, counts changed lines and makes patches.
 func (c *comparer) finish(opts Options) error {
 	c.propagateBlocked()
 	removed, added := c.candidates()
@@ -33,11 +34,11 @@ func (c *comparer) finish(opts Options) error {
 	return c.countLines(opts)
 }
 
-// candidates returns the removed and the added files that may be the old and new names of a renamed file.
+// candidates returns the differences that may be parts of a rename: removals and additions of files that can be applied.
 func (c *comparer) candidates() (removed, added []*difference) {
 	for _, d := range c.found {
 		switch {
-		case d.blocked() || d.Change.HostChanged:
+		case d.isBlocked() || d.Change.HostChanged:
 		case d.Change.Kind == caisson.ChangeRemoved && d.base.Type == fsat.TypeFile && d.base.Size > 0:
 			removed = append(removed, d)
 		case d.Change.Kind == caisson.ChangeAdded && d.sandbox.Type == fsat.TypeFile && d.sandbox.Size > 0:
@@ -47,7 +48,8 @@ func (c *comparer) candidates() (removed, added []*difference) {
 	return removed, added
 }
 
-// rename joins the removal from and the addition to: to becomes a rename, and the kind of from is cleared.
+// rename joins the removal from and the addition to: to becomes the rename, and the kind of from is cleared, so that from is
+// dropped later.
 func rename(from, to *difference) {
 	to.oldPath, to.base, to.host = from.path, from.base, from.host
 	ch := &to.Change
@@ -56,7 +58,8 @@ func rename(from, to *difference) {
 	from.Change.Kind = ""
 }
 
-// pairEqual pairs files with the same content, preferring files with the same name, and returns the unpaired files.
+// pairEqual joins removed and added files with the same content into renames, first those with the same base name. It returns
+// the files that remain.
 func (c *comparer) pairEqual(removed, added []*difference) (r, a []*difference) {
 	byContent := map[string][]*difference{}
 	for _, d := range removed {
@@ -82,20 +85,21 @@ func (c *comparer) pairEqual(removed, added []*difference) (r, a []*difference) 
 	return slices.DeleteFunc(removed, gone), slices.DeleteFunc(added, gone)
 }
 
-// line is the number of bytes in all lines of a text that have the same hash.
+// line stands for all lines of a text that have the same hash.
 type line struct {
 	hash  uint64
-	bytes int
+	bytes int // total size of the lines
 }
 
-// A text is a file whose lines are compared with those of other files.
+// A text is a removed or added file whose lines are compared with those of other files.
 type text struct {
 	*difference
-	lines []line // sorted by hash
-	size  int    // bytes
+	lines []line // the lines, sorted by hash
+	size  int    // size of the file in bytes
 }
 
-// pairSimilar pairs text files that have at least half of their content in common, the most similar ones first.
+// pairSimilar joins removed and added text files that have at least half of their content in common into renames, the most
+// similar files first.
 func (c *comparer) pairSimilar(removed, added []*difference) error {
 	left := maxRenameBytes
 	seed := maphash.MakeSeed()
@@ -110,12 +114,12 @@ func (c *comparer) pairSimilar(removed, added []*difference) error {
 	return c.pair(from, to)
 }
 
-// pair joins similar files into renames.
+// pair joins similar files of from, which were removed, and of to, which were added, into renames.
 func (c *comparer) pair(from, to []text) error {
 	type pair struct {
 		from, to *difference
 		score    float64
-		named    bool // both files have the same name
+		named    bool // both files have the same base name
 	}
 	var pairs []pair
 	work := 0
@@ -151,8 +155,8 @@ func (c *comparer) pair(from, to []text) error {
 	return nil
 }
 
-// texts reads the text files of list with read. It omits files that exceed the limits. left is the number of bytes that may still
-// be read; texts subtracts the sizes of the files.
+// texts returns the text files of list, whose contents read returns, without those that exceed a limit. left is the number of
+// bytes that may still be read, from which texts subtracts the sizes of the files.
 func (c *comparer) texts(list []*difference, left *int, read func(*difference) ([]byte, error), seed maphash.Seed) ([]text, error) {
 	var texts []text
 	for _, d := range list {
@@ -175,7 +179,7 @@ func (c *comparer) texts(list []*difference, left *int, read func(*difference) (
 	return texts, nil
 }
 
-// hostText returns the host's content of path if the file is still in the state s, otherwise nil.
+// hostText returns the content of the host's file at path, or nil if it is not in the state s any more.
 func (c *comparer) hostText(path string, s *baseline.State) ([]byte, error) {
 	if s.Type != fsat.TypeFile {
 		return nil, nil
@@ -190,6 +194,7 @@ func (c *comparer) hostText(path string, s *baseline.State) ([]byte, error) {
 	return data, nil
 }
 
+// hashLines returns the lines of a text by their hash, sorted by hash.
 func hashLines(data []byte, seed maphash.Seed) []line {
 	var all []line
 	for _, s := range splitLines(data) {
@@ -207,7 +212,7 @@ func hashLines(data []byte, seed maphash.Seed) []line {
 	return out
 }
 
-// commonBytes returns the number of bytes in lines that both texts contain.
+// commonBytes returns the total size of the lines that two texts have in common.
 func commonBytes(a, b []line) int {
 	n := 0
 	for len(a) > 0 && len(b) > 0 {
@@ -224,7 +229,7 @@ func commonBytes(a, b []line) int {
 	return n
 }
 
-// countLines counts the changed lines of text files and makes patches. Changes beyond the limits have neither.
+// countLines counts the changed lines of text files and makes patches. It leaves both out for changes that exceed the limits.
 func (c *comparer) countLines(opts Options) error {
 	left, patches := maxDiffBytes, maxPatches
 	for _, d := range c.found {
@@ -232,7 +237,7 @@ func (c *comparer) countLines(opts Options) error {
 			return err
 		}
 		size := int(d.host.Size + d.sandbox.Size)
-		wanted := (d.Steps != nil || d.clash) && (d.host.Type == fsat.TypeFile || d.host.Type == fsat.TypeNone || d.host.Type == "") &&
+		wanted := (d.Steps != nil || d.conflicting) && (d.host.Type == fsat.TypeFile || d.host.Type == fsat.TypeNone || d.host.Type == "") &&
 			(d.sandbox.Type == fsat.TypeFile || d.sandbox.None()) && d.Change.Kind != caisson.ChangeMode
 		if !wanted || d.host.Size > fsat.SmallFile || d.sandbox.Size > 2*fsat.SmallFile || size > left {
 			continue
@@ -253,7 +258,7 @@ func (c *comparer) countLines(opts Options) error {
 			}
 		}
 		if old == nil && d.host.Type == fsat.TypeFile {
-			continue // the file is being changed; applying the change would detect that
+			continue // the host's file has changed since the comparison; applying the change would detect that
 		}
 		ch := &d.Change
 		var patch string
@@ -266,6 +271,7 @@ func (c *comparer) countLines(opts Options) error {
 	return nil
 }
 
+// oldName returns the name of the old file for the header of a patch.
 func oldName(d *difference, path string) string {
 	if d.host.Type != fsat.TypeFile {
 		return "/dev/null"
@@ -273,6 +279,7 @@ func oldName(d *difference, path string) string {
 	return "a/" + path
 }
 
+// newName returns the name of the new file for the header of a patch.
 func newName(d *difference) string {
 	if d.sandbox.None() {
 		return "/dev/null"

@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of the fields of records.
+// Limits of the fields of records.
 const (
-	MaxPathLen   = 4095 // PATH_MAX without its NUL
-	MaxReasonLen = 400  // bytes of a reason why an entry is denied
-	MaxDepth     = 256  // names in a path
+	MaxPathLen   = 4095 // maximum length of a path in bytes: PATH_MAX without its NUL
+	MaxReasonLen = 400  // maximum length, in bytes, of the reason why an entry is denied
+	MaxDepth     = 256  // maximum number of names in a path
 )
 
-// Packer appends values to a record.
+// Packer appends encoded values to the record B.
 type Packer struct{ B []byte }
 
 func (p *Packer) Uint(v uint64)   { p.B = binary.AppendUvarint(p.B, v) }
@@ -27,16 +27,19 @@ func (p *Packer) Int(v int64)     { p.B = binary.AppendVarint(p.B, v) }
 func (p *Packer) Byte(v byte)     { p.B = append(p.B, v) }
 func (p *Packer) String(s string) { p.Uint(uint64(len(s))); p.B = append(p.B, s...) }
 
-// Unpacker takes values from a record. After the first fault all values are zero.
+// Unpacker takes encoded values from the beginning of the record B. After the first malformed value it returns only zero
+// values.
 type Unpacker struct {
 	B   []byte
-	Bad bool // a value was malformed
+	Bad bool // a value was malformed or missing
 }
 
+// fail marks the record as malformed and drops the rest of it.
 func (u *Unpacker) fail() {
 	u.B, u.Bad = nil, true
 }
 
+// Uint returns an unsigned number that Packer.Uint has appended.
 func (u *Unpacker) Uint() uint64 {
 	v, n := binary.Uvarint(u.B)
 	// Only the shortest encoding of a number is valid, so that a record has one encoding.
@@ -48,6 +51,7 @@ func (u *Unpacker) Uint() uint64 {
 	return v
 }
 
+// Int returns a number that Packer.Int has appended.
 func (u *Unpacker) Int() int64 {
 	v := u.Uint()
 	if v&1 != 0 {
@@ -56,7 +60,7 @@ func (u *Unpacker) Int() int64 {
 	return int64(v >> 1)
 }
 
-// Size returns a number that must fit in a non-negative int64.
+// Size returns a number that Packer.Uint has appended and that fits in an int64.
 func (u *Unpacker) Size() int64 {
 	v := u.Uint()
 	if v > 1<<62 {
@@ -76,6 +80,7 @@ func (u *Unpacker) Byte() byte {
 	return v
 }
 
+// Bytes returns the next n bytes.
 func (u *Unpacker) Bytes(n int) []byte {
 	if n > len(u.B) {
 		u.fail()
@@ -86,6 +91,7 @@ func (u *Unpacker) Bytes(n int) []byte {
 	return v
 }
 
+// String returns a string of at most limit bytes that Packer.String has appended.
 func (u *Unpacker) String(limit int) string {
 	n := u.Uint()
 	if n > uint64(limit) {
@@ -101,8 +107,8 @@ func Seal(record []byte) []byte {
 	return append(record, sum[:]...)
 }
 
-// Unseal returns what follows magic in a record that [Seal] has sealed. It returns false if the record does not begin with magic,
-// or if its SHA-256 does not match.
+// Unseal returns the part between magic and the SHA-256 of a record that [Seal] has returned. It returns false if the record
+// does not begin with magic, or if its SHA-256 does not match.
 func Unseal(data []byte, magic string) (body []byte, ok bool) {
 	end := len(data) - sha256.Size
 	if end < len(magic) || string(data[:len(magic)]) != magic {
@@ -112,7 +118,7 @@ func Unseal(data []byte, magic string) (body []byte, ok bool) {
 	return data[len(magic):end], string(sum[:]) == string(data[end:])
 }
 
-// WriteIndex writes data to the file name in the directory dir, atomically.
+// WriteIndex writes data atomically to the file name in the directory with the file descriptor dir.
 func WriteIndex(dir int, name string, data []byte) error {
 	tmp := name + ".new"
 	fd, err := Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
@@ -127,12 +133,13 @@ func WriteIndex(dir int, name string, data []byte) error {
 	return os.NewSyscallError("rename", unix.Renameat(dir, tmp, dir, name))
 }
 
-// Malformed returns the error for a malformed file of the gate. Such files are written by worker jobs, which may be compromised.
+// Malformed returns the error for a malformed file of the gate; what describes the file. Such files are written by worker jobs,
+// which may be compromised.
 func Malformed(what string) error {
 	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
 }
 
-// Flag returns bit if on is true, otherwise 0.
+// Flag returns bit if on is true, and 0 otherwise, for flags in a byte of a record.
 func Flag(on bool, bit byte) byte {
 	if on {
 		return bit

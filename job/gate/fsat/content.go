@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// SmallFile is the maximum size, in bytes, of a file that is read into memory as a whole.
+// SmallFile is the maximum size, in bytes, of a small file. Only small files are read into memory as a whole.
 const SmallFile = 1 << 20
 
 // OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and
@@ -32,8 +32,8 @@ func OpenContent(root int, path string) (int, error) {
 // ErrChanged is returned if a file changes while it is read.
 var ErrChanged = errors.New("the file changed while it was read")
 
-// ReadContent returns the content of the file at path beneath root. Returns ErrChanged if its metadata is not st, or if it has
-// more than limit bytes.
+// ReadContent returns the content of the file at path beneath root. Returns ErrChanged if the metadata of the file are not st,
+// or if it has more than limit bytes.
 func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int64) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -62,7 +62,8 @@ func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int
 	return data[:n], nil
 }
 
-// UnlessConcurrent returns err, or nil if permissions or concurrent changes can cause it.
+// UnlessConcurrent returns nil if err, of opening or reading a file, can be caused by permissions or by a concurrent change,
+// and err otherwise.
 func UnlessConcurrent(err error) error {
 	if Inaccessible(err) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESTALE) {
 		return nil
@@ -70,7 +71,8 @@ func UnlessConcurrent(err error) error {
 	return err
 }
 
-// Bounds of texts that are compared line by line. Larger files are treated as binary: they are applied as a whole or not at all.
+// Limits of texts that are compared line by line. Larger files are treated as binary: they are applied as a whole or not at
+// all.
 const (
 	MaxTextBytes = 8 << 20
 	MaxTextLines = 200_000
@@ -81,8 +83,8 @@ func IsText(b []byte) bool {
 	return len(b) <= MaxTextBytes && bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) && bytes.Count(b, []byte("\n")) < MaxTextLines
 }
 
-// OpenObject opens the file hash, a sha256 in hex, in the subdirectory in of dir. The caller must compare the content with the
-// hash.
+// OpenObject opens the file whose name is hash, a SHA-256 in hexadecimal, in the subdirectory in of dir. The caller must
+// compare the content with the hash.
 func OpenObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
 	if sum, err := hex.DecodeString(hash); err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != hash {
 		return nil, caisson.Errorf(caisson.Invalid, "%.100q is not the name of a content", hash)

@@ -1,5 +1,6 @@
-// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on another
-// file system. It also has the encoding of the gate's own files, and lends directories to jobs.
+// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on
+// another file system. It also implements the encoding of the gate's own files, and gives worker jobs access to directories of
+// the daemon.
 package fsat
 
 import (
@@ -24,7 +25,7 @@ const (
 	TypeNone    = "none"
 )
 
-// Types lists the types by their number in records. It is append-only.
+// Types lists the types of files by the number that stands for each in records. New types may only be appended.
 var Types = []string{TypeNone, TypeFile, TypeDir, TypeSymlink, TypeFIFO, TypeSocket, TypeDevice}
 
 // TypeNumber returns the index of typ in Types, or 0 (TypeNone) if typ is not in Types.
@@ -49,9 +50,10 @@ func TypeOf(mode uint32) string {
 	return TypeDevice
 }
 
-const ModeBits = 0o7777 // permission bits, with setuid, setgid and sticky
+const ModeBits = 0o7777 // all mode bits of a file: permissions, setuid, setgid and sticky
 
-// Compare orders paths in the order of a walk: a directory, its content, then the names after it.
+// Compare compares two paths by the order of a walk: a directory comes first, then everything below it, then the names after
+// the name of the directory.
 func Compare(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -71,17 +73,17 @@ func Compare(a, b string) int {
 	return len(a) - len(b)
 }
 
-// Below reports whether path is below dir, at any depth.
+// Below reports whether path is below the directory dir, at any depth.
 func Below(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// Parent returns the directory of path, "" for the root.
+// Parent returns the path of the parent directory of path; "" is the root.
 func Parent(path string) string {
 	return path[:max(0, strings.LastIndexByte(path, '/'))]
 }
 
-// ValidPath reports whether path is relative, clean and within the bounds, as the paths of a walk are.
+// ValidPath reports whether path is relative and clean, and within MaxPathLen and MaxDepth, as the paths of a walk are.
 func ValidPath(path string) bool {
 	if path == "" || len(path) > MaxPathLen || strings.IndexByte(path, 0) >= 0 {
 		return false
@@ -96,11 +98,11 @@ func ValidPath(path string) bool {
 	return true
 }
 
-// resolution are the flags with which openat2 fails unless the file is beneath the directory, on the same mount, and reached
-// without symlinks.
+// resolution are the flags with which openat2 fails unless the path stays beneath the directory and on its mount, and contains
+// no symlinks.
 const resolution = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-// Open opens path in the directory dir; "" is dir itself.
+// Open opens path beneath dir, the file descriptor of a directory. "" is dir itself.
 func Open(dir int, path string, flags int, mode uint32) (int, error) {
 	if path == "" {
 		path = "."
@@ -108,7 +110,7 @@ func Open(dir int, path string, flags int, mode uint32) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: resolution}
 	for {
 		fd, err := unix.Openat2(dir, path, &how)
-		// EAGAIN: a concurrent rename kept the kernel from verifying the path.
+		// EAGAIN means that the kernel could not verify the path because of a concurrent rename.
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
@@ -124,9 +126,9 @@ func OpenFile(dir *os.File, path string, flags int, mode uint32) (*os.File, erro
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// KeepAlive, deferred, keeps files from being closed by the garbage collector while only the numbers of their descriptors are
-// in use.
+// KeepAlive is to be deferred by functions that use only the descriptor numbers of files: it prevents the garbage collector
+// from closing files.
 func KeepAlive(files ...*os.File) { runtime.KeepAlive(files) }
 
-// Permissions are the mode bits that can be applied.
+// Permissions are the mode bits of files that the gate applies: read, write and execute, without setuid, setgid and sticky.
 const Permissions = 0o777

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is the metadata of one file. Symlinks are not followed.
+// Stat is the metadata of one file, or of a symlink itself.
 type Stat struct {
 	Type  string
 	Mode  uint32 // permission bits, with setuid, setgid and sticky
-	Size  int64  // in bytes; 0 unless the type is file or symlink
-	Mtime int64  // in ns
-	Ctime int64  // in ns
-	Inode uint64
+	Size  int64  // size in bytes; 0 unless the type is file or symlink
+	Mtime int64  // time of the last change of the content, in ns since 1970
+	Ctime int64  // time of the last change of content or metadata, in ns since 1970
+	Inode uint64 // inode number
 	Dev   uint64 // device number of the file system
 	rdev  uint64 // device number of a device; never 0 for block devices
 	Nlink uint32 // number of hard links
@@ -24,7 +24,8 @@ type Stat struct {
 // IsWhiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.
 func (s *Stat) IsWhiteout() bool { return s.Type == TypeDevice && s.rdev == 0 }
 
-// Same reports whether the metadata shows no change between two states of a path.
+// Same reports whether s and o, the metadata of a path at two times, show no change. Of directories, only the type and the mode
+// are compared.
 func (s *Stat) Same(o *Stat) bool {
 	if s.Type != o.Type || s.Mode != o.Mode {
 		return false
@@ -32,9 +33,11 @@ func (s *Stat) Same(o *Stat) bool {
 	return s.Type == TypeDir || s.Size == o.Size && s.Mtime == o.Mtime && s.Ctime == o.Ctime && s.Inode == o.Inode
 }
 
+// statMask is the set of fields that Lstat requests from the kernel.
 const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_SIZE | unix.STATX_MTIME | unix.STATX_CTIME | unix.STATX_INO | unix.STATX_NLINK
 
-// Lstat returns the metadata of name in the directory fd, or of fd itself if name is empty.
+// Lstat returns the metadata of the entry name of the directory fd, or of fd itself if name is empty. It does not follow
+// symlinks.
 func Lstat(fd int, name string) (Stat, error) {
 	var x unix.Statx_t
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
@@ -56,7 +59,7 @@ func Lstat(fd int, name string) (Stat, error) {
 		Inode: x.Ino, Dev: unix.Mkdev(x.Dev_major, x.Dev_minor), rdev: unix.Mkdev(x.Rdev_major, x.Rdev_minor), Nlink: x.Nlink,
 	}
 	if uint32(x.Mode)&unix.S_IFMT == unix.S_IFBLK {
-		s.rdev |= 1 << 63 // a block device is never a whiteout
+		s.rdev |= 1 << 63 // makes rdev nonzero, because a block device is never a whiteout
 	}
 	if s.Type != TypeFile && s.Type != TypeSymlink {
 		s.Size = 0
@@ -64,13 +67,13 @@ func Lstat(fd int, name string) (Stat, error) {
 	return s, nil
 }
 
-// Child is one entry of a directory.
+// Child is one entry of a directory, with its metadata.
 type Child struct {
 	Name string
 	Stat
 }
 
-// ErrTooMany is returned for a directory with more names than the limit.
+// ErrTooMany is returned for a directory that has more entries than the caller's limit.
 var ErrTooMany = errors.New("too many names")
 
 // OpenDir opens the directory path beneath root for reading.
@@ -78,7 +81,7 @@ func OpenDir(root int, path string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := Open(root, path, flags|unix.O_NOATIME, 0)
 	if err == unix.EPERM {
-		// Only the owner may use O_NOATIME.
+		// Only the owner may use O_NOATIME, so the directory is opened without it.
 		fd, err = Open(root, path, flags, 0)
 	}
 	return fd, err
@@ -91,7 +94,7 @@ func ReadNames(fd, limit int) ([]string, error) {
 	return names, err
 }
 
-// ListNames is like ReadNames, but does not sort.
+// ListNames is like ReadNames, but does not sort the names.
 func ListNames(fd, limit int) ([]string, error) {
 	buf := make([]byte, 32<<10)
 	var names []string
@@ -143,13 +146,13 @@ func ReadChildren(root int, path string, limit int) (children []Child, own Stat,
 	return children, own, nil
 }
 
-// Inaccessible reports whether err means that a directory cannot be read or is no longer a directory, as opposed to an error of
-// the file system.
+// Inaccessible reports whether err means that a directory cannot be read because of its permissions, or is no longer a
+// directory, and not that the file system has failed.
 func Inaccessible(err error) bool {
 	return IsOneOf(err, unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG)
 }
 
-// IsOneOf reports whether err has one of these error numbers.
+// IsOneOf reports whether err is or wraps one of the error numbers.
 func IsOneOf(err error, numbers ...unix.Errno) bool {
 	return slices.ContainsFunc(numbers, func(n unix.Errno) bool { return errors.Is(err, n) })
 }

@@ -1,4 +1,4 @@
-// Package gatetest has helpers for the tests of the gate that depend on none of its packages.
+// Package gatetest has helpers for the tests of the gate. It imports no package of the gate.
 package gatetest
 
 import (
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Must fails the test if err is not nil.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -31,6 +32,7 @@ func OpenDir(t testing.TB, path string) *os.File {
 	return f
 }
 
+// Write writes text to the file at path.
 func Write(t testing.TB, path, text string) {
 	t.Helper()
 	Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -47,7 +49,7 @@ func WithSum(data []byte) []byte {
 	return append(bytes.Clone(data), h[:]...)
 }
 
-// Own writes a file that belongs to uid.
+// Own writes a file that belongs to uid, and makes uid the owner of its directory unless that is the root of a tree.
 func Own(t *testing.T, uid int, path, content string, mode os.FileMode) {
 	t.Helper()
 	Write(t, path, content)
@@ -59,7 +61,7 @@ func Own(t *testing.T, uid int, path, content string, mode os.FileMode) {
 	}
 }
 
-// TreeText returns the paths, modes, contents and symlink targets of everything below dir, one entry a line.
+// TreeText describes everything below dir, with one line for each entry: its path, mode, and content or symlink target.
 func TreeText(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -85,7 +87,7 @@ func TreeText(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// Seven is a text of seven lines.
+// Seven is a text of seven lines, for tests that change single lines.
 const Seven = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n"
 
 // Sample returns n pseudo-random characters of alphabet, which depend only on the arguments. Tests construct secrets with it, so

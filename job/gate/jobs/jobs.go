@@ -1,4 +1,4 @@
-// Package jobs lists the worker jobs of all packages of the gate.
+// Package jobs lists the worker jobs of all packages of the gate (see package gate).
 package jobs
 
 import (

@@ -18,11 +18,11 @@ import (
 // MaxEntries is the maximum number of entries in a frozen copy.
 const MaxEntries = 200_000
 
-// FreezeLimits bound a frozen copy. Zero fields mean the default.
+// FreezeLimits are the limits of a frozen copy. Zero fields mean the default.
 type FreezeLimits struct {
-	Entries int          `json:"entries,omitempty"` // number of entries; default and maximum 200,000
-	Bytes   caisson.Size `json:"bytes,omitempty"`   // of all files; default 4 GiB
-	File    caisson.Size `json:"file,omitempty"`    // of one file, with its holes; default 1 GiB
+	Entries int          `json:"entries,omitempty"` // maximum number of entries; default and greatest value 200,000
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // maximum size of all files together; default 4 GiB
+	File    caisson.Size `json:"file,omitempty"`    // maximum size of one file, including its holes; default 1 GiB
 }
 
 func (l FreezeLimits) WithDefaults() FreezeLimits {
@@ -34,13 +34,13 @@ func (l FreezeLimits) WithDefaults() FreezeLimits {
 	return l
 }
 
-// Freeze copies the upper directory of an overlay, whose attributes [Mark] has written to marked just before, to dst, an empty
-// directory. It returns the result of [OpenFrozen] for dst, which the caller must close.
+// Freeze copies upper, the upper directory of an overlay, to dst, an empty directory. marked is the output of [Mark] for upper,
+// written just before. It returns the result of [OpenFrozen] for dst, which the caller must close.
 //
 // The directory may change during the copy. The copy of each file is consistent, or the file is denied; different files may be
 // copied at different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual
-// attributes are listed as denied; special files are never opened. Entries beyond the limit are left out, and Cut of the result
-// is true.
+// attributes are listed as denied; special files are never opened. Entries that exceed the limit of their number are left out,
+// and Cut of the result is true.
 func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File, limits FreezeLimits) (*Frozen, error) {
 	defer fsat.KeepAlive(upper, dst)
 	m, err := readMarks(marked)
@@ -71,22 +71,24 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 	return OpenFrozen(dst)
 }
 
-// WriteIndex writes an index to the file name in the directory dir, atomically. cut means that the index does not have all
-// entries.
+// WriteIndex writes an index of entries atomically to the file name in the directory with the file descriptor dir. cut means
+// that entries were left out of it.
 func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 	return fsat.WriteIndex(dir, name, packIndex(entries, cut))
 }
 
+// freezer is the state of one [Freeze].
 type freezer struct {
 	ctx     context.Context
 	root    int // file descriptor of the upper directory
 	marks   *marks
-	left    int // entries that may still be recorded
+	left    int // number of entries that may still be recorded
 	keeper  *Keeper
 	entries []Entry
 	cut     bool // entries were left out
 }
 
+// walk records the entries of the directory dir and everything below it.
 func (f *freezer) walk(dir string) error {
 	if err := f.ctx.Err(); err != nil {
 		return err
@@ -131,7 +133,7 @@ func (f *freezer) walk(dir string) error {
 	return nil
 }
 
-// deny sets the reason for which the entry of dir, which has been recorded before, is denied.
+// deny marks the entry of the directory dir, which was recorded already, as denied for the reason why.
 func (f *freezer) deny(dir, why string) {
 	for i := len(f.entries) - 1; i >= 0; i-- {
 		if e := &f.entries[i]; e.Path == dir {
@@ -141,6 +143,7 @@ func (f *freezer) deny(dir, why string) {
 	}
 }
 
+// entry copies the file at path, whose metadata is st, and returns its entry.
 func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 	e := Entry{Path: path, Type: st.Type, Mode: st.Mode}
 	if st.IsWhiteout() {
@@ -172,7 +175,7 @@ func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 	return e, err
 }
 
-// readLink returns the target of the symlink at path, or the reason why it cannot be read.
+// readLink returns the target of the symlink at path, or in denied the reason why the target cannot be read.
 func readLink(root int, path string) (link, denied string, err error) {
 	fd, err := fsat.Open(root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -183,7 +186,7 @@ func readLink(root int, path string) (link, denied string, err error) {
 	n, err := unix.Readlinkat(fd, "", buf)
 	switch {
 	case err == unix.ENOENT || err == unix.EINVAL:
-		return "", vanished, nil // the path is no longer a symlink
+		return "", vanished, nil // the path is not a symlink any more
 	case err != nil:
 		return "", "", os.NewSyscallError("readlink", err)
 	case n == 0 || n > fsat.MaxPathLen:
@@ -192,7 +195,7 @@ func readLink(root int, path string) (link, denied string, err error) {
 	return string(buf[:n]), "", nil
 }
 
-// Reasons for Entry.Denied.
+// Values of [Entry.Denied].
 const (
 	vanished   = "it changed while it was read; look again"
 	unreadable = "it cannot be read"

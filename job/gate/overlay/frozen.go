@@ -20,41 +20,43 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The files in a frozen directory.
+// The files in the directory of a frozen copy, and the limits of its index.
 const (
-	frozenIndex   = "index"              // the entries of the upper directory
-	FrozenObjects = "objects"            // contents of large files, by their sha256; small files are in frozenPack
-	MergedDir     = "merged"             // index and contents of the files that package compare has merged
-	MergedIndex   = "merged/index"       // absent if no file was merged
-	frozenMagic   = "caisson frozen 1\n" // the beginning of an index
-	MaxIndex      = 1 << 30              // bytes of an index
+	frozenIndex = "index" // the entries of the upper directory
+	// FrozenObjects is the directory of the contents of large files, named by their SHA-256. The contents of small files are in
+	// frozenPack.
+	FrozenObjects = "objects"
+	MergedDir     = "merged"             // directory of the index and the contents of the files that package compare has merged
+	MergedIndex   = "merged/index"       // index of the merged files; absent if no file was merged
+	frozenMagic   = "caisson frozen 1\n" // the first bytes of an index
+	MaxIndex      = 1 << 30              // maximum size of an index in bytes
 )
 
 // An Entry is the state of one path in an upper directory.
 type Entry struct {
-	Path string // as on disk: relative, clean, any bytes but NUL
-	// Type is one of the types of [caisson.Change]; none if the path was removed.
+	Path string // the path as it is on disk: relative, clean, with any bytes but NUL
+	// Type is one of the types of [caisson.Change]; TypeNone if the path was removed.
 	Type string
 	Mode uint32 // permission bits, with setuid, setgid and sticky
-	Size int64  // of files, in bytes
-	// Content is the sha256 of a file's content, in hex; empty if it was not kept.
+	Size int64  // size of a file in bytes
+	// Content is the SHA-256 of a file's content in hexadecimal; empty if the content was not copied.
 	Content string
-	// Hash is [HashOf] of the entry; empty if the entry was not kept.
+	// Hash is the hash of the entry that [HashOf] defines; empty if the entry is denied.
 	Hash    string
 	Link    string // target of a symlink
 	Removed bool   // the path, and everything below it, was removed
-	Opaque  bool   // the content that the host has in this directory was removed
-	// Denied is the reason why the entry was not kept and cannot be applied; empty if it was kept.
+	Opaque  bool   // everything that the host has in this directory was removed
+	// Denied is the reason why the entry was not copied and cannot be applied; empty if it was copied.
 	Denied string
 }
 
-// HashOf returns a hash of the state of one path: type, permission bits, and the content's sha256 in hex (files) or the target
-// (symlinks). A path without a file has the type none.
+// HashOf returns a hash of the state of one path: its type, its permission bits, and the SHA-256 of its content in hexadecimal
+// (files) or its target (symlinks). The type of a path that does not exist is TypeNone.
 func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 	h := sha256.New()
 	switch typ {
 	case fsat.TypeNone, fsat.TypeSymlink:
-		mode = 0 // the mode of symlinks has no meaning
+		mode = 0 // the mode of a symlink has no meaning
 	}
 	fmt.Fprintf(h, "caisson 1\n%s\n%o\n%s\n%d\n%s", typ, mode&fsat.ModeBits, contentSHA256, len(link), link)
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
@@ -66,7 +68,7 @@ type Frozen struct {
 	entries []Entry
 	cut     bool // entries were left out
 	pack    *pack
-	content map[string]string // Entry.Content by Entry.Hash and by Entry.Content
+	content map[string]string // maps Entry.Hash and Entry.Content of each file to Entry.Content
 }
 
 // OpenFrozen reads the index that [Freeze] has written to dir, and the index of the files that [compare.Changes] has merged
@@ -99,13 +101,13 @@ func OpenFrozen(dir *os.File) (*Frozen, error) {
 	return f, nil
 }
 
-// Close closes the directory. Readers that Object has returned may fail afterwards.
+// Close closes the files of the copy. Readers that Object has returned may fail afterwards.
 func (f *Frozen) Close() error { return errors.Join(f.dir.Close(), f.pack.close()) }
 
 // Entries returns all entries in the order of a walk: each directory before its content. The caller must not modify them.
 func (f *Frozen) Entries() []Entry { return f.entries }
 
-// Cut reports whether the layer exceeded the limits. Entries that were left out cannot be applied.
+// Cut reports whether entries were left out because the layer exceeded the limits. They cannot be applied.
 func (f *Frozen) Cut() bool { return f.cut }
 
 // Lookup returns the entry of a path.
@@ -117,12 +119,13 @@ func (f *Frozen) Lookup(path string) (Entry, bool) {
 	return Entry{}, false
 }
 
+// search returns the index in entries at which the entry of path is or would be.
 func (f *Frozen) search(path string) int {
 	return sort.Search(len(f.entries), func(i int) bool { return fsat.Compare(f.entries[i].Path, path) >= 0 })
 }
 
-// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content
-// alone as [Entry.Content] and [gate.Node.Hash] have it. Its last Read fails if the content does not have the hash. Returns
+// Object opens the content of a file. hash is a [caisson.Change.Hash] or [Entry.Hash], or the SHA-256 of the content alone, as
+// in [Entry.Content] and [gate.Node.Hash]. The last Read of the result fails if the content does not have this hash. Returns
 // NotFound if the copy has no such content.
 func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	content, ok := f.content[hash]
@@ -132,7 +135,7 @@ func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	return f.Open(content)
 }
 
-// Open is like Object, for an [Entry.Content] of this copy.
+// Open is like Object, for the [Entry.Content] of an entry of this copy.
 func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 	if r := f.pack.open(content); r != nil {
 		return &object{file: r, sum: sha256.New(), want: content}, nil
@@ -147,13 +150,13 @@ func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 	return &object{file: file, sum: sha256.New(), want: content}, nil
 }
 
-// object reads a content and compares it with its hash.
+// object is a reader of the content of a file that compares the content with its hash at the end.
 type object struct {
 	file io.ReadCloser
-	want string // SHA-256 of the content, in hex
+	want string // SHA-256 that the content must have, in hexadecimal
 
 	mu  sync.Mutex // Close may be called concurrently with Read
-	sum hash.Hash
+	sum hash.Hash  // hash of the bytes that were read
 }
 
 func (o *object) Read(b []byte) (int, error) {
@@ -169,7 +172,8 @@ func (o *object) Read(b []byte) (int, error) {
 
 func (o *object) Close() error { return o.file.Close() }
 
-// packIndex returns entries in the format of indexes: magic, number of entries, cut, and entries, sealed.
+// packIndex returns an index in its encoded form: frozenMagic, the number of entries, cut, the entries, and the SHA-256 of all
+// of this.
 func packIndex(entries []Entry, cut bool) []byte {
 	p := &fsat.Packer{B: []byte(frozenMagic)}
 	p.Uint(uint64(len(entries)))
@@ -232,6 +236,7 @@ func parseIndex(data []byte) ([]Entry, bool, error) {
 	return entries, cut == 1, nil
 }
 
+// unpackEntry decodes one entry of an index.
 func unpackEntry(u *fsat.Unpacker) (Entry, bool) {
 	e := Entry{Path: u.String(fsat.MaxPathLen)}
 	typ, flags := u.Byte(), u.Byte()
@@ -258,7 +263,7 @@ func unpackEntry(u *fsat.Unpacker) (Entry, bool) {
 	return e, true
 }
 
-// OpenMerged opens the directory for merged files in a frozen directory. It creates the directory if it does not exist.
+// OpenMerged opens the directory for merged files in the directory of a frozen copy, and creates it if it does not exist.
 func OpenMerged(frozen *os.File) (*os.File, error) {
 	if err := unix.Mkdirat(int(frozen.Fd()), MergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, os.NewSyscallError("mkdir", err)

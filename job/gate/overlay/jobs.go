@@ -9,13 +9,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// freezeReply describes the copy that a job has made.
+// freezeReply is the reply of a freezing job.
 type freezeReply struct {
-	Entries int  // number of entries
+	Entries int  // number of entries of the frozen copy
 	Cut     bool // entries were left out
 }
 
-// Job freezes a layer, which is its root.
+// Job runs [Freeze] for a layer, which is its root.
 var Job = worker.Job[FreezeLimits, freezeReply]{
 	Name: "gate.freeze", Root: true, Files: 2, Access: worker.ReadGuest, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits FreezeLimits) (freezeReply, error) {

@@ -16,33 +16,34 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-const maxTries = 3 // attempts to copy a file that changes during the copy
+const maxTries = 3 // maximum number of tries to copy a file that changes while it is copied
 
-// A Keeper stores contents in a directory of objects and in a pack, each once.
+// A Keeper stores the contents of files, each content once: in files of a directory, which are called objects and named by
+// their SHA-256, and in a pack.
 type Keeper struct {
-	objects int      // file descriptor of the directory of objects
-	pack    *packing // receives small contents; if nil, they become objects as well
+	objects int         // file descriptor of the directory of objects
+	pack    *packWriter // receives the contents of small files; if it is nil, they are stored as objects
 	limits  FreezeLimits
-	total   caisson.Size // bytes of all files that were kept
-	noClone bool         // the file system cannot share the blocks of files
-	buf     []byte
-	zeros   []byte
-	linked  map[uint64]kept // files with more than one name, by inode
+	total   caisson.Size        // total size of the files that were stored
+	noClone bool                // the file system does not support sharing the blocks of files
+	buf     []byte              // buffer for copying contents
+	zeros   []byte              // zero bytes for hashZeros, created on first use
+	linked  map[uint64]keptFile // the stored files that have more than one name, by inode number
 }
 
-// kept is the state of a file when its content was kept, and the hash of the content.
-type kept struct {
-	ctime, size int64  // ctime in ns, size in bytes
-	content     string // sha256 in hex
+// keptFile is the state of a file when its content was stored, and the SHA-256 of the content.
+type keptFile struct {
+	ctime, size int64  // ctime in ns since 1970, size in bytes
+	content     string // SHA-256 of the content in hexadecimal
 }
 
 // NewKeeper returns a Keeper without a pack. objects is the file descriptor of the directory of objects.
 func NewKeeper(objects int, l FreezeLimits) *Keeper {
-	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]kept{}}
+	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]keptFile{}}
 }
 
-// keep copies the file at path beneath root, whose metadata was st. It returns its sha256 and size, or in denied the reason why
-// it was not kept.
+// keep stores the content of the file at path beneath root, whose metadata was st. It returns the SHA-256 and the size of the
+// content, or in denied the reason why it was not stored.
 func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, size int64, denied string, err error) {
 	for range maxTries {
 		if caisson.Size(st.Size) > k.limits.File {
@@ -74,8 +75,8 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 	return "", st.Size, vanished, nil
 }
 
-// copy stores the content of file, sets *content to its sha256, and returns the metadata that the file had. If the file changed
-// during the copy, or exceeds the limits, it returns fsat.ErrChanged and the current metadata.
+// copy stores the content of file, sets *content to the SHA-256 of the content, and returns the metadata that the file had. If
+// the file changed during the copy, or exceeds the limits, it returns fsat.ErrChanged and the current metadata.
 func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	before, err := fsat.Lstat(int(file.Fd()), "")
 	if err != nil {
@@ -84,8 +85,8 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if before.Type != fsat.TypeFile || caisson.Size(before.Size) > k.limits.File || k.total+caisson.Size(before.Size) > k.limits.Bytes {
 		return before, fsat.ErrChanged
 	}
-	// The size is compared as well, because the clock of a file system is coarse, and because the offset of a content in the
-	// pack is computed from the sizes of the entries before it.
+	// The size is compared in addition to the ctime, because the clock of a file system is coarse, and because the offset of a
+	// content in the pack is computed from the sizes of the entries before it.
 	if l, ok := k.linked[before.Inode]; ok && l.ctime == before.Ctime && l.size == before.Size && before.Nlink > 1 {
 		*content = l.content
 		return before, nil
@@ -106,18 +107,20 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if err != nil || !after.Same(&before) {
 		return after, fsat.ErrChanged
 	}
-	if before.Size <= fsat.SmallFile { // after the check for changes, because every content in the pack must be in the index
+	// Small contents are stored only after the check for changes, because every content in the pack must be in the index.
+	if before.Size <= fsat.SmallFile {
 		if *content, err = k.Store(data); err != nil {
 			return before, err
 		}
 	}
 	if before.Nlink > 1 {
-		k.linked[before.Inode] = kept{ctime: before.Ctime, size: before.Size, content: *content}
+		k.linked[before.Inode] = keptFile{ctime: before.Ctime, size: before.Size, content: *content}
 	}
 	return before, nil
 }
 
-// readSmall returns the content of a file of this size. The result is valid until k.buf is used again.
+// readSmall returns the content of a file of size bytes, or fsat.ErrChanged if it has another size. The result is valid until
+// k.buf is used again.
 func (k *Keeper) readSmall(file *os.File, size int64) ([]byte, error) {
 	n, err := io.ReadFull(file, k.buf[:size+1])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
@@ -129,7 +132,7 @@ func (k *Keeper) readSmall(file *os.File, size int64) ([]byte, error) {
 	return k.buf[:n], nil
 }
 
-// Store stores data and returns its sha256.
+// Store stores data and returns its SHA-256 in hexadecimal.
 func (k *Keeper) Store(data []byte) (string, error) {
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
@@ -154,8 +157,8 @@ func (k *Keeper) Store(data []byte) (string, error) {
 	return name, nil
 }
 
-// copyLarge copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports
-// that; otherwise it has the same holes.
+// copyLarge copies a file of size bytes to an object and returns the SHA-256 of the content. The object shares the blocks of
+// the file if the file system supports that; otherwise it has the holes of the file.
 func (k *Keeper) copyLarge(file *os.File, size int64) (string, error) {
 	const tmp = "copying"
 	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
@@ -166,7 +169,7 @@ func (k *Keeper) copyLarge(file *os.File, size int64) (string, error) {
 	defer out.Close()
 	sum := sha256.New()
 	if k.clone(out, file) {
-		// A clone does not change if the original file does.
+		// The clone is hashed, because the original file may change and the clone does not.
 		n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{out}, k.buf)
 		if err != nil || n != size {
 			return "", errors.Join(err, fsat.ErrChanged)
@@ -178,7 +181,7 @@ func (k *Keeper) copyLarge(file *os.File, size int64) (string, error) {
 	return name, os.NewSyscallError("rename", unix.Renameat(k.objects, tmp, k.objects, name))
 }
 
-// clone makes out share the blocks of in. It returns false if the file system does not support that.
+// clone makes the file out share the blocks of the file in. It returns false if the file system does not support that.
 func (k *Keeper) clone(out, in *os.File) bool {
 	if k.noClone {
 		return false
@@ -187,7 +190,7 @@ func (k *Keeper) clone(out, in *os.File) bool {
 	return !k.noClone
 }
 
-// copySparse copies in, which has size bytes, to out except for its holes, and hashes it with sum.
+// copySparse copies the file in, which has size bytes, to out, except for its holes, and adds its content to the hash sum.
 func (k *Keeper) copySparse(out, in *os.File, size int64, sum hash.Hash) error {
 	if err := out.Truncate(size); err != nil {
 		return err
@@ -195,7 +198,7 @@ func (k *Keeper) copySparse(out, in *os.File, size int64, sum hash.Hash) error {
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(int(in.Fd()), at, unix.SEEK_DATA)
 		if err == unix.ENXIO {
-			data = size // a hole up to the end
+			data = size // the file has a hole up to its end
 		} else if err != nil {
 			return os.NewSyscallError("seek", err)
 		}
@@ -225,7 +228,7 @@ func (k *Keeper) copySparse(out, in *os.File, size int64, sum hash.Hash) error {
 	return nil
 }
 
-// hashZeros hashes n zero bytes with sum.
+// hashZeros adds n zero bytes to the hash sum.
 func (k *Keeper) hashZeros(sum hash.Hash, n int64) error {
 	if k.zeros == nil {
 		k.zeros = make([]byte, 1<<20)

@@ -17,35 +17,36 @@ import (
 )
 
 const (
-	marksMagic    = "caisson marks 1\n" // the beginning of the output of Mark
-	overlayPrefix = "trusted.overlay."  // of the names of overlay attributes
-	maxXattrList  = 64 << 10            // XATTR_LIST_MAX
+	marksMagic    = "caisson marks 1\n" // the first bytes of the output of Mark
+	overlayPrefix = "trusted.overlay."  // prefix of the names of overlay attributes
+	maxXattrList  = 64 << 10            // maximum size in bytes of the list of a file's attributes: XATTR_LIST_MAX
 )
 
-// The kinds of marks. The kind describes the overlay's extended attributes of a path.
+// The kinds of marks, which describe the extended attributes that the overlay has given to a path.
 const (
-	markOpaque = 1 // an opaque directory: it hides the entries of the lower layers
-	markRefuse = 2 // attributes that an overlay with the mount options of workspaces does not have; the entry is denied
+	markOpaque = 1 // the path is an opaque directory, which hides the entries that the lower layers have in it
+	// The path has attributes that an overlay with the mount options of workspaces does not give; its entry is denied.
+	markRefuse = 2
 )
 
-// A mark describes the overlay attributes of one path.
+// A mark describes the overlay attributes of one path; see the kinds of marks.
 type mark struct {
-	kind  byte
-	inode uint64 // of the path when it was marked
+	kind  byte   // markOpaque or markRefuse
+	inode uint64 // inode number of the path when it was marked
 }
 
-// marks are the marks of an upper layer, as [Mark] has written them.
+// marks are the marks of an upper layer, decoded from the output of [Mark].
 type marks struct {
-	byPath map[string]mark // only the paths that have a mark
+	byPath map[string]mark // the marks of the paths that have one
 	// cutAt is the first path, in the order of a walk, for which a mark may be missing because there are too many entries.
 	// Marks of all later paths may be missing as well. "" means that no marks are missing, and "." that all may be missing.
 	cutAt string
 }
 
-// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have overlay
-// attributes that are refused, see markRefuse. The kernel shows these attributes only to root of the initial user namespace, so
-// Mark cannot be a job. It lists names and their attributes, and reads nothing else. Returns Denied if the layer's root is opaque
-// or has refused attributes.
+// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque, and which entries have
+// refused overlay attributes: attributes that an overlay with the mount options of workspaces does not give. The kernel shows
+// overlay attributes only to root of the initial user namespace, so Mark cannot be a worker job. It lists names and their
+// attributes, and reads nothing else. Returns Denied if the layer's root is opaque or has refused attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
 	if err := requireTrustedXattrs(); err != nil {
@@ -69,8 +70,8 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	return err
 }
 
-// requireTrustedXattrs returns an error if this process cannot see trusted attributes. The kernel would then omit them without
-// an error.
+// requireTrustedXattrs returns an error if this process cannot see trusted extended attributes, because the kernel would then
+// omit them without an error.
 func requireTrustedXattrs() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -87,15 +88,17 @@ func requireTrustedXattrs() error {
 	return nil
 }
 
+// marker is the state of one [Mark].
 type marker struct {
 	ctx   context.Context
 	root  int    // file descriptor of the upper directory
-	left  int    // entries that may still be listed
+	left  int    // number of entries that may still be listed
 	cutAt string // see marks.cutAt
 	buf   []byte
-	out   fsat.Packer
+	out   fsat.Packer // the output so far
 }
 
+// walk marks the entries of the directory dir and everything below it.
 func (m *marker) walk(dir string) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
@@ -103,7 +106,7 @@ func (m *marker) walk(dir string) error {
 	fd, err := fsat.OpenDir(m.root, dir)
 	if err != nil {
 		if dir != "" && fsat.Inaccessible(err) {
-			return nil // Freeze cannot read the directory either
+			return nil // Freeze cannot read the directory either, and denies its entry
 		}
 		return fmt.Errorf("open %s: %w", safetext.Path(dir), err)
 	}
@@ -116,7 +119,7 @@ func (m *marker) walk(dir string) error {
 		}
 		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
 	}
-	kinds := make([]bool, len(names)) // whether each name is a directory
+	kinds := make([]bool, len(names)) // for each name, whether it is a directory
 	for i, name := range names {
 		if kinds[i], err = m.markEntry(fd, fsat.Join(dir, name), name); err != nil {
 			unix.Close(fd)
@@ -142,7 +145,8 @@ func (m *marker) walk(dir string) error {
 	return nil
 }
 
-// markEntry records the attributes of name in the directory fd, and reports whether it is a directory.
+// markEntry records the mark, if any, of the entry name of the directory fd, which has the given path, and reports whether it
+// is a directory.
 func (m *marker) markEntry(fd int, path, name string) (dir bool, err error) {
 	st, err := fsat.Lstat(fd, name)
 	if err == unix.ENOENT {
@@ -161,7 +165,8 @@ func (m *marker) markEntry(fd int, path, name string) (dir bool, err error) {
 	return st.Type == fsat.TypeDir, nil
 }
 
-// attributes returns the kind of mark of path, 0 for none. dir reports whether path is a directory. Symlinks are not followed.
+// attributes returns the kind of the mark that the attributes of path require, or 0 for no mark. dir tells whether path is a
+// directory. Symlinks are not followed.
 func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 	n, err := unix.Llistxattr(path, m.buf)
 	switch err {
@@ -178,7 +183,8 @@ func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 		}
 		switch name {
 		case "origin", "impure", "uuid":
-			// These record the origin of a copy, and whether a directory has such copies. They neither show nor hide entries.
+			// These attributes record the origin of a copied-up file, and whether a directory has such files. They neither show
+			// nor hide entries.
 		case "opaque":
 			value := make([]byte, 8)
 			n, err := unix.Lgetxattr(path, overlayPrefix+name, value)
@@ -193,7 +199,7 @@ func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 	return kind, nil
 }
 
-// readMarks decodes the output of Mark and rejects all other input.
+// readMarks decodes the output of [Mark], and returns an error for all other input.
 func readMarks(r io.Reader) (*marks, error) {
 	bad := fsat.Malformed("the record of a layer's attributes")
 	data, err := io.ReadAll(io.LimitReader(r, MaxIndex+1))
@@ -224,7 +230,7 @@ func readMarks(r io.Reader) (*marks, error) {
 	return m, nil
 }
 
-// covers reports whether Mark has read the attributes of path.
+// covers reports whether Mark has read the attributes of path, so that a mark of it cannot be missing.
 func (m *marks) covers(path string) bool {
 	switch m.cutAt {
 	case "":

@@ -18,26 +18,27 @@ import (
 // longer after many files were removed. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
-// packed reports whether the content of e is in the pack, provided that the frozen copy has a pack.
-func packed(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
+// belongsInPack reports whether the content of e is in the pack, if the frozen copy has one.
+func belongsInPack(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
 
-// packing writes a pack.
-type packing struct {
+// packWriter writes the pack of a frozen copy.
+type packWriter struct {
 	file *os.File
 	out  *bufio.Writer
-	has  map[string]bool // hashes of the contents that were added
+	has  map[string]bool // the SHA-256 of each content that was added, in hexadecimal
 }
 
-func newPacking(dir *os.File) (*packing, error) {
+// newPacking creates the pack of the frozen copy in dir.
+func newPacking(dir *os.File) (*packWriter, error) {
 	file, err := fsat.OpenFile(dir, frozenPack, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make room for a review")
 	}
-	return &packing{file: file, out: bufio.NewWriterSize(file, 256<<10), has: map[string]bool{}}, nil
+	return &packWriter{file: file, out: bufio.NewWriterSize(file, 256<<10), has: map[string]bool{}}, nil
 }
 
-// add appends a content unless the pack has it.
-func (p *packing) add(content string, data []byte) error {
+// add appends data, whose SHA-256 is content, unless the pack already contains it.
+func (p *packWriter) add(content string, data []byte) error {
 	if p.has[content] {
 		return nil
 	}
@@ -46,15 +47,16 @@ func (p *packing) add(content string, data []byte) error {
 	return err
 }
 
-func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close()) }
+func (p *packWriter) close() error { return errors.Join(p.out.Flush(), p.file.Close()) }
 
-// pack reads a pack.
+// pack reads the pack of a frozen copy.
 type pack struct {
 	file  *os.File
-	spans map[string]packRange // by the hash of the content
+	spans map[string]packRange // position of each content in the pack, by the SHA-256 of the content
 }
 
-// openPack opens the pack of the frozen copy in dir with these entries. If the copy has no pack, the result is empty.
+// openPack opens the pack of the frozen copy in dir, whose index contains entries. If the copy has no pack, the result contains
+// nothing.
 func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	p := &pack{}
 	file, err := fsat.OpenFile(dir, frozenPack, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -68,7 +70,7 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	at := 0
 	for i := range entries {
 		e := &entries[i]
-		if _, there := p.spans[e.Content]; packed(e) && !there {
+		if _, there := p.spans[e.Content]; belongsInPack(e) && !there {
 			p.spans[e.Content] = packRange{at, at + int(e.Size)}
 			at += int(e.Size)
 		}
@@ -76,8 +78,8 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	return p, nil
 }
 
-// open returns a reader of a content, or nil if the content is not in the pack. The caller must compare the content with its
-// hash. The reader is valid until close.
+// open returns a reader of the content with this SHA-256, or nil if it is not in the pack. The caller must compare the content
+// with the hash. The reader is valid until close.
 func (p *pack) open(content string) io.ReadCloser {
 	s, ok := p.spans[content]
 	if !ok {
@@ -93,7 +95,7 @@ func (p *pack) close() error {
 	return p.file.Close()
 }
 
-// Contents are the contents of a frozen copy, by their sha256. Reading does not verify the hash; the jobs that write the
+// Contents opens the contents of a frozen copy by their SHA-256. Its readers do not verify the hash; the jobs that write the
 // contents elsewhere do.
 type Contents struct {
 	frozen *os.File
@@ -103,7 +105,7 @@ type Contents struct {
 // OpenContents opens the contents of the copy in frozen, which must stay open until the result is closed.
 func OpenContents(frozen *os.File) (*Contents, error) {
 	entries, _, err := ReadIndex(frozen, frozenIndex)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a copy without an index has merged contents only
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a copy without an index contains only merged contents
 		return nil, err
 	}
 	p, err := openPack(frozen, entries)
@@ -113,7 +115,7 @@ func OpenContents(frozen *os.File) (*Contents, error) {
 	return &Contents{frozen: frozen, pack: p}, nil
 }
 
-// Open opens a content of the copy or a merged content.
+// Open opens the content with this SHA-256 of the copy or of a merged file.
 func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 	if r := c.pack.open(hash); r != nil {
 		return r, nil
@@ -127,5 +129,5 @@ func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 
 func (c *Contents) Close() error { return c.pack.close() }
 
-// packRange is the range of a content in a pack, in bytes.
+// packRange is the position of a content in a pack: the offsets, in bytes, of its beginning and its end.
 type packRange struct{ start, end int }

@@ -23,12 +23,12 @@ import (
 // Workspace is a workspace: a host directory under a mask and an upper layer, mounted as for a sandbox.
 type Workspace struct {
 	T        testing.TB
-	Top      string // directory that contains the others
-	Host     string
-	Upper    string
-	Box      string // mount point of the overlay: the directory that the sandbox sees
-	Manifest *os.File
-	reviews  int // number of frozen copies
+	Top      string   // directory that contains the other directories of the workspace
+	Host     string   // the host directory
+	Upper    string   // the upper layer
+	Box      string   // mount point of the overlay: the directory that the sandbox sees
+	Manifest *os.File // the manifest of Host
+	reviews  int      // number of frozen copies that were made
 }
 
 // New makes a workspace of a directory that prepare fills.
@@ -63,13 +63,13 @@ func New(t testing.TB, prepare func(host string)) *Workspace {
 	return o
 }
 
-// Dir opens one of the workspace's directories.
+// Dir opens the directory name in Top.
 func (o *Workspace) Dir(name string) *os.File {
 	o.T.Helper()
 	return gatetest.OpenDir(o.T, filepath.Join(o.Top, name))
 }
 
-// Freeze freezes the upper directory. It returns the directory of the frozen copy and the open copy.
+// Freeze makes a frozen copy of the upper directory. It returns the directory of the copy, and the open copy.
 func (o *Workspace) Freeze(limits overlay.FreezeLimits) (*os.File, *overlay.Frozen) {
 	o.T.Helper()
 	o.reviews++
@@ -91,7 +91,7 @@ func (o *Workspace) Compare(opts compare.Options) ([]compare.Difference, *overla
 	return o.CompareWith(dst, opts)
 }
 
-// CompareWith is like Compare, for the frozen copy in dst.
+// CompareWith is like Compare, for the existing frozen copy in the directory dst.
 func (o *Workspace) CompareWith(dst *os.File, opts compare.Options) ([]compare.Difference, *overlay.Frozen) {
 	o.T.Helper()
 	merged, err := overlay.OpenMerged(dst)
@@ -105,7 +105,7 @@ func (o *Workspace) CompareWith(dst *os.File, opts compare.Options) ([]compare.D
 	return result.Differences, f
 }
 
-// Summary returns a text with one line for each difference.
+// Summary returns a text with one line for each difference, to be compared in tests.
 func Summary(diffs []compare.Difference) string {
 	var lines []string
 	for _, d := range diffs {
@@ -137,7 +137,7 @@ func Summary(diffs []compare.Difference) string {
 	return strings.Join(lines, "\n")
 }
 
-// Content returns the content of f with this hash.
+// Content returns the content that f.Object opens for this hash.
 func Content(t testing.TB, f *overlay.Frozen, hash string) string {
 	t.Helper()
 	r, err := f.Object(hash)
