@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
+// errClosing is the cause with which the context of a closed group is cancelled.
 var errClosing = errors.New("the daemon is shutting down")
 
 // Group is a set of goroutines. It is safe for concurrent use.
 type Group struct {
-	ctx  context.Context
-	stop context.CancelCauseFunc
+	ctx  context.Context         // the context that is passed to the goroutines
+	stop context.CancelCauseFunc // cancels ctx
 
 	mu sync.Mutex     // held while a goroutine is added, and while ctx is cancelled
 	wg sync.WaitGroup // no goroutine is added once ctx has ended
@@ -40,7 +41,7 @@ func (g *Group) Start(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Stop cancels the goroutines. No other can be started afterwards.
+// Stop cancels the goroutines. Goroutines cannot be started afterwards.
 func (g *Group) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -34,7 +34,7 @@ func DropBoundingSet(keep []uint) (failed uint, err error) {
 			continue
 		}
 		err := AllThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0)
-		if errors.Is(err, unix.EINVAL) { // The kernel has no capabilities from here on.
+		if errors.Is(err, unix.EINVAL) { // The kernel has neither c nor a capability with a higher number.
 			break
 		}
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 // it: binding TCP ports, sending signals to other processes and connecting to their abstract sockets. It returns the
 // version of Landlock, or 0 if the kernel has none.
 func Landlock(all bool, readable ...string) (version int, err error) {
-	// The rights of the first version, which every kernel with Landlock supports: execute to make_sym.
+	// All access rights of Landlock's first version, from "execute" to "make_sym". Every kernel with Landlock supports them.
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1}
 	abi, size, errno := uintptr(1), unsafe.Sizeof(attr.Handled_access_fs), unix.Errno(0)
 	if all {
@@ -52,6 +52,7 @@ func Landlock(all bool, readable ...string) (version int, err error) {
 	return int(abi), AllThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0)
 }
 
+// allowReading adds a rule to ruleset that allows reading at and below path, if path exists.
 func allowReading(ruleset int, path string) error {
 	f, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOTDIR) {

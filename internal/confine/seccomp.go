@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Filter defines the allowed system calls. The first rule for a call applies.
+// A Filter defines the allowed system calls. If Rules has several rules for a call, the first one is used.
 type Filter struct {
 	Rules       []Rule
-	AllowOthers bool // Allows calls without a rule; otherwise they fail with EPERM.
+	AllowOthers bool // allows calls for which Rules has no rule; if it is false, they fail with EPERM
 }
 
-// A Rule allows its calls if all tests of one element of AnyOf pass. Otherwise the result is Else, a SECCOMP_RET value;
-// 0 means failing with EPERM.
+// A Rule allows its calls if all tests of one element of AnyOf pass. Otherwise the result of the call is Else, a SECCOMP_RET
+// value; 0 means that the call fails with EPERM.
 type Rule struct {
-	Calls []uint32
+	Calls []uint32 // numbers of the system calls
 	AnyOf [][]Test
 	Else  uint32
 }
@@ -28,9 +28,9 @@ type Rule struct {
 // if a bit of AnyBit is set, or if no bit of NoBit is set. Values in Allow and Deny decide about the call regardless of
 // the other tests.
 type Test struct {
-	Arg, Mask       uint32
-	Is, Allow, Deny []uint32
-	AnyBit, NoBit   uint32
+	Arg, Mask       uint32   // the number of the argument, from 0, and the bits that Is, Allow and Deny are compared with
+	Is, Allow, Deny []uint32 // values of the argument
+	AnyBit, NoBit   uint32   // bits of the argument; 0 means no test
 }
 
 // Install filters the system calls of all threads and child processes. It returns ENOSYS if filters are not supported
@@ -53,14 +53,14 @@ func (f Filter) Install() error {
 	return nil
 }
 
-// Offsets in struct seccomp_data on little-endian machines. Arguments have 64 bits.
+// Offsets, in bytes, of the fields of struct seccomp_data on little-endian machines. Each argument has 64 bits.
 const (
 	dataNr   = 0
 	dataArch = 4
 	dataArgs = 16
 )
 
-// Operation codes of BPF instructions, and results of the filter.
+// Operation codes of the BPF instructions, and results of the filter, that the program of a [Filter] uses.
 const (
 	load        = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 	and         = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
@@ -71,13 +71,14 @@ const (
 	deny        = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 )
 
+// program returns the BPF program of f for the architecture arch, an AUDIT_ARCH value.
 func (f Filter) program(arch uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: dataArch},
 		{Code: jumpIfEqual, K: arch, Jt: 1},
 		{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: load, K: dataNr},
-		// Numbers from here on are x32 system calls on amd64, and unused elsewhere.
+		// System call numbers from 0x40000000 are x32 system calls on amd64, and unused on other architectures.
 		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 0x40000000, Jf: 1},
 		{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS},
 	}
@@ -92,12 +93,12 @@ func (f Filter) program(arch uint32) []unix.SockFilter {
 	return append(p, unix.SockFilter{Code: ret, K: deny})
 }
 
-// ruleInstructions returns the instructions of a rule for one call. They are built from the last to the first, because jumps go
-// forward.
+// ruleInstructions returns the instructions of a rule for one call. It builds them from the last to the first, because a jump
+// leads to a later instruction, whose position must be known.
 func (f Filter) ruleInstructions(call uint32, r Rule) []unix.SockFilter {
 	var b []unix.SockFilter
-	// add returns the position of an instruction in b. The targets of jump are the positions yes and no; -1 is the end
-	// of the block.
+	// add appends an instruction to b and returns its position. jump appends a conditional jump to the positions yes and no in
+	// b; the position -1 stands for the instruction after the rule.
 	add := func(code uint16, k uint32) int {
 		b = append(b, unix.SockFilter{Code: code, K: k})
 		return len(b) - 1

@@ -14,8 +14,8 @@ import (
 // delay other clients.
 type Listener struct {
 	net.Listener
-	maxTotal, maxPerSource int
-	displace               bool
+	maxTotal, maxPerSource int  // maximum numbers of open connections: of all sources together, and of one source
+	displace               bool // whether a connection above maxTotal may displace another one, see NewDisplacing
 
 	mu      sync.Mutex
 	total   int                      // number of open connections; guarded by mu
@@ -33,9 +33,9 @@ func New(l net.Listener, total, perSource int) *Listener {
 	}
 }
 
-// NewDisplacing is like New, but a connection above total is accepted if another source has more connections than its own source
-// then would. The oldest connection of the source with the most connections is closed for it. So a few sources cannot occupy all
-// connections.
+// NewDisplacing is like New, but a new connection above total is accepted if some source has more connections than the source
+// of the new connection would then have. The oldest connection of the source with the most connections is closed in exchange.
+// So a few sources cannot occupy all connections.
 func NewDisplacing(l net.Listener, total, perSource int) *Listener {
 	b := New(l, total, perSource)
 	b.displace = true
@@ -52,7 +52,7 @@ func (b *Listener) Accept() (net.Conn, error) {
 		accepted := &conn{Conn: c, listener: b, source: reach.Source(c.RemoteAddr().String())}
 		displaced, ok := b.add(accepted)
 		if displaced != nil {
-			displaced.Conn.Close() // The owner sees a closed connection, and calls Close, too.
+			displaced.Conn.Close() // The owner of the displaced connection gets an error from it, and then calls its Close.
 		}
 		if ok {
 			return accepted, nil
@@ -61,8 +61,8 @@ func (b *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add counts c unless a limit is reached, in which case ok is false. displaced is the connection that c replaces, if any; it is
-// no longer counted.
+// add counts the new connection c. ok is false if a limit is reached, so that c is not counted. displaced is the connection
+// that is no longer counted because c replaces it, or nil.
 func (b *Listener) add(c *conn) (displaced *conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +101,7 @@ func (b *Listener) remove(c *conn) {
 	}
 }
 
-// set replaces the connections of a source. The caller must hold mu.
+// set replaces the list of the open connections of a source. The caller must hold mu.
 func (b *Listener) set(source netip.Prefix, list []*conn) {
 	delete(b.byCount[len(b.sources[source])], source)
 	if len(list) == 0 {
@@ -118,8 +118,8 @@ func (b *Listener) set(source netip.Prefix, list []*conn) {
 // A conn is a connection that counts against the limits until it is closed or displaced.
 type conn struct {
 	net.Conn
-	listener *Listener
-	source   netip.Prefix
+	listener *Listener    // the listener that has accepted the connection
+	source   netip.Prefix // the source that the connection counts for
 }
 
 // Close implements [net.Conn].

@@ -37,10 +37,10 @@ type agents struct {
 	w *World
 
 	mu    sync.Mutex
-	turns map[string]*turn // by run; guarded by mu
+	turns map[string]*turn // by the id of the run; guarded by agents.mu
 }
 
-// turn is one prompt that an agent answers.
+// turn is one prompt, with the state of the agent that answers it.
 type turn struct {
 	*fake.Proc
 	*task.Task
@@ -48,9 +48,9 @@ type turn struct {
 	ctx     context.Context
 	guest   caisson.Guest
 	out     *task.Writer
-	calls   int // number of tool calls so far
-	changes []caisson.FileChange
-	waits   chan struct{} // closed to end the step wait; nil in other steps; guarded by agents.mu
+	calls   int                  // number of tool calls so far
+	changes []caisson.FileChange // changes of files that were reported so far
+	waits   chan struct{}        // closed to end a step "wait"; nil in other steps; guarded by agents.mu
 }
 
 // release implements [World.Go].
@@ -66,7 +66,8 @@ func (a *agents) release(run caisson.ID) bool {
 	return true
 }
 
-// wait waits until release is called. It returns false if the process was killed first.
+// wait executes the step "wait" of t: it waits until release is called for the run. It returns false if the process is killed
+// before.
 func (a *agents) wait(t *turn) bool {
 	on := make(chan struct{})
 	a.mu.Lock()
@@ -83,7 +84,8 @@ func (a *agents) wait(t *turn) bool {
 	}
 }
 
-// drive is the program that executes tasks.
+// drive is the program of an agent in a sandbox. It reads one task from its standard input and executes the steps of the
+// prompt.
 func (a *agents) drive(ctx context.Context, p *fake.Proc) int {
 	if len(p.Args()) < 2 || p.Args()[1] != "drive" {
 		return 0
@@ -114,8 +116,11 @@ func (a *agents) drive(ctx context.Context, p *fake.Proc) int {
 	return t.run()
 }
 
+// event writes an event to the output of the agent.
 func (t *turn) event(e caisson.RunEvent) { t.line(task.Line{RunEvent: e}) }
-func (t *turn) line(l task.Line)         { t.out.Write(l) }
+
+// line writes a line to the output of the agent.
+func (t *turn) line(l task.Line) { t.out.Write(l) }
 
 // say adds s to the answer, in parts of at most task.MaxDelta bytes.
 func (t *turn) say(s string) {
@@ -129,7 +134,7 @@ func (t *turn) say(s string) {
 	}
 }
 
-// run executes the steps and returns the exit code.
+// run executes the steps of the prompt and returns the exit code of the agent's process.
 func (t *turn) run() int {
 	end := task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd}, Exit: &caisson.ExitStatus{}, Agent: "1"}
 	if err := t.charge(); err != nil {
@@ -158,7 +163,7 @@ func (t *turn) run() int {
 	return 0
 }
 
-// charge records a call of a model.
+// charge records one call of a model by the agent.
 func (t *turn) charge() error {
 	if t.Model == "" {
 		return nil
@@ -170,6 +175,7 @@ func (t *turn) charge() error {
 	})
 }
 
+// step executes one step of the prompt. It returns the error that ends the run, or nil.
 func (t *turn) step(step string) *caisson.RunError {
 	word, rest, _ := strings.Cut(step, " ")
 	name, text, _ := strings.Cut(rest, " ")
@@ -219,6 +225,7 @@ func (t *turn) step(step string) *caisson.RunError {
 	return nil
 }
 
+// tool reports a call of the tool name with the input text, and its result.
 func (t *turn) tool(name, text string) {
 	t.calls++
 	id := "call-" + strconv.Itoa(t.calls)

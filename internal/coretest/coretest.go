@@ -1,6 +1,6 @@
 // Package coretest constructs the engine on drivers that need no host: sandboxes of package runtime/fake with a few programs,
-// images of package job/image/imagetest, wires that are connected to nothing, and git remotes in a directory. Cores, store, ledger
-// and jobs are the product's.
+// images of package job/image/imagetest, wires that are connected to nothing, and git remotes in a directory. Cores, store,
+// ledger and jobs are the product's.
 package coretest
 
 import (
@@ -40,11 +40,11 @@ type World struct {
 	wires   *wires
 	remotes *remotes
 	agents  *agents
-	live    *counter     // see Live
+	live    *counter     // counts the processes that [World.Live] returns
 	end     func() error // ends the engine's work in the background
 }
 
-// New returns a world that is closed when the test ends. Its jobs need root: see [NeedJobs].
+// New returns a world that is closed when the test ends. Its worker jobs need root: see [NeedJobs].
 func New(t testing.TB) *World {
 	t.Helper()
 	w, err := Open(testbin.Path(t, "caisson-worker"), slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -65,7 +65,7 @@ func NeedJobs(t testing.TB) {
 	testneed.Root(t)
 }
 
-// Open returns a world. jobs is the binary of caisson-worker.
+// Open returns a world that the caller must close. jobs is the path of the binary of caisson-worker.
 func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	base := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
@@ -148,7 +148,7 @@ func (w *World) Close() error {
 // API returns the services of the world.
 func (w *World) API() caisson.API {
 	a := w.Engine.API()
-	a.Daemon, a.Ledger = daemon{w.Engine}, reconciled{a.Ledger}
+	a.Daemon, a.Ledger = daemon{w.Engine}, mismatchedLedger{a.Ledger}
 	return a
 }
 
@@ -159,7 +159,8 @@ func (w *World) Config(log *slog.Logger) httpapi.Config {
 	}
 }
 
-// daemon is the engine without its examination of the host, because the host needs no gVisor.
+// daemon is an engine whose Examine returns a fixed result and does not examine the host, which needs no gVisor for the fake
+// runtime.
 type daemon struct{ *engine.Engine }
 
 func (daemon) Examine(context.Context) ([]caisson.Check, error) {

@@ -19,14 +19,14 @@ type runtime struct{ *fake.Runtime }
 func (runtime) Remains() ([]caisson.ID, error) { return nil, nil }
 func (runtime) Close() error                   { return nil }
 
-// images contains every image. But a pull fails as Unavailable if the reference contains "unreachable" and as Exhausted if it
-// contains "full"; it lasts until it is cancelled if the reference contains "slow".
+// images contains every image. A pull fails as Unavailable if the reference contains "unreachable", fails as Exhausted if it
+// contains "full", and lasts until it is cancelled if it contains "slow".
 type images struct {
 	*imagetest.Driver
 
 	mu   sync.Mutex
-	have map[string]bool     // by reference; guarded by mu
-	last caisson.PullRequest // guarded by mu
+	have map[string]bool     // the references that were requested; guarded by mu
+	last caisson.PullRequest // the last request; guarded by mu
 }
 
 func newImages(dir string) *images {
@@ -52,6 +52,7 @@ func newImages(dir string) *images {
 	return d
 }
 
+// pulled returns the last request for an image.
 func (d *images) pulled() caisson.PullRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,10 +62,10 @@ func (d *images) pulled() caisson.PullRequest {
 // wires are connected to nothing. They pass requests of programs in sandboxes to the engine.
 type wires struct {
 	running  chan struct{} // closed by Run, after handlers is set
-	handlers wire.Handlers // of the engine
+	handlers wire.Handlers // the handlers of the engine; set by Run
 
 	mu    sync.Mutex
-	specs map[caisson.ID]caisson.WireSpec // guarded by mu
+	specs map[caisson.ID]caisson.WireSpec // the specs of the wires, by sandbox; guarded by mu
 }
 
 func newWires() *wires {
@@ -77,6 +78,7 @@ func (w *wires) serving() wire.Handlers {
 	return w.handlers
 }
 
+// set stores the spec of the wire of a sandbox.
 func (w *wires) set(id caisson.ID, spec caisson.WireSpec) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,11 +138,11 @@ func (*wires) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 	}}, nil
 }
 
-// reconciled is a ledger that reports one discrepancy for the provider p: a call in the provider's records that is missing in the
-// ledger.
-type reconciled struct{ caisson.Ledger }
+// mismatchedLedger is a ledger that reports one discrepancy for the provider p: a call in the provider's records that is
+// missing in the ledger.
+type mismatchedLedger struct{ caisson.Ledger }
 
-func (l reconciled) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
+func (l mismatchedLedger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	if provider != "p" {
 		return l.Ledger.Reconcile(ctx, provider, since)
 	}

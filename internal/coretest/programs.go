@@ -19,10 +19,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 )
 
-// counter counts processes.
+// counter counts running processes.
 type counter struct{ n atomic.Int64 }
 
-// programs returns the programs of all sandboxes besides those of package guest.
+// programs returns the programs that all sandboxes have, by path, in addition to those of package guest.
 func (w *World) programs() map[string]func([]string) fake.Program {
 	list := map[string]func([]string) fake.Program{
 		"/.caisson/init": func([]string) fake.Program {
@@ -34,7 +34,7 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 	for name, run := range map[string]fake.Func{
 		"true": func(context.Context, *fake.Proc) int { return 0 },
 		"echo": guestdProgram, "cat": guestdProgram, "exit": guestdProgram,
-		"fail": fail, "flood": flood, "leave": leave, "shut": closeInput, "size": size, "binary": binary,
+		"fail": fail, "flood": flood, "leave": leaveChild, "shut": closeInput, "size": size, "binary": binary,
 	} {
 		list["/usr/bin/"+name] = func([]string) fake.Program { return w.live.count(run) }
 	}
@@ -87,8 +87,8 @@ func flood(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-// leave starts a child that keeps the outputs open, and exits.
-func leave(_ context.Context, p *fake.Proc) int {
+// leaveChild starts a child process that keeps the outputs open, and exits.
+func leaveChild(_ context.Context, p *fake.Proc) int {
 	io.WriteString(p.Stdout(), "left\n")
 	if _, err := p.Spawn(fake.Child{Args: []string{guest.Path, "test", "sleep", "24h"}}); err != nil {
 		return 1
@@ -137,7 +137,7 @@ func (pattern) Read(p []byte) (int, error) {
 func sandboxOf(p *fake.Proc) caisson.ID { return caisson.ID(filepath.Base(filepath.Dir(p.Root()))) }
 
 // shell runs the scripts with which the relay uses git in sandboxes: sh -c SCRIPT git DIR .... It runs them on the host, in the
-// directory with the sandbox's files. Its configuration of git replaces the URL of the relay by that of [remotes.front].
+// directory with the sandbox's files. Its configuration of git replaces the URL of the relay by that of [remotes.relayURL].
 func (w *World) shell(ctx context.Context, p *fake.Proc) int {
 	args := append([]string{}, p.Args()[1:]...)
 	if len(args) < 4 || args[0] != "-c" || args[2] != "git" {
@@ -147,7 +147,7 @@ func (w *World) shell(ctx context.Context, p *fake.Proc) int {
 	args[3] = filepath.Join(p.Root(), args[3])
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Env = append(gitEnv(), "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-		"GIT_CONFIG_KEY_1=url."+w.remotes.front(sandboxOf(p))+".insteadOf", "GIT_CONFIG_VALUE_1=http://git.caisson.internal/")
+		"GIT_CONFIG_KEY_1=url."+w.remotes.relayURL(sandboxOf(p))+".insteadOf", "GIT_CONFIG_VALUE_1=http://git.caisson.internal/")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.Stdin(), p.Stdout(), p.Stderr()
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

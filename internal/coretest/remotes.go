@@ -29,9 +29,9 @@ import (
 // reject pushes to branches whose names begin with "refused".
 type remotes struct {
 	*transport.Tool
-	dir    string
+	dir    string // the directory of the remotes
 	server *http.Server
-	base   string // URL of server
+	base   string // URL of the server
 	wires  *wires
 
 	mu sync.Mutex // held while a remote is created
@@ -43,20 +43,20 @@ func newRemotes(dir string, tool *transport.Tool, wires *wires) (*remotes, error
 		return nil, err
 	}
 	r := &remotes{Tool: tool, dir: dir, wires: wires, base: "http://" + l.Addr().String()}
-	r.server = &http.Server{Handler: r.fronts()}
+	r.server = &http.Server{Handler: r.relayHandler()}
 	go r.server.Serve(l)
 	return r, nil
 }
 
 func (r *remotes) close() error { return r.server.Close() }
 
-// front returns the URL of the relay for a sandbox.
-func (r *remotes) front(sandbox caisson.ID) string { return r.base + "/" + string(sandbox) + "/" }
+// relayURL returns the URL of the relay for a sandbox.
+func (r *remotes) relayURL(sandbox caisson.ID) string { return r.base + "/" + string(sandbox) + "/" }
 
-// fronts serves the relay to git in sandboxes. The first part of a path is the sandbox's id.
-func (r *remotes) fronts() http.Handler {
+// relayHandler returns the handler that serves the relay to git in sandboxes. The first part of a path is the sandbox's id.
+func (r *remotes) relayHandler() http.Handler {
 	h := front.Handler(func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
-		// The stream can last longer than the request: until its peer closes it.
+		// The stream outlives the request: it lasts until its other end is closed.
 		f, _, err := r.wires.serving().Stream(context.WithoutCancel(ctx), in)
 		if err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request)
 	}))
 }
 
-// remote returns the directory of a remote and creates the remote if it does not exist.
+// remote returns the directory of the remote with the URL of, and creates the remote if it does not exist.
 func (r *remotes) remote(of string) (string, error) {
 	sum := sha256.Sum256([]byte(of))
 	dir := filepath.Join(r.dir, hex.EncodeToString(sum[:8]))
@@ -119,7 +119,7 @@ func (r *remotes) remote(of string) (string, error) {
 	return dir, seed(dir)
 }
 
-// stream is the content of remotes, for git fast-import.
+// stream is the input of git fast-import that creates the content of a remote.
 const stream = `blob
 mark :1
 data 7
@@ -137,10 +137,10 @@ from :2
 
 `
 
-// hook is the update hook of remotes.
+// hook is the script of the update hook of each remote.
 const hook = "#!/bin/sh\ncase $1 in refs/heads/refused*) printf 'the remote refuses\\033[2J\\n' >&2; exit 1;; esac\n"
 
-// seed creates a remote.
+// seed creates a remote, a bare repository with its first content, in dir.
 func seed(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err

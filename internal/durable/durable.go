@@ -15,8 +15,8 @@ import (
 // Part is the suffix of the name of a file that is being written. A crash can leave such a file.
 const Part = ".part"
 
-// Write calls save to write the file path, and syncs it to disk. Afterwards, and after a crash, the file exists either completely
-// or as it was before. Errors are those of [DiskFull].
+// Write calls save to write the file path, and syncs it to disk. Afterwards, and after a crash, the file exists either
+// completely or as it was before. Errors are converted by [DiskFull].
 func Write(path string, save func(*os.File) error) error {
 	f, err := os.OpenFile(path+Part, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

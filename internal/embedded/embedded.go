@@ -11,7 +11,7 @@ import (
 //go:embed bin
 var files embed.FS
 
-// The names of the programs.
+// The names of the embedded programs.
 const (
 	Guestd = "guestd" // runs within sandboxes (cmd/caisson-guestd)
 	Agent  = "agent"  // drives agents within sandboxes (cmd/caisson-agent)

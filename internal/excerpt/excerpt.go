@@ -11,10 +11,10 @@ import (
 // A Head keeps the first Limit bytes that are written to it, which contain the reason when a Go program crashes. It is safe for
 // concurrent use.
 type Head struct {
-	Limit int // in bytes
+	Limit int // number of bytes that are kept
 
 	mu  sync.Mutex
-	buf []byte // guarded by mu
+	buf []byte // the bytes that are kept; guarded by mu
 }
 
 // Write implements [io.Writer]. It never fails.
@@ -35,10 +35,10 @@ func (h *Head) String() string {
 // A Tail keeps the last Limit bytes that are written to it: most programs report the reason of a failure at the end. It is safe
 // for concurrent use.
 type Tail struct {
-	Limit int // in bytes
+	Limit int // number of bytes that are kept
 
 	mu  sync.Mutex
-	buf []byte // at most twice Limit; guarded by mu
+	buf []byte // the last bytes written, at most twice Limit; guarded by mu
 }
 
 // Write implements [io.Writer]. It never fails.

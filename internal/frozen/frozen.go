@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Updating reports whether lists are to be updated. [os.Getenv] makes the variable part of the key of cached test
-// results.
+// Updating reports whether the environment variable CAISSON_TEST_UPDATE requests that lists are updated. It uses [os.Getenv],
+// so that the variable is part of the key of cached test results.
 func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
 
 // Check fails the test for each line of the list in file that, after rename, is not in now; advice is added to the
@@ -57,7 +57,7 @@ func Read(t testing.TB, file string) (head string, lines []string) {
 	return head + "\n\n", slices.DeleteFunc(strings.Split(body, "\n"), func(line string) bool { return line == "" })
 }
 
-// Write writes a list. A comment is sorted as if it were not commented out.
+// Write writes a list. An item that is commented out with # is sorted as if it were not.
 func Write(t testing.TB, file, head string, lines []string) {
 	t.Helper()
 	bare := func(line string) string { return strings.TrimLeft(line, "# ") }

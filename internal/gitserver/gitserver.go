@@ -44,12 +44,12 @@ type Options struct {
 // A Server serves the bare repositories of one directory below its URL.
 type Server struct {
 	*httptest.Server
-	Dir string // Contains the repositories.
+	Dir string // The directory that contains the repositories.
 
 	t        testing.TB
 	mu       sync.Mutex
-	o        Options  // guarded by mu
-	requests []string // For example "POST /x/git-upload-pack"; guarded by mu.
+	o        Options  // the current options; guarded by mu
+	requests []string // Methods and paths of the requests, for example "POST /x/git-upload-pack"; guarded by mu.
 }
 
 // New returns a running server without repositories. It is closed when the test ends.
@@ -150,6 +150,7 @@ func gitService(r *http.Request) string {
 	return ""
 }
 
+// admits reports whether the Authorization header of r has the user and the password that o requires.
 func (o *Options) admits(r *http.Request) bool {
 	if o.Password == "" {
 		return true
@@ -164,7 +165,7 @@ func (o *Options) admits(r *http.Request) bool {
 // probe is the body that git sends before a large push to check that it is authorized.
 const probe = "0000"
 
-// push handles a POST to git-receive-pack, with the configured failures.
+// push handles a POST to git-receive-pack, and simulates the failures that o requests.
 func (s *Server) push(w http.ResponseWriter, r *http.Request, o Options) {
 	head := make([]byte, len(probe)+1)
 	n, err := io.ReadFull(r.Body, head)
@@ -210,6 +211,7 @@ func abortResponse(w http.ResponseWriter) {
 	panic(http.ErrAbortHandler)
 }
 
+// backend passes r to git http-backend.
 func (s *Server) backend(w http.ResponseWriter, r *http.Request, o Options) {
 	if r.ContentLength < 0 { // CGI requires the length of the body.
 		body, err := io.ReadAll(r.Body)

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDeep is returned by Count if directories are nested more deeply than the limit.
+// ErrDeep is returned by Count if directories are nested more deeply than its limit.
 var ErrDeep = errors.New("there are too many directories in one another to count")
 
-// A Tally is the result of a count.
+// A Tally is the result of [Count].
 type Tally struct {
-	Files int64 // Files and directories, except the counted directory itself.
-	Bytes int64 // Disk usage; a file with several names counts once.
+	Files int64 // Number of files and directories, without the counted directory itself.
+	Bytes int64 // Disk usage in bytes. A file with several names counts once.
 
-	device uint64          // File system of the counted directory.
-	linked map[uint64]bool // Inodes of files with more than one name.
+	device uint64          // Device number of the file system of the counted directory.
+	linked map[uint64]bool // Inode numbers of the files with more than one name that were counted.
 }
 
 // Count counts the contents of dir on the same file system, down to depth nested directories, each of which is kept
@@ -63,6 +63,7 @@ func (c *Tally) add(ctx context.Context, dir *os.File, depth int) error {
 	}
 }
 
+// addEntry counts the entry name of dir and, if it is a directory, everything in it.
 func (c *Tally) addEntry(ctx context.Context, dir *os.File, name string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
@@ -85,7 +86,7 @@ func (c *Tally) addEntry(ctx context.Context, dir *os.File, name string, depth i
 	sub, err := OpenAt(dir, name, unix.O_RDONLY)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil // The entry was replaced meanwhile.
+		return nil // The directory was replaced by another file after its status was read.
 	case err != nil:
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is the number of names that are read at a time. A directory may contain any number of names.
+// batch is the number of names that are read from a directory at a time, because a directory may contain any number of names.
 const batch = 1024
 
 // Remove removes the file or directory at path with all its contents. It returns nil if path does not exist. The parent

@@ -28,9 +28,10 @@ var gitPaths = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
 // gitPrograms are the programs of git that the relay, or git on its behalf, starts.
 var gitPrograms = []string{"git-upload-pack", "git-remote-http"}
 
-// git checks the programs that only the relay needs.
+// git checks that git and its helper programs, which only the relay needs, are installed and recent enough.
 func git(ctx context.Context) caisson.Check { return gitAt(ctx, gitPaths) }
 
+// gitAt is like git, and searches for the program git at the paths in places.
 func gitAt(ctx context.Context, places []string) caisson.Check {
 	const name, remedy = "git", "install git 2.39 or newer, whole; it is needed for repositories (caisson repo) only"
 	program := ""
@@ -66,6 +67,7 @@ func gitAt(ctx context.Context, places []string) caisson.Check {
 	return ok(name, "%d.%d in %s", major, minor, program)
 }
 
+// dirsOf returns the directory of each path.
 func dirsOf(paths []string) []string {
 	dirs := make([]string, len(paths))
 	for i, p := range paths {
@@ -74,8 +76,8 @@ func dirsOf(paths []string) []string {
 	return dirs
 }
 
-// gitOutput returns the first line of git's output. git finds no repository and no configuration, because it runs in /
-// with a fixed environment.
+// gitOutput runs git, the file program, with the argument question, and returns the first line of its output. git finds no
+// repository and no configuration, because it runs in / with a fixed environment.
 func gitOutput(ctx context.Context, program, question string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()

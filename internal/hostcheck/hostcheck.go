@@ -22,10 +22,10 @@ type Probe interface {
 	Probe(ctx context.Context, platform string) error
 }
 
-// Config configures Run.
+// Config configures [Run].
 type Config struct {
-	DataDir string // Required; need not exist.
-	Probe   Probe  // nil skips the platforms.
+	DataDir string // Data directory of the daemon. Required; it need not exist.
+	Probe   Probe  // Tests gVisor's platforms; if it is nil, they are not checked.
 }
 
 // Run makes all checks, in the order in which their problems are best fixed.
@@ -36,11 +36,12 @@ func Run(ctx context.Context, cfg Config) []caisson.Check {
 	return append(checks, platforms(ctx, cfg.Probe)...)
 }
 
-// Lacks returns an error if the machine has no usable cgroups or no TUN device. Every sandbox needs both, but the daemon can run
-// without them. Lacks takes less than a millisecond.
-func Lacks() error { return lack(cgroups(), tun()) }
+// Lacks returns an Unavailable error that describes what is missing if the machine has no usable cgroups or no TUN device, and
+// nil otherwise. Every sandbox needs both, but the daemon can run without them. Lacks takes less than a millisecond.
+func Lacks() error { return firstFailure(cgroups(), tun()) }
 
-func lack(checks ...caisson.Check) error {
+// firstFailure returns an Unavailable error for the first check that has failed, or nil.
+func firstFailure(checks ...caisson.Check) error {
 	for _, c := range checks {
 		if c.Status == caisson.CheckFailed {
 			return caisson.Errorf(caisson.Unavailable, "%s: %s; to fix it: %s (see caisson doctor)", c.Name, c.Detail, c.Remedy)
@@ -60,18 +61,22 @@ func Worst(checks []caisson.Check) string {
 	return worst
 }
 
+// ok returns the result of the check name with the status ok. format describes what was found.
 func ok(name, format string, args ...any) caisson.Check {
 	return caisson.Check{Name: name, Status: caisson.CheckOK, Detail: fmt.Sprintf(format, args...)}
 }
 
+// warning returns the result of the check name with the status warning. remedy tells how to fix the problem.
 func warning(name, remedy, format string, args ...any) caisson.Check {
 	return caisson.Check{Name: name, Status: caisson.CheckWarning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
+// failed returns the result of the check name with the status failed. remedy tells how to fix the problem.
 func failed(name, remedy, format string, args ...any) caisson.Check {
 	return caisson.Check{Name: name, Status: caisson.CheckFailed, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
+// root checks that this process runs as root.
 func root() caisson.Check {
 	if os.Geteuid() == 0 {
 		return ok("root", "running as root")
@@ -96,14 +101,14 @@ func platforms(ctx context.Context, p Probe) []caisson.Check {
 		"gVisor does not run on systrap (%v), only on ptrace, which is slower", systrap)}
 }
 
-// probeWithTimeout calls Probe with probeTimeout: a platform that hangs does not work.
+// probeWithTimeout calls Probe with probeTimeout: a platform on which the probe hangs counts as one that does not work.
 func probeWithTimeout(ctx context.Context, p Probe, platform string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return p.Probe(ctx, platform)
 }
 
-// nearestExisting returns dir, or its nearest ancestor that exists: that is on the file system that dir will be on.
+// nearestExisting returns dir, or its nearest ancestor that exists: it is on the file system on which dir would be created.
 func nearestExisting(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {

@@ -37,10 +37,10 @@ func TestRun(t *testing.T) {
 
 // TestLacks: the error about a machine names the first check that failed and its remedy.
 func TestLacks(t *testing.T) {
-	if err := lack(ok("cgroups", "x"), warning("tun", "y", "z")); err != nil {
+	if err := firstFailure(ok("cgroups", "x"), warning("tun", "y", "z")); err != nil {
 		t.Error(err)
 	}
-	err := lack(ok("cgroups", "x"), failed("tun", "modprobe tun", "there is no /dev/net/tun"), failed("other", "", ""))
+	err := firstFailure(ok("cgroups", "x"), failed("tun", "modprobe tun", "there is no /dev/net/tun"), failed("other", "", ""))
 	if caisson.KindOf(err) != caisson.Unavailable || caisson.MessageOf(err) != "tun: there is no /dev/net/tun; to fix it: modprobe tun (see caisson doctor)" {
 		t.Error(err)
 	}

@@ -27,6 +27,7 @@ func parseKernel(release string) (kernelVersion, error) {
 	return v, nil
 }
 
+// atLeast reports whether v is major.minor or a later version.
 func (v kernelVersion) atLeast(major, minor int) bool {
 	return v.major > major || (v.major == major && v.minor >= minor)
 }
@@ -51,10 +52,10 @@ func kernel() caisson.Check {
 	return ok(name, "%s", release)
 }
 
-// requiredControllers are the controllers that implement limits.
+// requiredControllers are the cgroup controllers that enforce the limits of sandboxes.
 var requiredControllers = []string{"cpu", "memory", "pids"}
 
-// cgroups checks that the controllers for limits are available.
+// cgroups checks that the cgroup controllers in requiredControllers are available.
 func cgroups() caisson.Check {
 	const name = "cgroups"
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -79,8 +80,9 @@ func cgroups() caisson.Check {
 	return ok(name, "version %d with %s", version, strings.Join(requiredControllers, ", "))
 }
 
-// cgroupControllers returns the usable controllers in a table of mounts. A machine with both cgroup versions counts as
-// version 1 if that has controllers: a controller is in only one of the two.
+// cgroupControllers returns the usable controllers in a table of mounts. A machine on which both cgroup versions are mounted
+// counts as version 1, and have contains the controllers of both: the kernel attaches each controller to only one of the two
+// versions.
 func cgroupControllers(mounts string, read func(file string) string) (version int, have []string) {
 	var v2 []string
 	for line := range strings.Lines(mounts) {
@@ -137,7 +139,8 @@ func confinement() caisson.Check {
 	return ok(name, "Landlock, version %d", abi)
 }
 
-// Below a minimum the check fails; below a recommended value it results in a warning.
+// Limits of checks: a value below the minimum (min) makes the check fail, and a value below the recommended one makes it a
+// warning.
 const (
 	minDisk, recommendedDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
 	minMemory, recommendedMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
@@ -221,6 +224,7 @@ func namespaces() caisson.Check {
 	return ok(name, "up to %d", limit)
 }
 
+// readInt returns the decimal number in a file.
 func readInt(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

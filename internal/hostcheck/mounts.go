@@ -53,7 +53,7 @@ const firstHostID = 0x6fff0000
 // openUserNamespace returns a new user namespace. It is created by a copy of this program that is stopped before its
 // first instruction and never runs.
 func openUserNamespace() (*os.File, error) {
-	runtime.LockOSThread() // The tracer is a thread, not a process.
+	runtime.LockOSThread() // With ptrace, only the thread that started the process may control it.
 	defer runtime.UnlockOSThread()
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: firstHostID, Size: 65536}}
 	cmd := exec.Command("/proc/self/exe")

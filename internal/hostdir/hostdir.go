@@ -17,7 +17,7 @@ import (
 
 // A Dir identifies a directory and records its attributes.
 type Dir struct {
-	Path   string // As reported by the kernel.
+	Path   string // Path of the directory, as reported by the kernel.
 	Device uint64
 	Inode  uint64
 	UID    uint32
@@ -25,7 +25,7 @@ type Dir struct {
 	Mode   uint32 // Permission bits with setuid, setgid and sticky.
 }
 
-// Errors for which callers add an explanation.
+// Errors that callers distinguish, to add an explanation to them.
 var (
 	ErrNotDir   = errors.New("not a directory")
 	ErrRemoved  = errors.New("the directory has been removed")

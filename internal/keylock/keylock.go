@@ -10,7 +10,7 @@ import (
 // Locks are locks by name. The zero value is ready to use; a Locks is safe for concurrent use and must not be copied.
 type Locks struct {
 	mu   sync.Mutex
-	held map[string]*lock // guarded by mu
+	held map[string]*lock // the locks that have holders or waiters, by name; guarded by mu
 }
 
 // lock is the lock of one name.
@@ -43,11 +43,13 @@ func (l *Locks) Try(name string) (release func(), ok bool) {
 	}
 }
 
+// release frees the lock k of name, which the caller holds.
 func (l *Locks) release(name string, k *lock) {
 	k.token <- struct{}{}
 	l.removeUser(name, k)
 }
 
+// addUser returns the lock of name, which it creates if it does not exist, and counts one more user of it.
 func (l *Locks) addUser(name string) *lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,6 +66,7 @@ func (l *Locks) addUser(name string) *lock {
 	return k
 }
 
+// removeUser counts one user of the lock k less, and deletes k after its last user.
 func (l *Locks) removeUser(name string, k *lock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 // label is the key of the goroutine label that contains the name of a scope.
 const label = "leaktest"
 
-// endTimeout is the time that goroutines may take to end.
+// endTimeout is the time that Check waits for goroutines to end.
 var endTimeout = 10 * time.Second
 
-// count is the number of scopes so far.
+// count is the number of scopes that Mark has started; it makes their names unique.
 var count atomic.Int64
 
 // A Scope is a goroutine and all goroutines started from it, directly or indirectly, since it was marked.

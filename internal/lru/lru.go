@@ -5,11 +5,12 @@ import "container/list"
 
 // A Map contains at most a fixed number of values. It is not safe for concurrent use. Create it with [New].
 type Map[K comparable, V any] struct {
-	max   int
+	max   int        // maximum number of values
 	order *list.List // Elements are *pair[K, V], most recently used first.
 	items map[K]*list.Element
 }
 
+// pair is an element of Map.order: a key with its value.
 type pair[K comparable, V any] struct {
 	key   K
 	value V

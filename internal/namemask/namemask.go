@@ -10,25 +10,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits of masks.
+// Limits of masks and of the lists of hidden paths.
 const (
-	MaxPatterns = 1000 // Total number of patterns.
-	MaxPattern  = 255  // Bytes per pattern.
-	MaxListed   = 100  // Hidden paths that a [Lister] lists.
+	MaxPatterns = 1000 // Maximum number of patterns of a mask.
+	MaxPattern  = 255  // Maximum length of a pattern in bytes.
+	MaxListed   = 100  // Maximum number of paths in [Lister].Hidden.
 )
 
 // A Mask defines which files of a directory are hidden from a sandbox. It is safe for concurrent use.
 type Mask struct {
-	hide, show []pattern
-	exact      map[string]bool // Last names of the patterns of hide without wildcards.
-	globs      []string        // Last names of the patterns of hide with wildcards.
-	source     [2][]string     // The patterns passed to New.
+	hide, show []pattern       // the patterns passed to New
+	exact      map[string]bool // Last path elements of the patterns in hide, if they have no wildcards.
+	globs      []string        // Last path elements of the patterns in hide, if they have wildcards.
+	source     [2][]string     // The lists hide and show as they were passed to New.
 }
 
 // pattern is one pattern in lower case, split at slashes.
 type pattern struct {
-	names  []string
-	rooted bool // The pattern matches only at the top.
+	names  []string // the pattern's path elements
+	rooted bool     // The pattern matches only at the top of the directory.
 }
 
 // wildcards are the characters with a special meaning in patterns.
@@ -62,6 +62,7 @@ func New(hide, show []string) (*Mask, error) {
 	return m, nil
 }
 
+// patterns parses the patterns in list. field is the name of the list in errors.
 func patterns(field string, list []string) ([]pattern, error) {
 	var all []pattern
 	for _, s := range list {
@@ -99,17 +100,17 @@ func (m *Mask) hidden(path string) int {
 // A Lister is a mask that records the hidden paths. It is not safe for concurrent use.
 type Lister struct {
 	mask *Mask
-	last string // the path that was counted last
+	last string // the hidden path that was counted last
 	// Hidden contains the first [MaxListed] hidden paths, in the order of the calls of Hides. A hidden directory is
 	// listed instead of its contents. Bytes that are not UTF-8 are replaced.
 	Hidden []string
-	Count  int // Number of all hidden paths.
+	Count  int // Number of all hidden paths, also of those that are not in Hidden.
 }
 
 // Lister returns a new, empty Lister of m.
 func (m *Mask) Lister() *Lister { return &Lister{mask: m} }
 
-// Hides is [Mask.Hides]. For consecutive paths below one hidden directory, only the directory is counted.
+// Hides is [Mask.Hides]. Of consecutive paths at or below one hidden directory, only the directory is counted, once.
 func (l *Lister) Hides(path string) bool {
 	n := l.mask.hidden(path)
 	if n == 0 {
@@ -127,10 +128,10 @@ func (l *Lister) Hides(path string) bool {
 	return true
 }
 
-// Within returns the mask for a directory, whose paths are relative to it; dirs are its absolute paths. The mask also
-// applies patterns of several names that start with names of the directory, and hides everything if m hides the
-// directory or a parent of it. Patterns that start with a slash are relative to the directory itself, not to its
-// ancestors.
+// Within returns the mask for one directory, for paths that are relative to it. dirs are the absolute paths under which the
+// directory is known. The mask also applies patterns of several names that start with names of the directory, and hides
+// everything if m hides the directory or a parent of it. Patterns that start with a slash are relative to the directory itself,
+// not to its ancestors.
 func (m *Mask) Within(dirs ...string) (*Mask, error) {
 	hide, show := m.Lists()
 	for _, dir := range dirs {
@@ -168,12 +169,12 @@ func (m *Mask) HidesName(path string) bool {
 	return m.matchesLast(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
 }
 
-// matchesLast reports whether last matches the last name of a pattern of hide.
+// matchesLast reports whether last, a path element in lower case, matches the last element of a pattern in hide.
 func (m *Mask) matchesLast(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
-// hides reports whether the path with these names is hidden, regardless of its parent directories.
+// hides reports whether the path that consists of names is hidden for itself, regardless of its parent directories.
 func (m *Mask) hides(names []string) bool {
 	if !m.matchesLast(names[len(names)-1]) {
 		return false
@@ -182,7 +183,7 @@ func (m *Mask) hides(names []string) bool {
 	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
 }
 
-// matches reports whether the pattern matches the path with these names.
+// matches reports whether the pattern matches the path that consists of names.
 func (p pattern) matches(names []string) bool {
 	if len(names) < len(p.names) || p.rooted && len(names) != len(p.names) {
 		return false

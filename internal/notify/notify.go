@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// A Notifier notifies the watchers of a key that something about it has changed. The zero value is ready to use; a Notifier is safe
-// for concurrent use and must not be copied.
+// A Notifier notifies the watchers of a key that something about it has changed. The zero value is ready to use; a Notifier is
+// safe for concurrent use and must not be copied.
 type Notifier[K comparable] struct {
 	mu      sync.Mutex
-	watched map[K]*watched // guarded by mu
+	watched map[K]*watched // the keys that have watchers; guarded by mu
 }
 
 // watched is a key that has watchers. Its fields are guarded by Notifier.mu.
 type watched struct {
 	changed  chan struct{} // closed, and replaced, by Notify
-	watchers int           // the key is removed with its last watcher
+	watchers int           // number of watchers; the key is removed when it becomes 0
 }
 
 // Watch registers a watcher of a key until stop is called. next returns a channel that is closed at the next change.
@@ -63,9 +63,9 @@ func (n *Notifier[K]) Len() int {
 	return len(n.watched)
 }
 
-// Follow sends the values that read returns to the returned channel. It calls read again at once if there are more, and otherwise
-// after the next change of key. The channel is closed when read has returned an error and its values were sent, when ctx ends, and
-// when done is closed.
+// Follow sends the values that read returns to the returned channel. It calls read again at once if read has reported that
+// there are more values, and otherwise after the next change of key. The channel is closed when read has returned an error and
+// its values were sent, when ctx ends, and when done is closed.
 func Follow[K comparable, T any](
 	ctx context.Context, done <-chan struct{}, n *Notifier[K], key K, read func() (list []T, more bool, err error),
 ) <-chan T {

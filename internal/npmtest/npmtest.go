@@ -39,6 +39,7 @@ func Dir(t testing.TB, name string, files map[string]string, args ...string) str
 	return dir
 }
 
+// install returns the directory of [Dir] and installs the packages in it if it does not exist.
 func install(name string, files map[string]string, args []string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

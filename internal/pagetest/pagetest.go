@@ -22,10 +22,10 @@ type Command struct {
 	Text    string // the command without a comment at its end
 }
 
-// A File is a block of a page that is a file.
+// A File is a file that a block of a page contains.
 type File struct {
-	Line   int // line number of its first line
-	Format string
+	Line   int    // line number of the first line of the file in the page
+	Format string // the mark of the block, such as yaml
 	Text   string
 }
 
@@ -69,9 +69,10 @@ func Read(t testing.TB, page string) ([]Command, []File) {
 	return parse(string(text))
 }
 
+// parse returns the commands and the files of a page.
 func parse(text string) (commands []Command, files []File) {
 	section, mark := "", ""
-	fenced, above := false, true // above: the line before is empty or indented, so that an indented line is code
+	fenced, above := false, true // above means that the line before is empty or indented; an indented line is then code
 	number, continued := 0, false
 	command := func(line string) {
 		if continued {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// interval is short compared with the conditions that tests wait for and long compared with a system call.
+// interval is the time between two calls of a condition. It is short compared with the times that tests wait, and long compared
+// with a system call.
 const interval = 2 * time.Millisecond
 
 // Until calls cond until it returns true, and fails t if that takes longer than timeout. cond is called at least once,

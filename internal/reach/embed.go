@@ -10,8 +10,8 @@ type Embedding struct {
 	invert bool         // The bytes are inverted, as in addresses of Teredo clients.
 }
 
-// Embeddings are the embeddings in use, except IPv4-mapped addresses, which netip handles. RFC 6052 has four layouts
-// for a translator's own prefix, and 64:ff9b:1::/48 may use any of them; all are checked.
+// Embeddings are all embeddings in use except that of IPv4-mapped addresses, which package netip handles. RFC 6052 has four
+// layouts for a translator's own prefix, and 64:ff9b:1::/48 may use any of them; all are checked.
 var Embeddings = []Embedding{
 	{In: netip.MustParsePrefix("::/96"), bytes: [4]int{12, 13, 14, 15}},
 	{In: netip.MustParsePrefix("::ffff:0:0:0/96"), bytes: [4]int{12, 13, 14, 15}},
@@ -21,8 +21,8 @@ var Embeddings = []Embedding{
 	{In: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{7, 9, 10, 11}},
 	{In: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{9, 10, 11, 12}},
 	{In: netip.MustParsePrefix("2002::/16"), bytes: [4]int{2, 3, 4, 5}},
-	{In: netip.MustParsePrefix("2001::/32"), bytes: [4]int{4, 5, 6, 7}},                   // The Teredo server.
-	{In: netip.MustParsePrefix("2001::/32"), bytes: [4]int{12, 13, 14, 15}, invert: true}, // The Teredo client.
+	{In: netip.MustParsePrefix("2001::/32"), bytes: [4]int{4, 5, 6, 7}},                   // The address of the Teredo server.
+	{In: netip.MustParsePrefix("2001::/32"), bytes: [4]int{12, 13, 14, 15}, invert: true}, // The address of the Teredo client.
 }
 
 // Extract returns the IPv4 address in a. a must be in e.In.
@@ -46,8 +46,8 @@ func (e Embedding) Bits(n int) int {
 	return e.bytes[(n-1)/8]*8 + (n-1)%8 + 1
 }
 
-// thisNetwork is never embedded. Extracting with a layout that the address does not use yields such addresses from its
-// zeros.
+// thisNetwork contains the IPv4 addresses that Embedded omits, because they are never embedded. They result from
+// [Embedding.Extract] if an IPv6 address has zeros where another layout has the IPv4 address.
 var thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
 
 // Embedded returns the IPv4 addresses that may be embedded in a, or nil if a is not an IPv6 address.

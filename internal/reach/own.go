@@ -21,9 +21,9 @@ type Host struct {
 // caches nothing, because interfaces come and go. An IPv6 address that embeds an own IPv4 address is own. [NoRoute]
 // reports whether the error means that there is no route to a.
 //
-// Two methods are used. Binding to an address succeeds if it is local, which includes all of 127.0.0.0/8 and other
-// networks on the loopback interface, broadcast and multicast. And the source address of a datagram to an own address
-// is that same address.
+// Two methods are used. First, binding a socket to an address succeeds if the address is local; that includes 127.0.0.0/8 and
+// other networks on the loopback interface, broadcast and multicast. Second, the kernel chooses as the source address of a
+// datagram to an own address that same address.
 func (h Host) IsOwn(a netip.Addr) (bool, error) {
 	a = a.Unmap()
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || h.Listed(a) {
@@ -33,7 +33,8 @@ func (h Host) IsOwn(a netip.Addr) (bool, error) {
 		if inner.IsLoopback() || inner.IsMulticast() {
 			return true, nil
 		}
-		// A translator may have a route where this machine has none.
+		// An error because of a missing route is ignored: a translator may have a route to the IPv4 address although this
+		// machine has none.
 		if own, err := isLocal(inner); own || err != nil && !NoRoute(err) {
 			return own, err
 		}
@@ -63,7 +64,7 @@ func NoRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
 }
 
-// isLocal queries the kernel about a, which is valid and not IPv4-mapped.
+// isLocal reports whether the kernel delivers packets to a on this machine. a must be valid and not IPv4-mapped.
 func isLocal(a netip.Addr) (bool, error) {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -105,10 +106,10 @@ func isLocal(a netip.Addr) (bool, error) {
 	}
 }
 
-// throughLoopback reports whether the route of the connected socket fd uses the loopback interface. That is so for
-// addresses that are own only because of a route and for secondary addresses of an interface, where the source address
-// differs. The loopback interface has an MTU of 65,536 by default, of which IPv4 reports 65,535, and external
-// interfaces have a smaller one.
+// throughLoopback reports whether the route of the connected socket fd uses the loopback interface. It does for own addresses
+// whose packets have another source address: those that are own only because of a route, and secondary addresses of an
+// interface. It compares the MTU: the loopback interface has 65,536 by default, of which IPv4 reports 65,535, and external
+// interfaces have less.
 func throughLoopback(fd int, ip6 bool) (bool, error) {
 	level, option, least := unix.IPPROTO_IP, unix.IP_MTU, 65535
 	if ip6 {
@@ -122,8 +123,8 @@ func throughLoopback(fd int, ip6 bool) (bool, error) {
 }
 
 // bindRejectsForeign reports whether binding to an address fails if it is not the host's own. With the sysctl ip_nonlocal_bind,
-// which may be changed at any time, it does not fail. bindRejectsForeign tries documentation addresses, which should be on no
-// host.
+// which may be changed at any time, binding does not fail. bindRejectsForeign tries documentation addresses, which should be on
+// no host.
 func bindRejectsForeign(family int) bool {
 	a := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == unix.AF_INET6 {
@@ -137,6 +138,7 @@ func bindRejectsForeign(family int) bool {
 	return unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))) != nil
 }
 
+// sockaddr converts a to the type that system calls of package unix take.
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}

@@ -25,10 +25,10 @@ func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer
 	}}
 }
 
-// Check returns nil if a server named by a user may be at a, otherwise Denied. loopback reports whether the given name
-// is one of this machine's loopback interface. local reports whether the user works on this machine itself and may name
-// private addresses and the machine's own. The error does not distinguish own addresses from private ones, and does not
-// depend on what listens there, because no packet is sent.
+// Check returns nil if a server named by a user may be at a, otherwise Denied. loopback means that the user's URL names this
+// machine's loopback interface. local means that the user works on this machine itself and may use private addresses and the
+// machine's own. The error does not distinguish own addresses from private ones, and does not depend on what listens there,
+// because no packet is sent.
 func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
@@ -39,7 +39,7 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	case Public(a):
 		own, err := h.IsOwn(a)
 		switch {
-		case err != nil && !NoRoute(err): // Without a route, dialing returns the error.
+		case err != nil && !NoRoute(err): // If there is no route to the address, the later dial returns the error.
 			return err
 		case !own:
 			return nil
@@ -59,20 +59,22 @@ func possibleServer(a netip.Addr, loopback bool) bool {
 }
 
 var (
-	// metadata are addresses of cloud services that provide secrets to machines.
+	// metadata are the addresses of the metadata services of clouds, which provide secrets to machines.
 	metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd00:ec2::253"), netip.MustParseAddr("fd00:ec2::23"),
 		netip.MustParseAddr("fd20:ce::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
 	// private4 are the IPv4 networks that are not public. 168.63.129.16 is Azure's virtual address for each machine.
 	// The documentation networks are not included: they are unrouted, or in private use.
 	private4 = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
 		"172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4")
-	// public6 are the assigned IPv6 addresses, and tunnels6 those of them that embed an IPv4 address.
-	public6  = netip.MustParsePrefix("2000::/3")
+	// public6 are the IPv6 addresses that are assigned for public use.
+	public6 = netip.MustParsePrefix("2000::/3")
+	// tunnels6 are the addresses in public6 that embed an IPv4 address (Teredo, 6to4). They do not count as public.
 	tunnels6 = prefixes("2001::/32", "2002::/16")
-	// nat64 are IPv4 addresses as seen from networks without IPv4.
+	// nat64 contains the IPv6 addresses with which a network without IPv4 reaches IPv4 addresses (RFC 6052).
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 )
 
+// prefixes parses a list of networks in CIDR notation.
 func prefixes(list ...string) []netip.Prefix {
 	parsed := make([]netip.Prefix, len(list))
 	for i, s := range list {

@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// MaxLength is the maximum length of a name in bytes: less than that of a file name, with room for ".lock".
+// MaxLength is the maximum length of a name in bytes. It is less than the 255 bytes of a file name, so that git can append
+// ".lock".
 const MaxLength = 240
 
 // Prefixes of the full names of branches and tags.

@@ -9,7 +9,7 @@ import (
 type Mode int
 
 const (
-	// Log is for output that is read: newlines, tabs, colours and other attributes pass. All other characters that are
+	// Log is for output that is read as text: newlines, tabs, colours and other attributes pass. All other characters that are
 	// not plain text, including bidirectional characters, are replaced by escapes.
 	Log Mode = iota
 	// Screen is for interactive programs: cursor movement, erasing, scrolling, attributes and the common modes of full
@@ -19,20 +19,20 @@ const (
 )
 
 const (
-	maxCSI    = 64      // Bytes of a control sequence; programs do not send longer ones.
-	maxString = 1 << 20 // Bytes of an OSC, DCS or similar string that are dropped if it has no end.
+	maxCSI    = 64      // Maximum length of a control sequence in bytes; programs do not send longer ones.
+	maxString = 1 << 20 // Maximum length in bytes of an OSC, DCS or similar string; a longer one is treated as ended.
 )
 
-// state is the position of a Filter in a sequence.
+// state is the kind of escape sequence, if any, that a Filter is reading.
 type state int
 
 const (
-	ground      state = iota // Outside of a sequence.
-	afterESC                 // After ESC.
-	escapeInter              // After ESC and intermediate bytes.
-	csi                      // Inside a control sequence.
-	inStr                    // Inside OSC, DCS, APC, PM or SOS.
-	strEsc                   // ESC was read inside a string; a backslash completes ST.
+	ground      state = iota // outside of an escape sequence
+	afterESC                 // after ESC
+	escapeInter              // after ESC and intermediate bytes
+	csi                      // inside a control sequence (CSI)
+	inStr                    // inside a string: OSC, DCS, APC, PM or SOS
+	strEsc                   // after ESC inside a string; a backslash then completes the string terminator (ST)
 )
 
 // A Filter passes only harmless output to a terminal, independently of how the input is split. It emits only complete
@@ -43,13 +43,13 @@ type Filter struct {
 	w            io.Writer
 	mode         Mode
 	state        state
-	seq          []byte // The sequence, or the incomplete character, read so far.
-	osc          bool   // The string is an OSC, which BEL also ends.
-	n            int    // Number of bytes of the string so far.
-	cr           bool   // Log: a carriage return is held until the next byte.
-	out          []byte
-	modesChanged bool // Screen: a sequence with a lasting effect was passed, see Close.
-	origin       bool // Screen: positions may be relative to the margins.
+	seq          []byte // The bytes read so far of the current sequence, or of an incomplete UTF-8 character.
+	osc          bool   // The current string is an OSC, which BEL ends as well as ST.
+	n            int    // Number of bytes read so far of the current string.
+	cr           bool   // In mode Log: a carriage return was read and is held until the next byte is known.
+	out          []byte // the output of the current call of Write or Close
+	modesChanged bool   // In mode Screen: a sequence with a lasting effect was passed, which Close must revert.
+	origin       bool   // In mode Screen: origin mode was set, so that cursor positions are relative to the margins.
 }
 
 // NewFilter returns a filter that writes to w.
@@ -85,7 +85,7 @@ func (f *Filter) Close() error {
 	} else {
 		f.reject()
 	}
-	if f.origin { // This moves the cursor.
+	if f.origin { // Resetting origin mode moves the cursor, so it is done only if the mode was set.
 		f.out = append(f.out, "\x1b[?6l"...)
 	}
 	if f.modesChanged {
@@ -95,10 +95,12 @@ func (f *Filter) Close() error {
 	return f.flush()
 }
 
-// resetScreen resets the modes that Screen mode lets programs switch on. The cursor stays where it is, unless it was on the alternate
-// screen: its position is saved before the margins are reset, which moves it, and before 1049l, which restores a saved one.
+// resetScreen resets the modes that Screen mode lets programs switch on. The cursor stays where it is, unless it was on the
+// alternate screen: its position is saved first, because resetting the margins moves the cursor, and because 1049l restores a
+// saved position.
 const resetScreen = "\x1b[?1000;1002;1003;1004;1005;1006;1015;2004;2026;1;5l\x1b7\x1b[r\x1b8\x1b[?1049l\x1b[?25;7h\x1b[4l\x1b(B\x0f\x1b>\x1b[m"
 
+// flush writes the output of the current call to the underlying writer.
 func (f *Filter) flush() error {
 	if len(f.out) == 0 {
 		return nil
@@ -107,8 +109,8 @@ func (f *Filter) flush() error {
 	return err
 }
 
-// plainRun returns the number of bytes at the start of p that are printable ASCII, newlines or tabs. It is the fast
-// path.
+// plainRun returns the number of bytes at the start of p that are printable ASCII, newlines or tabs. Write copies them without
+// examining each byte by its state.
 func plainRun(p []byte) int {
 	for i, c := range p {
 		if (c < 0x20 && c != '\n' && c != '\t') || c >= 0x7f {
@@ -118,7 +120,7 @@ func plainRun(p []byte) int {
 	return len(p)
 }
 
-// step handles one byte.
+// step processes one byte according to the state.
 func (f *Filter) step(c byte) {
 	switch f.state {
 	case ground:
@@ -132,12 +134,12 @@ func (f *Filter) step(c byte) {
 	}
 }
 
-// text handles a byte outside of a sequence.
+// text processes a byte outside of an escape sequence.
 func (f *Filter) text(c byte) {
 	if f.cr {
 		f.endCR(c)
 	}
-	if len(f.seq) > 0 { // Inside a character.
+	if len(f.seq) > 0 { // seq contains the first bytes of a UTF-8 character.
 		if c&0xc0 == 0x80 {
 			f.seq = append(f.seq, c)
 			if utf8.FullRune(f.seq) {
@@ -156,14 +158,14 @@ func (f *Filter) text(c byte) {
 		f.out = append(f.out, c)
 	default:
 		f.seq = append(f.seq[:0], c)
-		if utf8.FullRune(f.seq) { // The byte starts no character.
+		if utf8.FullRune(f.seq) { // The byte cannot be the first byte of a UTF-8 character.
 			f.invalid()
 		}
 	}
 }
 
-// character emits the complete character in seq. If seq is not a valid character, its first byte is invalid and the
-// rest is processed again.
+// character outputs the UTF-8 character in seq, of which all bytes were read. If seq is not a valid character, invalid outputs
+// its bytes.
 func (f *Filter) character() {
 	r, n := utf8.DecodeRune(f.seq)
 	if r == utf8.RuneError && n == 1 {
@@ -172,7 +174,7 @@ func (f *Filter) character() {
 	}
 	ok := r >= 0xa0 // Some terminals treat U+0080 to U+009F as control functions, such as U+009B for CSI.
 	if f.mode == Log {
-		ok = Safe(r) || joiner(r)
+		ok = Safe(r) || isJoiner(r)
 	}
 	switch {
 	case ok:
@@ -183,10 +185,11 @@ func (f *Filter) character() {
 	f.seq = f.seq[:0]
 }
 
-// joiner reports whether r only joins or separates glyphs, as emoji and several scripts require in running text.
-func joiner(r rune) bool { return r == 0x200c || r == 0x200d || r == 0x00ad }
+// isJoiner reports whether r only joins or separates glyphs, as emoji and several scripts require in running text.
+func isJoiner(r rune) bool { return r == 0x200c || r == 0x200d || r == 0x00ad }
 
-// invalid handles bytes that are not part of a character.
+// invalid outputs the bytes in seq, which are not part of a valid UTF-8 character: as escapes in mode Log, and as U+FFFD in
+// mode Screen.
 func (f *Filter) invalid() {
 	for _, c := range f.seq {
 		if f.mode == Log {
@@ -198,7 +201,7 @@ func (f *Filter) invalid() {
 	f.seq = f.seq[:0]
 }
 
-// control handles a C0 control character or DEL.
+// control processes a C0 control character or DEL.
 func (f *Filter) control(c byte) {
 	if f.mode == Log {
 		switch c {
@@ -218,12 +221,12 @@ func (f *Filter) control(c byte) {
 		f.out = append(f.out, c)
 		f.modesChanged = true
 	}
-	// Other characters are dropped: ENQ requests an answerback, DC1 and DC3 stop the terminal, CAN and SUB have a
+	// All other control characters are dropped: ENQ requests an answerback, DC1 and DC3 stop the terminal, CAN and SUB have a
 	// meaning only in a sequence.
 }
 
-// endCR handles a held carriage return when the next byte is known (0 at the end). In a log it may end a line but not
-// return to overwrite it.
+// endCR outputs a held carriage return when next, the byte after it, is known (0 at the end of the output). Before a newline
+// the carriage return passes; elsewhere it is escaped, because it would let the program overwrite the line.
 func (f *Filter) endCR(next byte) {
 	if !f.cr {
 		return
@@ -236,7 +239,7 @@ func (f *Filter) endCR(next byte) {
 	f.out = append(f.out, `\x0d`...)
 }
 
-// reject ends the current sequence without passing it.
+// reject ends the current sequence without passing it. In mode Log its bytes are output as text, with escapes.
 func (f *Filter) reject() {
 	if f.mode == Log {
 		for _, c := range f.seq {
@@ -250,7 +253,7 @@ func (f *Filter) reject() {
 	f.reset()
 }
 
-// accept passes the current sequence.
+// accept outputs the current sequence unchanged and ends it.
 func (f *Filter) accept() {
 	f.out = append(f.out, f.seq...)
 	f.reset()

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Path returns path with escapes for the bytes that are not UTF-8, which is the form of paths in [caisson.Change].
+// Path returns path with escapes for the bytes that are not UTF-8, in the form that paths in [caisson.Change] have.
 func Path(path string) string {
 	if utf8.ValidString(path) {
 		return path

@@ -17,7 +17,7 @@ func Line(s string) string {
 	}, s)), " ")
 }
 
-// Lines returns s without the characters that Line would replace, but keeps newlines and tabs.
+// Lines returns s without the characters that [Line] would replace. Newlines and tabs are kept.
 func Lines(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (!Safe(r) || r == utf8.RuneError) {

@@ -82,6 +82,7 @@ func EscapeYAML(s string) string {
 	})
 }
 
+// escapeIn returns s with each unsafe character except newline, tab and carriage return replaced by what write writes for it.
 func escapeIn(s string, write func(*strings.Builder, rune)) string {
 	ok := func(r rune) bool { return r == '\n' || r == '\t' || r == '\r' || Safe(r) }
 	if clean(s, ok) {
@@ -98,7 +99,7 @@ func escapeIn(s string, write func(*strings.Builder, rune)) string {
 	return b.String()
 }
 
-// clean reports whether s is UTF-8 and ok returns true for all its characters.
+// clean reports whether s is valid UTF-8 and ok returns true for each of its characters.
 func clean(s string, ok func(rune) bool) bool {
 	for i, r := range s {
 		if !ok(r) {

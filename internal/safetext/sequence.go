@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// afterEsc handles a byte after ESC, and after ESC with intermediate bytes.
+// afterEsc processes a byte after ESC, or after ESC and intermediate bytes.
 func (f *Filter) afterEsc(c byte) {
 	switch {
 	case f.state == afterESC && c == '[':
@@ -16,7 +16,7 @@ func (f *Filter) afterEsc(c byte) {
 		// they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
 		f.osc = c == ']'
 		if f.seq = append(f.seq, c); f.mode == Log {
-			f.reject() // The string that follows is shown as text, too.
+			f.reject() // The bytes of the string are then shown as text.
 			return
 		}
 		f.state = inStr
@@ -42,13 +42,13 @@ func escAllowed(s []byte) bool {
 	switch len(s) {
 	case 1:
 		return bytes.IndexByte([]byte("78DEMH=>"), s[0]) >= 0
-	case 2: // Character sets: ASCII, UK, line drawing.
+	case 2: // designation of a character set: ASCII, UK or line drawing
 		return bytes.IndexByte([]byte("()*+"), s[0]) >= 0 && bytes.IndexByte([]byte("0AB"), s[1]) >= 0
 	}
 	return false
 }
 
-// inCSI handles a byte of a control sequence.
+// inCSI processes a byte of a control sequence.
 func (f *Filter) inCSI(c byte) {
 	switch {
 	case c >= 0x40 && c < 0x7f:
@@ -56,7 +56,7 @@ func (f *Filter) inCSI(c byte) {
 		f.endCSI()
 	case c >= 0x20 && c < 0x40 && len(f.seq) < maxCSI:
 		f.seq = append(f.seq, c)
-	case c >= 0x20 && c < 0x40: // The sequence is too long; the rest becomes text.
+	case c >= 0x20 && c < 0x40: // The sequence is too long; its remaining bytes are treated as text.
 		f.reject()
 		f.step(c)
 	default:
@@ -77,7 +77,7 @@ func (f *Filter) endCSI() {
 		f.reject()
 	case plain && bytes.IndexByte([]byte("ABCDEFGHIKLPSTXZ@`abdefg"), final) >= 0 && smallNumbers(body):
 		f.accept()
-	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // 3J would erase the scroll-back.
+	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // The parameter 3 would erase the scroll-back.
 		f.accept()
 	case final == 'r' && plain && smallNumbers(body):
 		f.modesChanged = true
@@ -93,8 +93,9 @@ func (f *Filter) endCSI() {
 	case final == 'p' && string(body) == "!": // Soft reset.
 		f.accept()
 	default:
-		// Dropped: all queries (c, n, x, $p, >q, …), because responses arrive like typed input; t, which moves, resizes
-		// and reports windows; i, which prints; keyboard protocols that stay active after the program.
+		// All other control sequences are dropped: queries (c, n, x, $p, >q, …), because the terminal's responses arrive like
+		// typed input; t, which moves, resizes and reports windows; i, which prints; and keyboard protocols that stay active
+		// after the program.
 		f.reject()
 	}
 }
@@ -102,7 +103,7 @@ func (f *Filter) endCSI() {
 // privateModes are the DEC modes that full screen programs use. [Filter.Close] resets all of them.
 var privateModes = []int{1, 5, 6, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
 
-// modes passes the allowed modes of CSI … h and CSI … l.
+// modes outputs a sequence that sets (CSI … h) or resets (CSI … l) modes, with only the modes that are allowed.
 func (f *Filter) modes(body []byte, final byte) {
 	allowed, prefix := []int{4}, ""
 	if body[0] == '?' {
@@ -140,8 +141,8 @@ func numbers(body []byte) []int {
 	return ns
 }
 
-// smallNumbers reports whether all parameters are small enough that repeating, scrolling or moving that often is not an
-// attack.
+// smallNumbers reports whether all parameters have at most four digits, so that repeating, scrolling or moving that often
+// cannot block a terminal.
 func smallNumbers(body []byte) bool {
 	for p := range bytes.SplitSeq(body, []byte(";")) {
 		if len(p) > 4 || !digits(p) {
@@ -151,6 +152,7 @@ func smallNumbers(body []byte) bool {
 	return true
 }
 
+// digits reports whether p consists only of decimal digits.
 func digits(p []byte) bool {
 	for _, c := range p {
 		if c < '0' || c > '9' {
@@ -166,7 +168,7 @@ func (f *Filter) inString(c byte) {
 	switch {
 	case f.state == strEsc && c == '\\', c == '\a' && f.osc, c == 0x18, c == 0x1a, f.n > maxString:
 		f.reset()
-	case f.state == strEsc && c != 0x1b: // An escape sequence ends the string.
+	case f.state == strEsc && c != 0x1b: // ESC without a backslash begins another sequence and thereby ends the string.
 		f.reset()
 		f.state, f.seq = afterESC, append(f.seq, 0x1b)
 		f.step(c)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New returns the two ends of a stream, both with close-on-exec set. near is nonblocking, so that deadlines and Close
-// interrupt pending operations; far is blocking and is to be passed to another process, which sets its mode.
+// New returns the two ends of a stream, both with close-on-exec set. near is nonblocking, so that deadlines and Close interrupt
+// pending operations; far is blocking and is to be passed to another process, which chooses the mode.
 func New() (near, far *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"io"
 )
 
-// maxField is the number of bytes that are kept of an id or a name.
+// maxField is the number of bytes that are kept of an event's id or name.
 const maxField = 256
 
 // An Event is one event. Its slices are valid until more of the stream is parsed.
 type Event struct {
 	ID   []byte // value of the event's last "id" field without NUL; empty if it has none
-	Name []byte // value of its last "event" field; empty if it has none
-	Data []byte // values of its "data" fields, joined by line feeds; at most the bound
-	Lost int64  // bytes of data beyond the bound, which were dropped
+	Name []byte // value of the event's last "event" field; empty if it has none
+	Data []byte // values of the event's "data" fields, joined by line feeds; at most [Splitter.Max] bytes
+	Lost int64  // number of bytes of data that were dropped because they exceed [Splitter.Max]
 }
 
 // A Splitter parses a stream that is written to it in pieces of any size. Lines end with CR, LF or CRLF, and an event ends
@@ -23,13 +23,13 @@ type Event struct {
 // event that the stream does not complete are skipped. So is "retry", because all callers have their own rules for
 // reconnecting. A Splitter must not be used by several goroutines at once.
 type Splitter struct {
-	Max int // bound of an event's data in bytes
+	Max int // maximum size of an event's data, in bytes
 
 	event   Event  // the current event
-	open    bool   // event has a field, and has not ended
+	open    bool   // event has a field, and its end has not been parsed
 	hasData bool   // event has a "data" field
-	line    []byte // the current line, up to the bound
-	lost    int64  // bytes of the current line beyond the bound
+	line    []byte // the beginning of the current line, at most Max+16 bytes
+	lost    int64  // number of bytes of the current line that are not in line
 	cr      bool   // the last byte was CR; an LF after it belongs to the same line end
 	begun   bool   // the first line has ended
 }
@@ -52,7 +52,7 @@ func (s *Splitter) next(p []byte) (rest []byte, ended bool) {
 			p = p[1:]
 			continue
 		}
-		near := p[:min(len(p), 1<<10)] // bounds the search for LF, which is repeated after each CR
+		near := p[:min(len(p), 1<<10)] // limits the length of each search for LF, which is repeated after each CR
 		end := len(near)
 		if lf := bytes.IndexByte(near, '\n'); lf >= 0 {
 			end = lf
@@ -60,21 +60,21 @@ func (s *Splitter) next(p []byte) (rest []byte, ended bool) {
 		if cr := bytes.IndexByte(near[:end], '\r'); cr >= 0 {
 			end = cr
 		}
-		s.keep(near[:end])
+		s.appendToLine(near[:end])
 		if p = p[end:]; end < len(near) {
 			s.cr = p[0] == '\r'
-			p, ended = p[1:], s.finish()
+			p, ended = p[1:], s.finishLine()
 		}
 	}
 	return p, ended
 }
 
-// keep appends p to the current line. Of a comment, only the first piece is kept.
-func (s *Splitter) keep(p []byte) {
+// appendToLine appends p to the current line. Of a comment line, only the first piece is kept.
+func (s *Splitter) appendToLine(p []byte) {
 	if bytes.HasPrefix(s.text(), []byte{':'}) {
 		return
 	}
-	// The bound does not include the byte order mark and the name of the field.
+	// Max does not include the byte order mark and the name of the field, which have at most 16 bytes.
 	n := min(len(p), s.Max+16-len(s.line))
 	s.line = append(s.line, p[:n]...)
 	s.lost += int64(len(p) - n)
@@ -88,8 +88,8 @@ func (s *Splitter) text() []byte {
 	return bytes.TrimPrefix(s.line, []byte("\ufeff"))
 }
 
-// finish parses the current line, and reports whether it ends an event.
-func (s *Splitter) finish() (ended bool) {
+// finishLine parses the current line, and reports whether it ends an event.
+func (s *Splitter) finishLine() (ended bool) {
 	line, lost := s.text(), s.lost
 	s.line, s.lost, s.begun = s.line[:0], 0, true
 	if len(line) == 0 {
@@ -100,7 +100,7 @@ func (s *Splitter) finish() (ended bool) {
 	value = bytes.TrimPrefix(value, []byte{' '})
 	switch string(field) {
 	case "data":
-		e := s.begin()
+		e := s.currentEvent()
 		if s.hasData {
 			s.add([]byte{'\n'})
 		}
@@ -108,18 +108,18 @@ func (s *Splitter) finish() (ended bool) {
 		s.add(value)
 		e.Lost += lost
 	case "event":
-		e := s.begin()
+		e := s.currentEvent()
 		e.Name = append(e.Name[:0], value[:min(len(value), maxField)]...)
 	case "id":
-		if e := s.begin(); bytes.IndexByte(value, 0) < 0 {
+		if e := s.currentEvent(); bytes.IndexByte(value, 0) < 0 {
 			e.ID = append(e.ID[:0], value[:min(len(value), maxField)]...)
 		}
 	}
 	return false
 }
 
-// begin returns the event that a field belongs to. It is a new one if the last one has ended.
-func (s *Splitter) begin() *Event {
+// currentEvent returns the event to which a new field belongs: the current event, or a new one if the current event has ended.
+func (s *Splitter) currentEvent() *Event {
 	if e := &s.event; !s.open {
 		*e = Event{ID: e.ID[:0], Name: e.Name[:0], Data: e.Data[:0]}
 		s.open, s.hasData = true, false
@@ -127,23 +127,24 @@ func (s *Splitter) begin() *Event {
 	return &s.event
 }
 
+// add appends p to the data of the current event, up to Max bytes.
 func (s *Splitter) add(p []byte) {
 	n := min(len(p), s.Max-len(s.event.Data))
 	s.event.Data = append(s.event.Data, p[:n]...)
 	s.event.Lost += int64(len(p) - n)
 }
 
-// ErrTooLong is returned by [Reader.Next] for an event whose data exceeds the bound.
+// ErrTooLong is returned by [Reader.Next] for an event whose data exceeds the limit of the Reader.
 var ErrTooLong = errors.New("a server-sent event is larger than it may be")
 
 // A Reader reads events from an [io.Reader], by the rules of a [Splitter]. The number and the length of comments and of other
 // skipped lines are not limited; they use bounded memory.
 type Reader struct {
 	r    io.Reader
-	err  error // the last error of r
-	s    Splitter
-	buf  []byte
-	rest []byte // part of buf that has not been parsed
+	err  error    // the last error of r
+	s    Splitter // parses the stream
+	buf  []byte   // the buffer into which r is read
+	rest []byte   // part of buf that has not been parsed
 }
 
 // NewReader returns a Reader that accepts up to limit bytes of data per event.

@@ -7,11 +7,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An Effect is what happens at the disturbed step of an operation. A test may have effects of its own, which it handles itself.
+// An Effect is the way in which a step of an operation is disturbed. A test may have effects of its own, which it handles
+// itself.
 type Effect string
 
 const (
-	Fails     Effect = "fails"            // the step is not executed
+	Fails     Effect = "fails"            // the step is not executed, and returns an error
 	Loses     Effect = "loses its answer" // the step is executed, but returns an error
 	Cancelled Effect = "is cancelled"     // the operation's context is cancelled just before the step
 )
@@ -22,9 +23,9 @@ type Injector struct {
 	Skips func(op string, e Effect) bool
 
 	mu     sync.Mutex
-	armed  bool               // guarded by mu
-	at     int                // number of counted steps up to and including the disturbed one; guarded by mu
-	effect Effect             // guarded by mu
+	armed  bool               // steps are recorded and disturbed; guarded by mu
+	at     int                // number of counted steps up to and including the disturbed one; 0 or less after it; guarded by mu
+	effect Effect             // the effect on the disturbed step; guarded by mu
 	cancel context.CancelFunc // cancels the last context that Context returned; guarded by mu
 	hit    string             // the disturbed step, "" for none yet; guarded by mu
 	steps  []string           // all steps since Arm; guarded by mu
@@ -70,6 +71,7 @@ func (i *Injector) Without(f func()) {
 	f()
 }
 
+// arm sets whether steps are recorded and disturbed.
 func (i *Injector) arm(armed bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 // Environment variables that the Makefile sets. They are read with [os.Getenv], so that they are part of the key of
 // cached test results.
 const (
-	sampleEnv = "CAISSON_TEST_SAMPLE" // Selects the sample; the hash of the commit.
-	updateEnv = "CAISSON_TEST_UPDATE" // If not empty, records of steps are written instead of checked.
+	sampleEnv = "CAISSON_TEST_SAMPLE" // selects the sample of steps; its value is the hash of the commit
+	updateEnv = "CAISSON_TEST_UPDATE" // if not empty, the records of steps are written instead of checked
 )
 
 // A Sample is a set of step numbers. The zero value contains every step.
@@ -54,7 +54,7 @@ func (s Sample) From(n int) int {
 // A Record collects the names of the steps that the operations of one test take. It is safe for concurrent use.
 type Record struct {
 	mu  sync.Mutex
-	ops map[string]*operation // by name; guarded by mu
+	ops map[string]*operation // the operations by name; guarded by mu
 }
 
 // operation is the record of one operation.
@@ -63,7 +63,7 @@ type operation struct {
 	steps  map[string]int // Number of passes in which a step was taken, by its name.
 }
 
-// Of returns a function that adds the names of the steps of one undisturbed pass of an operation.
+// Of returns a function that records the names of the steps that one undisturbed pass of the operation called name has taken.
 func (r *Record) Of(name string) func(steps []string) {
 	return func(steps []string) {
 		r.mu.Lock()
@@ -122,6 +122,7 @@ func (r *Record) Check(t testing.TB) {
 	}
 }
 
+// write writes the record to the file path.
 func (r *Record) write(t testing.TB, path string) {
 	t.Helper()
 	var b strings.Builder

@@ -23,14 +23,14 @@ func Decode(data []byte, into any) error {
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if strings.TrimSpace(stripComments(data)) == "" {
-			return nil // Only comments; all fields keep their defaults.
+			return nil // The document contains only comments, so all fields keep their defaults.
 		}
 		return syntaxError(err)
 	}
 	switch err := dec.Decode(new(yaml.Node)); {
 	case err == nil:
 		return caisson.Errorf(caisson.Invalid, "more than one YAML document; keep the first")
-	case !errors.Is(err, io.EOF): // such as text after a mapping in flow style
+	case !errors.Is(err, io.EOF): // The document is followed by other text, such as text after a mapping in flow style.
 		return syntaxError(err)
 	}
 	d := decoder{}
@@ -43,13 +43,14 @@ func Decode(data []byte, into any) error {
 // syntaxError returns the error for text that is not YAML.
 func syntaxError(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
-	// The parser does not report the character, which is nearly always one of those in the message.
+	// The parser does not report which character it is. The message lists the characters that nearly always cause the error.
 	if strings.HasSuffix(msg, "found character that cannot start any token") {
 		msg += "; YAML cannot be indented with tabs, and values that begin with @, `, %, or a tab need quotation marks"
 	}
 	return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", msg)
 }
 
+// stripComments returns data without the lines that are comments.
 func stripComments(data []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -63,11 +64,12 @@ func stripComments(data []byte) string {
 // decoder collects the errors of one Decode.
 type decoder struct{ faults []error }
 
+// fault records an error about the field at path, with the line of n.
 func (d *decoder) fault(path string, n *yaml.Node, format string, args ...any) {
 	d.faults = append(d.faults, caisson.Invalidf(path, "%s (line %d)", fmt.Sprintf(format, args...), n.Line))
 }
 
-// value decodes n, which is at path, into v. Null leaves v unchanged.
+// value decodes the node n into v. path is the path of n, for errors. Null leaves v unchanged.
 func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind == yaml.AliasNode {
 		d.fault(path, n, "aliases are not supported; write the value out")
@@ -95,7 +97,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
-// text decodes a value that has an UnmarshalText method.
+// text decodes n into v by the UnmarshalText method of v.
 func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")
@@ -106,7 +108,7 @@ func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
-// structure decodes a mapping into a struct, whose yaml tags are the known keys.
+// structure decodes the mapping n into the struct v, whose yaml tags are the known keys.
 func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.fault(path, n, "must be a mapping of keys to values")
@@ -143,6 +145,7 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// slice decodes the sequence n into the slice v.
 func (d *decoder) slice(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
 		d.fault(path, n, "must be a list")
@@ -155,6 +158,7 @@ func (d *decoder) slice(path string, n *yaml.Node, v reflect.Value) {
 	v.Set(out)
 }
 
+// mapping decodes the mapping n into the map v.
 func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.fault(path, n, "must be a mapping of keys to values")
@@ -179,7 +183,7 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 	v.Set(out)
 }
 
-// scalar decodes a single value into a string, a bool or a number.
+// scalar decodes the scalar n into v, a string, a bool or a number.
 func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")
@@ -194,6 +198,7 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// kindName returns the description of a kind of values in errors.
 func kindName(k reflect.Kind) string {
 	switch k {
 	case reflect.Bool:
@@ -205,6 +210,7 @@ func kindName(k reflect.Kind) string {
 	}
 }
 
+// join returns the path of the field key of the field at path.
 func join(path, key string) string {
 	if path == "" {
 		return key
@@ -212,6 +218,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
+// message returns the text of err for a user.
 func message(err error) string {
 	if caisson.KindOf(err) == caisson.Internal {
 		return err.Error()

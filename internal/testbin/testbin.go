@@ -24,7 +24,7 @@ const retention = 24 * time.Hour
 
 var (
 	mu    sync.Mutex
-	built = map[string]string{} // package → path; guarded by mu
+	built = map[string]string{} // path of the binary by package; guarded by mu
 )
 
 // Path returns the static binary of command name (caisson, caisson-sentry, caisson-guestd, caisson-agent,
@@ -65,6 +65,8 @@ func Run(m *testing.M, self *string) (code int) {
 	return m.Run()
 }
 
+// buildSelf returns the path of a static binary of the current test package: the running binary if it is static, otherwise a
+// new build, which remove deletes.
 func buildSelf() (path string, remove func(), err error) {
 	if isStatic("/proc/self/exe") {
 		return "/proc/self/exe", func() {}, nil
@@ -89,7 +91,7 @@ func buildSelf() (path string, remove func(), err error) {
 	return path, remove, nil
 }
 
-// isStatic reports whether a program needs no dynamic linker.
+// isStatic reports whether the program at path needs no dynamic linker.
 func isStatic(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // module is the path of this module.
 const module = "github.com/caisson-dev/caisson"
 
-// timesFile contains the times of the last run.
+// timesFile is the file with the durations of the packages and tests of the last run.
 const timesFile = "bin/test-times.json"
 
 // withoutRace are packages that "make test" runs without the race detector; their subpackages are not included.
@@ -72,12 +72,12 @@ func main() {
 
 // An invocation is one call of "go test".
 type invocation struct {
-	race     bool // with the race detector
-	packages []string
-	env      []string
+	race     bool          // run the tests with the race detector
+	packages []string      // the packages to test
+	env      []string      // the environment of the tests
 	test     string        // name of the only test to run; "" means all
-	count    int           // as the flag count
-	timeout  time.Duration // of each test binary
+	count    int           // value of the flag -count of "go test"
+	timeout  time.Duration // time limit of each test binary
 }
 
 // run runs all tests: longPackages in one sequence of invocations, and the other packages in another one at the same time.
@@ -103,7 +103,7 @@ func run(ctx context.Context, all bool, count int) error {
 			race = append(race, p)
 		}
 	}
-	timeout := 40 * time.Minute // package test takes a fourth of that on two idle cores
+	timeout := 40 * time.Minute // package test takes a fourth of this time on two idle cores
 	if all {
 		timeout = time.Hour
 	}
@@ -151,7 +151,7 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// Without a repository the sample is always the same.
+	// Without a git repository, commit is empty and the sample of steps is always the same.
 	commit, _ := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
 	env = append(os.Environ(), "CAISSON_TEST_BIN="+bin, "CAISSON_TEST_SAMPLE="+strings.TrimSpace(string(commit)))
 	if all {
@@ -168,7 +168,7 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, nil, nil, err
 	}
-	// Programs that run as another user must have access, as in /tmp.
+	// Programs that run as another user need access to the directory, as they have to /tmp.
 	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
 		return nil, nil, nil, err
 	}

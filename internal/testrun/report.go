@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// event is a line of "go test -json", see "go doc test2json".
+// event is one line of the output of "go test -json", see "go doc test2json".
 type event struct {
 	Action, Package, Test, Output, ImportPath string
 	Elapsed                                   float64 // seconds
@@ -28,18 +28,20 @@ type result struct {
 // report prints the output that "go test" without -v would print, and stores all results. It is safe for concurrent
 // use.
 type report struct {
-	timesFile string // The file for the results; see printTimes.
+	timesFile string // the file to which close writes the results, for printTimes
 
 	mu      sync.Mutex
-	out     io.Writer           // guarded by mu
-	output  map[string][]string // Output of tests that have not passed, by package and test; guarded by mu.
-	results []result            // guarded by mu
+	out     io.Writer           // where the output is printed; guarded by mu
+	output  map[string][]string // output of the tests that have not ended, by package and test; guarded by mu
+	results []result            // the results so far; guarded by mu
 	broken  map[string]bool     // Packages with a panic or a data race; guarded by mu.
 	killed  map[string]bool     // Packages whose process was killed by a signal from outside; guarded by mu.
-	last    map[string][]string // The last output of packages that failed without a test; guarded by mu.
-	errs    []error             // guarded by mu
+	// The last lines of output of the packages that failed although none of their tests did; guarded by mu.
+	last map[string][]string
+	errs []error // errors other than failures of tests; guarded by mu
 }
 
+// fail records an error that is not the failure of a test.
 func (r *report) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +99,7 @@ func (r *report) add(e event) {
 		}
 		delete(r.output, key)
 		if e.Test == "" {
-			// The remaining output is that of tests that had not ended when their process ended.
+			// The output that remains is that of tests that had not ended when the process of their package ended.
 			for k, lines := range r.output {
 				if strings.HasPrefix(k, e.Package+" ") {
 					if e.Action == "fail" {
@@ -110,26 +112,27 @@ func (r *report) add(e event) {
 	}
 }
 
-// failed reports whether one of the packages, or a test of it, has failed.
+// failed reports whether one of packages, or one of their tests, has failed.
 func (r *report) failed(packages []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.results, func(x result) bool { return x.Action == "fail" && slices.Contains(packages, x.Package) })
 }
 
-// maxLast is the maximum number of lines that are printed at the end for a package that failed without a test.
+// maxLast is the maximum number of lines of output that are printed at the end for a package that failed although none of its
+// tests did.
 const maxLast = 30
 
-// maxRepeated is the maximum number of failed tests that are repeated.
+// maxRepeated is the maximum number of failed tests with which tests are repeated; if more have failed, none is.
 const maxRepeated = 3
 
-// repeatable returns the failed tests without those that are part of others, or nothing if one of the failures must not
-// be repeated: a panic, a data race, a package that failed without a test (it was not built, or ran out of time), or
-// more than maxRepeated tests. A package whose process was killed is repeated whole: the kernel may have run out of memory.
+// repeatable returns the failed tests that are to be repeated, without subtests, or nothing if one of the failures must not be
+// repeated: a panic, a data race, a package that failed although none of its tests did (it was not built, or ran out of time),
+// or more than maxRepeated tests. A package whose process was killed is repeated whole: the kernel may have run out of memory.
 func (r *report) repeatable() []result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	tests := map[string]bool{} // by package: whether a test of it failed
+	tests := map[string]bool{} // whether a test of the package has failed, by package
 	var list, packages []result
 	for _, x := range r.results {
 		switch {
@@ -157,9 +160,9 @@ func (r *report) repeatable() []result {
 	return list
 }
 
-// flaky removes from the results the failures of tests that passed when they were repeated, and of their packages, and
-// returns the names of these tests. The caller holds r.mu.
-func (r *report) flaky() []string {
+// removeFlaky removes the failures of tests that passed when they were repeated, and the failures of their packages, from the
+// results. It returns the names of those tests. The caller holds r.mu.
+func (r *report) removeFlaky() []string {
 	last := map[string]string{} // the last result of each test
 	for _, x := range r.results {
 		last[x.Package+" "+x.Test] = x.Action
@@ -178,11 +181,12 @@ func (r *report) flaky() []string {
 	return list
 }
 
-// close prints a summary and writes the times. It returns the error of the run.
+// close prints a summary and writes the results to the file of times. took is the duration of the run. It returns an error if a
+// test or package has failed, or if the tests could not be run.
 func (r *report) close(took time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, name := range r.flaky() {
+	for _, name := range r.removeFlaky() {
 		fmt.Fprintf(r.out, "FLAKY: %s failed, and passed when it was repeated alone: find out why\n", name)
 	}
 	n := map[string]int{}

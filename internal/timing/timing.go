@@ -8,13 +8,13 @@ import (
 
 type timerKey struct{}
 
-// WithTimer returns a context in which [RecordTime] calls spent, from any goroutine.
+// WithTimer returns a context in which [RecordTime] calls spent. spent may be called from any goroutine.
 func WithTimer(ctx context.Context, spent func(what string, d time.Duration)) context.Context {
 	return context.WithValue(ctx, timerKey{}, spent)
 }
 
-// RecordTime passes what, the name of a part of the work in ctx, and the time since its beginning to the function that
-// [WithTimer] has set, if any.
+// RecordTime calls the function that [WithTimer] has set in ctx, if any, with what, the name of a part of the work, and the
+// time that has passed since the part began.
 func RecordTime(ctx context.Context, what string, since time.Time) {
 	if spent, ok := ctx.Value(timerKey{}).(func(string, time.Duration)); ok {
 		spent(what, time.Since(since))

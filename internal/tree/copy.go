@@ -91,7 +91,7 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 			return nil, malformed(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue // git archive starts with a comment.
+			continue // An archive of git begins with a comment entry, which is skipped.
 		}
 		if h.Name = strings.TrimPrefix(h.Name, "./"); h.Name != "" && h.Name != "." {
 			return h, nil
@@ -108,7 +108,7 @@ func readPadding(r io.Reader) error {
 	return err
 }
 
-// sanitize returns a header with only the fields of h that are passed on.
+// sanitize returns a header with only those fields of h that an archive of this package's form has.
 func sanitize(h *tar.Header) (*tar.Header, error) {
 	name, err := checkName(h.Name)
 	if err != nil {
@@ -134,11 +134,12 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 // orderChecker checks that entries are in the order that the package comment defines. It stores only the directories above the
 // last entry.
 type orderChecker struct {
-	base string   // Required name of the first entry.
-	open []string // The directories above last, and last if it is a directory; outermost first.
-	last string   // The last entry; "" before the first.
+	base string   // required name of the first entry
+	open []string // the parent directories of last, outermost first, and last itself if it is a directory
+	last string   // the name of the last entry; "" before the first entry
 }
 
+// checkNext returns an Invalid error if the entry name may not follow the last entry. dir means that it is a directory.
 func (o *orderChecker) checkNext(name string, dir bool) error {
 	bad := func() error {
 		return caisson.Errorf(caisson.Invalid, "the archive has %.80q in an invalid position", name)
@@ -150,7 +151,7 @@ func (o *orderChecker) checkNext(name string, dir bool) error {
 	} else {
 		i := strings.LastIndexByte(name, '/')
 		if i < 0 {
-			return bad() // A second tree.
+			return bad() // The entry is the beginning of a second tree.
 		}
 		for len(o.open) > 0 && o.open[len(o.open)-1] != name[:i] {
 			o.open = o.open[:len(o.open)-1]

@@ -50,7 +50,7 @@ func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w
 	return p.tw.Close()
 }
 
-// errLarger ends the measurement of a tree that is larger than the limit.
+// errLarger ends the measurement of a tree in [LargerThan] when the tree is larger than the limit.
 var errLarger = errors.New("the tree is larger")
 
 // LargerThan reports whether the archive that [PackVisible] would write is larger than most bytes. It does not read the contents
@@ -71,11 +71,11 @@ func LargerThan(root *os.Root, name string, hides func(path string) bool, most i
 // packer is the state of one Pack, or of one LargerThan.
 type packer struct {
 	root  *os.Root
-	top   int // Length of the prefix that is removed from paths for hides.
+	top   int // length of the prefix that is removed from a path before it is passed to hides
 	hides func(path string) bool
 	tw    *tar.Writer // nil if the tree is only measured
 	buf   []byte
-	left  int64 // when measuring: the limit less the bytes counted so far
+	left  int64 // if the tree is only measured: the limit minus the bytes counted so far
 }
 
 // header writes the header of an entry, or counts the bytes that the entry has in the archive.
@@ -90,11 +90,10 @@ func (p *packer) header(h *tar.Header) error {
 	return nil
 }
 
-// packable reports whether a file of that mode can be archived.
+// packable reports whether a file with the mode m can be archived: a regular file, a directory or a symlink.
 func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
 
-// pack writes the entry at name and everything below it. dev is the file system of the parent directory; 0 means
-// unknown.
+// pack writes the entry at name and everything below it. dev is the device number of the parent directory; 0 means unknown.
 func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 	var err error
 	switch mode := info.Mode(); {
@@ -115,11 +114,12 @@ func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // The entry was removed meanwhile.
+		return nil // The entry was removed after its directory was read.
 	}
 	return err
 }
 
+// dir writes the directory at name and everything below it.
 func (p *packer) dir(name, as string, dev uint64) error {
 	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -156,7 +156,8 @@ func (p *packer) dir(name, as string, dev uint64) error {
 	return nil
 }
 
-// readDir returns the sorted names in f, or none if f is the root of a kernel file system.
+// readDir returns the metadata of the directory f and the sorted names in it, or no names if f is the root of a kernel file
+// system. dev is the device number of the parent directory.
 func readDir(f *os.File, dev uint64) (fs.FileInfo, []string, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -173,6 +174,7 @@ func readDir(f *os.File, dev uint64) (fs.FileInfo, []string, error) {
 	return info, names, nil
 }
 
+// file writes the regular file at name.
 func (p *packer) file(name, as string) error {
 	// With O_NONBLOCK, opening a FIFO that has replaced the file does not wait for its other end.
 	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
@@ -185,7 +187,7 @@ func (p *packer) file(name, as string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return nil // The file was replaced meanwhile.
+		return nil // The file was replaced by one of another type after its directory was read.
 	}
 	size := info.Size()
 	err = p.tw.WriteHeader(&tar.Header{
@@ -206,7 +208,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// device returns the file system of a file; 0 if it is not known.
+// device returns the device number of a file's file system, or 0 if it is not known.
 func device(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Dev)
@@ -214,7 +216,7 @@ func device(info fs.FileInfo) uint64 {
 	return 0
 }
 
-// kernelFS reports whether f is on a file system whose files are not data.
+// kernelFS reports whether f is on a file system of the kernel, such as proc or sysfs, whose files do not contain stored data.
 func kernelFS(f *os.File) bool {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	maxPath   = 4095 // PATH_MAX without its NUL
-	maxName   = 255  // NAME_MAX
-	permBits  = 0o777
-	maxYear   = 9999     // The greatest year that time formats can express.
-	padding   = 1 << 20  // Maximum number of bytes after the end of an archive.
-	chunkSize = 64 << 10 // Bytes that are copied at a time.
+	maxPath   = 4095     // maximum length of a path in bytes: PATH_MAX without its NUL
+	maxName   = 255      // maximum length of one path element in bytes: NAME_MAX
+	permBits  = 0o777    // mode bits that are archived
+	maxYear   = 9999     // the last year of modification times, the greatest that time formats can express
+	padding   = 1 << 20  // maximum number of padding bytes after the end of an archive
+	chunkSize = 64 << 10 // number of bytes of a file that are copied at a time
 )
 
 // checkName returns name without a trailing slash, or an error if it is not a clean relative path.
@@ -65,7 +65,8 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// modTime returns t in whole seconds, which need no extended header, or the Unix epoch if t is out of range.
+// modTime returns the modification time t in whole seconds, which need no extended header, or the Unix epoch if t is outside of
+// the range that archives can contain.
 func modTime(t time.Time) time.Time {
 	if t.Unix() < 0 || t.Year() > maxYear {
 		return time.Unix(0, 0)

@@ -25,13 +25,14 @@ type Options struct {
 	// Name, a single element, replaces the first element of every name in the archive, which must then contain only one
 	// tree.
 	Name string
-	// MaxBytes and MaxEntries limit what is unpacked; Unpack returns Exhausted beyond. 0 means no limit.
+	// MaxBytes and MaxEntries limit the size of the contents, in bytes, and the number of entries. Unpack returns Exhausted if
+	// a limit is exceeded. 0 means no limit.
 	MaxBytes   int64
 	MaxEntries int
-	// KeepLinks creates all symlinks. Without it symlinks that lead out of their tree are left out.
+	// KeepLinks creates all symlinks. If it is false, symlinks that lead out of their tree are left out.
 	KeepLinks bool
-	// FollowLinks allows existing symlinks to directories in place of directories of the archive, as long as they lead
-	// to directories below the root. Without it they are a Conflict.
+	// FollowLinks allows existing symlinks to directories in place of directories of the archive, as long as they lead to
+	// directories below the root. If it is false, such a symlink is a Conflict.
 	FollowLinks bool
 	// Skipped, if not nil, is called for every symlink that was left out.
 	Skipped func(name, target string)
@@ -76,17 +77,18 @@ func (u *unpacker) unpack(r io.Reader) error {
 // unpacker is the state of one Unpack.
 type unpacker struct {
 	Options
-	at      *dirWalk // The directory of the current entry.
-	top     string   // First element of the first name, if Name is set.
-	entries int      // Number of entries so far.
-	bytes   int64    // Size of their contents.
+	at      *dirWalk // walks to the directory of the current entry
+	top     string   // first element of the first entry's name; used only if Options.Name is set
+	entries int      // number of entries so far
+	bytes   int64    // total size of the contents of the entries so far
 	buf     []byte
-	// Final modes of the directories that their owner may not write to. They are set after the contents.
+	// modes contains the final modes of the directories that their owner may not write to, by name. They are set after the
+	// contents are unpacked.
 	modes map[string]fs.FileMode
 }
 
-// setModes sets the final modes of directories that had more permissions while they were filled. Contents precede their
-// directory.
+// setModes sets the final modes of directories that had more permissions while they were filled. A directory is handled after
+// the directories in it.
 func (u *unpacker) setModes() error {
 	for _, dir := range slices.SortedFunc(maps.Keys(u.modes), func(a, b string) int { return byElement(b, a) }) {
 		err := u.at.changeTo(path.Dir(dir), nil)
@@ -116,6 +118,7 @@ func byElement(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
+// setMode removes the permissions of the owner that mode does not have from the directory name, an entry of in.
 func (u *unpacker) setMode(in *os.Root, name string, mode fs.FileMode) error {
 	info, err := in.Lstat(name)
 	if err != nil {
@@ -135,7 +138,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	u.entries++
-	u.bytes += h.Size // Cannot overflow: the last sum was at most MaxBytes, or that much content was read.
+	// The sum cannot overflow: the last sum was at most MaxBytes or, without a limit, the number of bytes that were read.
+	u.bytes += h.Size
 	if u.MaxEntries > 0 && u.entries > u.MaxEntries {
 		return caisson.Errorf(caisson.Exhausted, "the archive has more than %d entries", u.MaxEntries)
 	}
@@ -155,7 +159,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	}
 }
 
-// rename returns name with its first element replaced by Name.
+// rename returns the name of an entry with its first element replaced by Options.Name.
 func (u *unpacker) rename(name string) (string, error) {
 	if u.Name == "" {
 		return name, nil
@@ -170,10 +174,10 @@ func (u *unpacker) rename(name string) (string, error) {
 	return checkName(path.Join(u.Name, rest))
 }
 
-// mkdirImplicit creates a directory that has no entry in the archive, or only after its contents.
+// mkdirImplicit creates a directory that has no entry in the archive before its contents.
 func (u *unpacker) mkdirImplicit(name string) error { return u.dir(name, 0o755) }
 
-// dir creates one directory in the current one, or checks that it exists.
+// dir creates the directory name in the current directory, or checks that it exists.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	err := u.at.dir().Mkdir(path.Base(name), mode|ownerBits)
 	switch {
@@ -199,6 +203,7 @@ func (u *unpacker) clear(name string) error {
 	return u.at.dir().Remove(path.Base(name))
 }
 
+// symlink creates the symlink name, unless it leads out of its tree and may not.
 func (u *unpacker) symlink(name, target string) error {
 	if !u.KeepLinks && !staysInside(name, target) {
 		if u.Skipped != nil {
@@ -212,18 +217,20 @@ func (u *unpacker) symlink(name, target string) error {
 	return u.at.dir().Symlink(target, path.Base(name))
 }
 
-// staysInside reports whether a symlink at name leads to a place in the tree whose top is the first element of name.
+// staysInside reports whether a symlink at name with this target leads to a path in its own tree, whose root is the first
+// element of name.
 //
-// ".." is allowed only at the beginning of target. There it starts from real directories, so the text determines where
-// it leads; after the name of another symlink it would not.
+// ".." is allowed only at the beginning of target. There the directories that it leads out of are real ones, so the text of
+// target determines where the symlink leads. After a name in target, which may be another symlink, the text would not determine
+// it.
 func staysInside(name, target string) bool {
-	depth := strings.Count(name, "/") // Directories between the link and the root.
+	depth := strings.Count(name, "/") // number of directories between the symlink and the root of the archive
 	down := false
 	for part := range strings.SplitSeq(target, "/") {
 		switch part {
 		case "":
 			if !down {
-				return false // An absolute path.
+				return false // The target is an absolute path.
 			}
 		case ".":
 		case "..":
@@ -241,6 +248,7 @@ func staysInside(name, target string) bool {
 	return true
 }
 
+// file creates the file name with the content, or replaces the one that exists.
 func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 	if err := u.clear(name); err != nil {
 		return err

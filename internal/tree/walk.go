@@ -23,14 +23,16 @@ const (
 // common ancestor.
 type dirWalk struct {
 	root        *os.Root
-	followLinks bool
-	levels      []level // The current directory, which is last, and those above it; empty if the root is the current directory.
+	followLinks bool // see Options.FollowLinks
+	// The directories from below the root down to the current directory, which is last; empty if the root is the current
+	// directory.
+	levels []level
 }
 
 // level is a directory between the root and the current directory.
 type level struct {
-	name string   // Name of the directory relative to the root.
-	dir  *os.Root // nil if it is not kept open.
+	name string   // path of the directory relative to the root
+	dir  *os.Root // the open directory, or nil if it is not kept open
 }
 
 // dir returns the current directory. The caller must not close it.
@@ -88,7 +90,7 @@ func (w *dirWalk) check(name string) error {
 	return err
 }
 
-// enter changes the current directory to a directory in it.
+// enter changes the current directory to its subdirectory with the path name, relative to the root.
 func (w *dirWalk) enter(name string) error {
 	dir, err := w.open(w.dir(), name)
 	if err != nil {
@@ -102,8 +104,8 @@ func (w *dirWalk) enter(name string) error {
 	return nil
 }
 
-// open opens the directory name, relative to the root, which is in the directory in. A symlink is resolved from the
-// root and must not lead out of it.
+// open opens the directory with the path name, relative to the root, which is an entry of the directory in. A symlink is
+// resolved from the root and must not lead out of it.
 func (w *dirWalk) open(in *os.Root, name string) (*os.Root, error) {
 	info, err := in.Lstat(path.Base(name))
 	switch {
@@ -126,7 +128,8 @@ func (w *dirWalk) open(in *os.Root, name string) (*os.Root, error) {
 	return nil, caisson.Wrap(err, caisson.Conflict, "%s is a symlink and leads to no directory below the one that is unpacked to", name)
 }
 
-// up leaves all but the first n levels, and opens the last of these if it was not kept open.
+// up leaves all directories but the first n in levels. The last of these n, or the root if n is 0, becomes the current
+// directory and is opened if it was not kept open.
 func (w *dirWalk) up(n int) error {
 	for _, l := range w.levels[n:] {
 		if l.dir != nil {

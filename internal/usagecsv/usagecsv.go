@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Rows writes usage rows, preceded by a header line.
+// Rows writes the rows of a usage report as CSV, after a header line.
 func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	return write(w, "key,calls,failed,estimated,input,output,cache_read,cache_write,cost", rows, func(r caisson.UsageRow) []string {
 		t := r.Tokens
@@ -22,7 +22,7 @@ func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	})
 }
 
-// Calls writes calls, preceded by a header line.
+// Calls writes calls of models as CSV, after a header line.
 func Calls(w io.Writer, calls []caisson.Call) error {
 	const head = "id,at,account,sandbox,run,attempt,session,agent,user,provider,model,upstream,api,stream,status,error," +
 		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration,lineage,trace"
@@ -42,7 +42,7 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 	})
 }
 
-// Receipts writes receipts, preceded by a header line.
+// Receipts writes the receipts of calls as CSV, after a header line.
 func Receipts(w io.Writer, receipts []caisson.Receipt) error {
 	return write(w, "source,reference,account,cost,estimated,at", receipts, func(r caisson.Receipt) []string {
 		return []string{
@@ -52,6 +52,7 @@ func Receipts(w io.Writer, receipts []caisson.Receipt) error {
 	})
 }
 
+// write writes the header line head and one line for each element of list.
 func write[T any](w io.Writer, head string, list []T, line func(T) []string) error {
 	cw := csv.NewWriter(w)
 	if err := cw.Write(strings.Split(head, ",")); err != nil {
@@ -66,6 +67,7 @@ func write[T any](w io.Writer, head string, list []T, line func(T) []string) err
 	return cw.Error()
 }
 
+// number returns n in decimal digits.
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 // escapeFormula prevents spreadsheets from treating untrusted text as a formula.

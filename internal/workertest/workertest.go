@@ -1,4 +1,4 @@
-// Package workertest provides tests with the product's worker for running jobs.
+// Package workertest provides tests with a runner of worker jobs.
 package workertest
 
 import (
@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Runner returns a runner of the product's jobs. It skips the test if the test does not run as root.
+// Runner returns a runner that executes worker jobs with the binary of caisson-worker. It skips the test if the test does not
+// run as root.
 func Runner(t testing.TB) *worker.Runner {
 	t.Helper()
 	testneed.Root(t)

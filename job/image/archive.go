@@ -22,15 +22,16 @@ type archiveResult struct {
 	Warnings []string
 }
 
-// archiver writes a directory as a tar archive, sorted by name, with every file owned by 0:0, without sockets and devices.
+// archiver writes the contents of a directory as a tar archive, sorted by name. Every file is owned by 0:0 in the archive;
+// sockets and devices are left out.
 type archiver struct {
 	root   *os.Root
 	tw     *tar.Writer
-	links  map[inode]string // the first path of each file with several hard links
+	links  map[inode]string // path of the first entry of each file with several hard links; later entries are links to it
 	result archiveResult
 }
 
-// inode identifies a file of the host.
+// inode identifies a file of the host by device number and inode number.
 type inode struct{ dev, ino uint64 }
 
 // archive writes everything below root to w. Mount points of other file systems are written as empty directories.
@@ -55,7 +56,7 @@ func wrapReadError(err error) error {
 	return err
 }
 
-// walk writes the entry at p and everything below it.
+// walk writes the entry for the path p and everything below it.
 func (a *archiver) walk(p string) error {
 	fi, err := a.root.Lstat(p)
 	if err != nil {
@@ -76,7 +77,7 @@ func (a *archiver) walk(p string) error {
 	return nil
 }
 
-// entry writes the entry at p, but no entries below it.
+// entry writes the entry for the path p, whose metadata is fi, but no entries below it.
 func (a *archiver) entry(p string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -118,8 +119,9 @@ func (a *archiver) entry(p string, fi fs.FileInfo) error {
 	return a.tw.WriteHeader(hdr)
 }
 
+// regular writes the entry and the content of the file at the path p.
 func (a *archiver) regular(p string, hdr *tar.Header) error {
-	// O_NONBLOCK, because the file may have been replaced by a FIFO since Lstat.
+	// O_NONBLOCK avoids that open waits if the file was replaced by a FIFO after Lstat.
 	f, err := a.root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

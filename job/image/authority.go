@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxCA = 256 << 10 // bytes of the PEM file; the certificates are sent with every request to a job
+const maxCA = 256 << 10 // maximum size of the PEM file in bytes; its content is an argument of every job that uses the registry
 
 // readCA returns the contents of the PEM file at path, which must contain a certificate, or "" if path is "".
 func readCA(path string) (string, error) {
@@ -32,7 +32,8 @@ func readCA(path string) (string, error) {
 	return string(data), nil
 }
 
-// authorities returns the host's certificate authorities together with those of s.CA; nil means the host's alone.
+// authorities returns the host's certificate authorities and those in s.CA, or nil, which means the host's alone, if s.CA is
+// empty.
 func (s source) authorities() (*x509.CertPool, error) {
 	if s.CA == "" {
 		return nil, nil

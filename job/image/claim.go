@@ -1,6 +1,6 @@
 package image
 
-// hold prevents prune and remove from removing any layer that is returned to a caller before release is called.
+// hold prevents prune and remove from removing any layer that a method returns between this call and the call of release.
 func (s *layerStore) hold() (release func()) {
 	s.mu.Lock()
 	s.holds++
@@ -19,7 +19,7 @@ func (s *layerStore) hold() (release func()) {
 	}
 }
 
-// handOut records that the layer is returned to a caller, so that the layer is kept until all holds are released. The caller
+// handOut records that the layer is returned to a caller, so that it is not removed before all holds are released. The caller
 // must hold s.mu.
 func (s *layerStore) handOut(digest string) {
 	if s.holds > 0 {
@@ -51,7 +51,7 @@ func (s *layerStore) findOrBegin(digest, account string) (Layer, <-chan struct{}
 	if err != nil {
 		return Layer{}, nil, err
 	}
-	s.handOut(digest) // also if the layer is not present yet: the caller will fetch it
+	s.handOut(digest) // recorded even if the layer is not present yet, because the caller will fetch it
 	if ok && s.owns(account, digest) {
 		return l, nil, nil
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits for an image's configuration.
+// Limits of an image's configuration, which is untrusted.
 const (
-	maxEnv      = 1000      // variables
-	maxArgs     = 1000      // arguments of the entrypoint, and as many of the command
-	maxText     = 128 << 10 // bytes of one argument or variable, the limit of execve
-	maxAllText  = 256 << 10 // bytes of all arguments and variables
-	maxUserName = 256       // bytes
+	maxEnv      = 1000      // maximum number of environment variables
+	maxArgs     = 1000      // maximum number of arguments of the entrypoint, and of the command
+	maxText     = 128 << 10 // maximum size in bytes of one argument or environment variable, which is the limit of execve
+	maxAllText  = 256 << 10 // maximum size in bytes of all arguments and environment variables together
+	maxUserName = 256       // maximum length of the name of the user in bytes
 )
 
 // checkConfig validates an untrusted image configuration and converts it. Returns Invalid if it is malformed or too large.

@@ -14,7 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// directory creates the directory p, or changes an existing one. A directory that replaces a whiteout becomes opaque.
+// directory creates the directory p, or gives an existing one the owner and the attributes of hdr. A directory that replaces a
+// whiteout becomes opaque.
 func (u *unpacker) directory(p string, hdr *tar.Header) error {
 	if p != "." {
 		st, exists, err := u.tree.lstat(p)
@@ -39,7 +40,7 @@ func (u *unpacker) directory(p string, hdr *tar.Header) error {
 			u.result.Size += block
 		}
 		if hides {
-			if err := u.opaque(p); err != nil {
+			if err := u.makeOpaque(p); err != nil {
 				return err
 			}
 		}
@@ -54,11 +55,11 @@ func (u *unpacker) directory(p string, hdr *tar.Header) error {
 	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
-	return u.xattrs(f, p, hdr)
+	return u.setXattrs(f, p, hdr)
 }
 
-// replace removes the file or directory at p, if there is one, and returns the parent directory and the base name for a new
-// entry that is not a directory.
+// replace removes the file or directory at p, if one exists, so that a new entry can be created there that is not a directory.
+// It returns the file descriptor of the parent directory and the base name of p.
 func (u *unpacker) replace(p string) (fd int, base string, err error) {
 	st, exists, err := u.tree.lstat(p)
 	if err != nil {
@@ -72,11 +73,11 @@ func (u *unpacker) replace(p string) (fd int, base string, err error) {
 	return u.tree.parent(p)
 }
 
-// block is the unit in which file systems allocate space, in bytes.
+// block is the size in bytes to which the sizes of files are rounded up, because file systems allocate space in such units.
 const block = 4096
 
-// regular creates the file p with the content of r.
-func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
+// createRegular creates the regular file p with the content of r.
+func (u *unpacker) createRegular(p string, hdr *tar.Header, r io.Reader) error {
 	if hdr.Size > u.args.MaxOut-u.result.Size {
 		return caisson.Errorf(caisson.Exhausted, "the archive unpacks to more than allowed (%v)", caisson.Size(u.args.MaxOut))
 	}
@@ -107,7 +108,7 @@ func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
 	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
-	if err := u.xattrs(f, p, hdr); err != nil {
+	if err := u.setXattrs(f, p, hdr); err != nil {
 		return err
 	}
 	if err := unix.Fchmod(fd, uint32(hdr.Mode&0o7777)); err != nil {
@@ -134,7 +135,7 @@ func (u *unpacker) symlink(p string, hdr *tar.Header) error {
 	return setTimes(fd, base, hdr.ModTime)
 }
 
-// link makes a hard link to a file of the same layer.
+// link creates p as a hard link to a file of the same layer.
 func (u *unpacker) link(p string, hdr *tar.Header) error {
 	target, err := cleanPath(hdr.Linkname)
 	if err != nil {
@@ -158,7 +159,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	err = unix.Fstatat(int(from.Fd()), path.Base(target), &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case err == nil && isWhiteout(st) && u.args.Frozen:
-		return u.whiteout(p) // gVisor writes further whiteouts as hard links to the first
+		return u.hideLower(p) // gVisor writes all whiteouts after the first one as hard links to it
 	case err != nil || isWhiteout(st):
 		return broken("is not in it")
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
@@ -173,8 +174,8 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
 }
 
-// special creates a special file. kind is its file type, such as unix.S_IFIFO.
-func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
+// createSpecial creates the special file p, a FIFO. kind is its file type, such as unix.S_IFIFO.
+func (u *unpacker) createSpecial(p string, hdr *tar.Header, kind uint32) error {
 	fd, base, err := u.replace(p)
 	if err != nil {
 		return err
@@ -186,23 +187,25 @@ func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
 	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
-	// Fchmodat follows symlinks, but this is the FIFO made above: no other process changes the directory.
+	// Fchmodat follows symlinks, but base is certain to be the special file that was created above, because no other process
+	// changes the directory.
 	if err := unix.Fchmodat(fd, base, uint32(hdr.Mode&0o7777), 0); err != nil {
 		return os.NewSyscallError("fchmodat", err)
 	}
 	return setTimes(fd, base, hdr.ModTime)
 }
 
-// xattrs sets the user.* attributes. security.* (with file capabilities), trusted.* and system.* are dropped, because the
-// host's kernel interprets them. user.overlay.* is dropped, because the overlayfs that mounts the layer interprets it.
-func (u *unpacker) xattrs(f *os.File, p string, hdr *tar.Header) error {
+// setXattrs sets the extended attributes user.* of the file p. security.* (with file capabilities), trusted.* and system.* are
+// dropped, because the host's kernel interprets them. user.overlay.* is dropped, because the overlayfs that mounts the layer
+// interprets it.
+func (u *unpacker) setXattrs(f *os.File, p string, hdr *tar.Header) error {
 	for key, value := range hdr.PAXRecords {
 		name, ok := strings.CutPrefix(key, xattrPrefix)
 		if !ok {
 			continue
 		}
 		if u.args.Frozen && name == "trusted.overlay.opaque" && value == "y" && hdr.Typeflag == tar.TypeDir {
-			if err := u.opaque(p); err != nil {
+			if err := u.makeOpaque(p); err != nil {
 				return err
 			}
 			continue

@@ -24,7 +24,7 @@ var programDirs = map[string]int{
 	"bin": 1, "sbin": 1, "lib": 2, "lib32": 1, "lib64": 1, "usr/local": 0,
 }
 
-// fingerprint returns a digest of the package state and of the metadata of programs and libraries.
+// fingerprint returns a digest of the metadata of the package databases, and of the programs and libraries in programDirs.
 func (h *hostImage) fingerprint() (string, error) {
 	sum := sha256.New()
 	err := h.visitFiles(func(p string, st *syscall.Stat_t) {
@@ -33,8 +33,8 @@ func (h *hostImage) fingerprint() (string, error) {
 	return digestOf(sum), err
 }
 
-// cheapFingerprint returns a digest that is cheaper than fingerprint: it covers the package state, the program directories
-// but not the files in them, and the files that the skeleton copies.
+// cheapFingerprint returns a digest that takes less time than fingerprint. It covers the metadata of the package databases, of
+// the program directories but not of the files in them, and of the files of /etc that the image contains.
 func (h *hostImage) cheapFingerprint() (string, error) {
 	sum := sha256.New()
 	note := func(p string, st *syscall.Stat_t) {
@@ -51,7 +51,8 @@ func (h *hostImage) cheapFingerprint() (string, error) {
 	return digestOf(sum), nil
 }
 
-// visitFiles calls note for the package state and the program directories, and, if files is set, for the files in them.
+// visitFiles calls note with the path and status of each package database and program directory and, if files is set, of the
+// files in the program directories.
 func (h *hostImage) visitFiles(note func(string, *syscall.Stat_t), files bool) error {
 	for _, p := range packageDatabases {
 		if err := statInto(filepath.Join(h.root, p), note); err != nil {
@@ -73,7 +74,7 @@ func (h *hostImage) visitFiles(note func(string, *syscall.Stat_t), files bool) e
 	return nil
 }
 
-// walkInto calls note for everything in dir, down to depth levels.
+// walkInto calls note with the path and status of everything below dir, down to depth levels.
 func walkInto(dir string, depth int, note func(string, *syscall.Stat_t)) error {
 	if depth == 0 {
 		return nil
@@ -99,7 +100,7 @@ func walkInto(dir string, depth int, note func(string, *syscall.Stat_t)) error {
 	return nil
 }
 
-// statInto calls note with the status of p, if p exists.
+// statInto calls note with the path p and its status if p exists.
 func statInto(p string, note func(string, *syscall.Stat_t)) error {
 	var st syscall.Stat_t
 	err := syscall.Lstat(p, &st)

@@ -19,12 +19,12 @@ import (
 // hostImage builds the image of the host's own programs.
 type hostImage struct {
 	root   string // root directory of the host
-	empty  string // empty directory that is mounted over /usr/local
+	empty  string // path of the empty directory that is mounted over /usr/local
 	layers *layerStore
 
 	mu                sync.Mutex
-	cached            *caisson.Image // the last image; nil before the first
-	cachedFingerprint string         // result of cheapFingerprint before cached was built
+	cached            *caisson.Image // the image that was built last, or nil; guarded by mu
+	cachedFingerprint string         // result of cheapFingerprint just before cached was built; guarded by mu
 }
 
 // systemDirs are the directories for programs and libraries outside of /usr. On hosts with a merged /usr they are symlinks.
@@ -108,7 +108,8 @@ func (h *hostImage) makeImage() (*caisson.Image, error) {
 	return img, nil
 }
 
-// binds returns bind mounts of the host's directories for programs, with an empty directory over /usr/local.
+// binds returns the bind mounts of the host image: the host's directories for programs, and the empty directory over
+// /usr/local.
 func (h *hostImage) binds() ([]caisson.Bind, error) {
 	binds := []caisson.Bind{{Source: filepath.Join(h.root, "usr"), Target: "/usr"}}
 	for _, name := range systemDirs {
@@ -128,7 +129,8 @@ func (h *hostImage) binds() ([]caisson.Bind, error) {
 	return binds, nil
 }
 
-// pointsIntoUsr reports whether target, of a symlink in the host's root directory, is below /usr, as on hosts with a merged /usr.
+// pointsIntoUsr reports whether target, the target of a symlink in the host's root directory, is below /usr. That is so on
+// hosts with a merged /usr.
 func pointsIntoUsr(target string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(filepath.Clean("/"+target), "/"), "usr/")
 }

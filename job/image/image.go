@@ -32,15 +32,15 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Limits that are not configurable.
+// Limits of images that cannot be configured.
 const (
 	maxLayers         = 128
-	maxConfig         = 512 << 10 // bytes of an image's configuration
-	maxEntries        = 2_000_000 // files in a layer
-	maxParallelLayers = 3         // layers that are fetched or unpacked concurrently
+	maxConfig         = 512 << 10 // maximum size of an image's configuration in bytes
+	maxEntries        = 2_000_000 // maximum number of entries in a layer
+	maxParallelLayers = 3         // maximum number of layers that are fetched or unpacked concurrently
 )
 
-const defaultMaxSize = 16 << 30 // bytes; default of Config.MaxCompressed and Config.MaxUncompressed
+const defaultMaxSize = 16 << 30 // default of Config.MaxCompressed and Config.MaxUncompressed, in bytes
 
 // Config configures a Driver.
 type Config struct {
@@ -48,10 +48,12 @@ type Config struct {
 	Dir string
 	// Worker runs the jobs in [Jobs]; required.
 	Worker *worker.Runner
-	// MaxCompressed and MaxUncompressed bound one image, in bytes; 0 means 16 GiB.
+	// MaxCompressed and MaxUncompressed are the maximum sizes, in bytes, of all layers of one image, as they are transferred
+	// and unpacked. 0 means 16 GiB.
 	MaxCompressed, MaxUncompressed int64
-	// InsecureRegistries lists the registries that may be used without TLS and at private addresses. They are written as
-	// in references, with the port if there is one. Local callers may always use registries on this host without TLS.
+	// InsecureRegistries lists the registries that may be used without TLS and at private addresses. Each is written as in
+	// references to images: the host name, with the port if there is one. Local callers may always use registries on this host
+	// without TLS.
 	InsecureRegistries []string
 	// RegistryCA is the path of a PEM file of certificate authorities to trust in addition to the host's; "" for none. It is
 	// read for each pull.
@@ -67,13 +69,13 @@ type Config struct {
 // A Driver pulls images and stores their layers. It is safe for concurrent use.
 type Driver struct {
 	worker       *worker.Runner
-	maxIn        int64    // compressed bytes of one image
-	maxOut       int64    // uncompressed bytes of one image
+	maxIn        int64    // maximum size of one image in bytes, compressed
+	maxOut       int64    // maximum size of one image in bytes, uncompressed
 	insecure     []string // see Config.InsecureRegistries
 	registryCA   string   // see Config.RegistryCA
 	ownAddresses reach.Host
 	log          *slog.Logger
-	slots        chan struct{} // semaphore: holds one element for each layer that is being fetched or unpacked
+	slots        chan struct{} // contains one value for each layer that is being fetched or unpacked, at most maxParallelLayers
 	layers       *layerStore
 	host         *hostImage
 }
@@ -116,18 +118,19 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.ho
 // Layers returns the layers that are present, sorted by digest.
 func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
 
-// Hold prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns before release is called.
-// A caller calls Hold before Pull, Host or Layer, and release after it has stored a reference to the result.
+// Hold prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns between this call and the
+// call of release. A caller calls Hold before Pull, Host or Layer, and release after it has stored a reference to the result.
 func (d *Driver) Hold() (release func()) { return d.layers.hold() }
 
-// Prune removes the layers for which inUse returns false and that are not held, as well as unfinished layers, and returns
-// the size of the removed layers. inUse is called with a layer's digest while a lock is held that keeps the driver from
+// Prune removes the layers that are not held (see Hold) and for which inUse returns false, as well as unfinished layers. It
+// returns the size of the removed layers. inUse is called with a layer's digest while a lock is held that keeps the driver from
 // returning any layer; it must not call the driver.
 func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
 	return d.layers.prune(ctx, inUse)
 }
 
-// Remove removes one layer. Returns NotFound if it does not exist, Conflict while it is held.
+// Remove removes one layer. Returns NotFound if it does not exist, and Conflict while it is being fetched or is held (see
+// Hold).
 func (d *Driver) Remove(digest string) error { return d.layers.remove(digest) }
 
 // makeEmpty creates the empty directory that is mounted over hidden directories. Its mode must not depend on the umask.

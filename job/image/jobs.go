@@ -20,7 +20,7 @@ var jobResolve = worker.Job[source, resolved]{
 	},
 }
 
-// jobFetch writes a blob to its first descriptor.
+// jobFetch fetches a blob from a registry and writes it to its first descriptor.
 var jobFetch = worker.Job[fetchArgs, worker.None]{
 	Name: "image.fetch", Network: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (worker.None, error) {
@@ -31,7 +31,7 @@ var jobFetch = worker.Job[fetchArgs, worker.None]{
 // jobProgress is the progress of a job: the number of bytes read so far.
 type jobProgress struct{ Bytes int64 }
 
-// jobUnpack unpacks its input into its root directory.
+// jobUnpack unpacks the archive in its input into its root directory.
 var jobUnpack = worker.Job[unpackArgs, unpackResult]{
 	Name: "image.unpack", Access: worker.Populate, Root: true,
 	Do: func(_ context.Context, c *worker.Call, args unpackArgs) (unpackResult, error) {
@@ -43,7 +43,7 @@ var jobUnpack = worker.Job[unpackArgs, unpackResult]{
 	},
 }
 
-// jobArchive writes its root directory as an archive to its first descriptor.
+// jobArchive writes the contents of its root directory as a tar archive to its first descriptor.
 var jobArchive = worker.Job[worker.None, archiveResult]{
 	Name: "image.archive", Access: worker.ReadAsOwner, Files: 1,
 	Do: func(_ context.Context, c *worker.Call, _ worker.None) (archiveResult, error) {

@@ -33,6 +33,7 @@ func Canonical(ref string) (string, error) {
 	return parseReference(ref)
 }
 
+// isHostPath reports whether ref refers to a directory or an archive of the host.
 func isHostPath(ref string) bool {
 	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
 }
@@ -55,7 +56,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	if err != nil {
 		return nil, err
 	}
-	report := serialised(progress)
+	report := serialiseCalls(progress)
 	switch {
 	case ref == hostReference:
 		return d.host.image(ctx)
@@ -81,8 +82,8 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	return d.pullRemote(ctx, src, account, report)
 }
 
-// serialised returns a function that calls progress under a lock, so that it may be called concurrently. progress may be nil.
-func serialised(progress func(caisson.Progress)) func(caisson.Progress) {
+// serialiseCalls returns a function that may be called concurrently and calls progress under a lock. progress may be nil.
+func serialiseCalls(progress func(caisson.Progress)) func(caisson.Progress) {
 	if progress == nil {
 		return func(caisson.Progress) {}
 	}
@@ -94,6 +95,7 @@ func serialised(progress func(caisson.Progress)) func(caisson.Progress) {
 	}
 }
 
+// pullRemote pulls the image that src describes from its registry.
 func (d *Driver) pullRemote(ctx context.Context, src source, account string, report func(caisson.Progress)) (*caisson.Image, error) {
 	report(caisson.Progress{Stage: "resolve", Detail: src.Reference})
 	found, err := jobResolve.Run(ctx, d.worker, src, worker.Given{})
@@ -117,7 +119,7 @@ func (d *Driver) pullRemote(ctx context.Context, src source, account string, rep
 	return assemble(src.Reference, found.Digest, account, layers, config)
 }
 
-// assemble returns an image of layers, which are listed from bottom to top.
+// assemble returns the image that consists of layers, which are listed from bottom to top.
 func assemble(ref, digest, account string, layers []Layer, config caisson.ImageConfig) (*caisson.Image, error) {
 	img := &caisson.Image{Reference: ref, Digest: digest, Account: account, CreatedAt: time.Now().UTC()}
 	img.UsedAt = img.CreatedAt
@@ -145,11 +147,12 @@ type pull struct {
 	src     source
 	account string
 	report  func(caisson.Progress)
-	used    atomic.Int64 // size of the finished layers in bytes, unpacked
+	used    atomic.Int64 // size in bytes of the layers that are finished so far, unpacked
 }
 
-// layers fetches the missing layers, at most maxParallelLayers of them concurrently. An image may list a layer more than once
-// (mostly the empty layer). The overlay may contain it only once, so only its topmost position counts.
+// layers fetches the missing layers, at most maxParallelLayers of them concurrently. It returns the layers from bottom to top.
+// An image may list a layer more than once (mostly the empty layer), but an overlay may contain it only once, so only its
+// topmost position is returned.
 func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error) {
 	var unique []remoteLayer
 	for i, l := range remote {
@@ -177,8 +180,8 @@ func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error
 	return result, nil
 }
 
-// layer fetches one layer, unless it is present and p.account owns it, and makes p.account an owner. If another pull is
-// fetching the same layer, layer waits until that is finished and then checks again.
+// layer returns one layer of which p.account is an owner. It fetches the layer unless the layer is present and p.account owns
+// it already. If another pull is fetching the same layer, layer waits until that is finished and then checks again.
 func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	for {
@@ -203,8 +206,8 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	}
 }
 
-// fetchLayer fetches a layer and unpacks it. If the layer is present already, it only verifies the digests of the fetched bytes,
-// which proves that the account has access to them.
+// fetchLayer fetches a layer and unpacks it. If the layer is present already, fetchLayer only verifies the digests of the
+// fetched bytes, because the pull of the bytes proves that the account has access to the layer.
 func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	select {
@@ -242,7 +245,7 @@ func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 	return there, storeError(d.layers.setOwner(p.account, r.DiffID))
 }
 
-// storeError converts an error from the driver's own disk to a caisson.Error.
+// storeError converts an error of storing a layer on the driver's disk to a caisson.Error.
 func storeError(err error) error {
 	if err = diskError(err); err == nil {
 		return nil
@@ -253,13 +256,14 @@ func storeError(err error) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot store a layer")
 }
 
+// warn logs the warnings of unpacking a layer of the image ref.
 func (d *Driver) warn(ref string, warnings []string) {
 	for _, w := range warnings[:min(len(warnings), maxWarnings)] {
 		d.log.Warn("an image was not unpacked completely", "image", ref, "what", w)
 	}
 }
 
-// stream runs two jobs, one that fetches and one that unpacks, with a pipe between them.
+// stream runs two jobs with a pipe between them: one fetches the layer r, and the other one unpacks it into dir.
 func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpackArgs) (*unpackResult, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -274,15 +278,16 @@ func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpac
 	})
 }
 
-// pipe runs write, whose job writes an archive to to, and unpacks from into dir. It closes both ends. If both jobs fail,
-// the error is that of the job that failed first, not the failure that followed from it.
+// pipe runs write, which runs a job that writes an archive to the file to, and a second job that unpacks the archive from the
+// file from into dir. to and from are the ends of a pipe; pipe closes both. If both jobs fail, the error is that of the job
+// that failed first, because the other job fails when the pipe is closed.
 func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	written := make(chan error, 1)
 	go func() {
 		written <- write(ctx)
-		to.Close() // after sending the result to written, so that the result is available once the reader gets EOF
+		to.Close() // closed after the result is sent to written, so that the result is available when the reader gets EOF
 	}()
 	result, err := d.runUnpack(ctx, from, dir, args, report)
 	from.Close()
@@ -303,12 +308,12 @@ func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to
 	return result, err
 }
 
-// brokenPipe reports whether a job failed only because the other end of its pipe was closed.
+// brokenPipe reports whether err means that a job failed because the other end of its pipe was closed.
 func brokenPipe(err error) bool {
 	return caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), syscall.EPIPE.Error())
 }
 
-// runUnpack runs a job that unpacks in into dir. If dir is "", no files are created.
+// runUnpack runs a job that unpacks the archive in the file in into dir. dir is "" if no files are created.
 func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
 	given := worker.Given{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
 		var r jobProgress

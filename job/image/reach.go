@@ -12,10 +12,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
+// dialTimeout limits the time to establish one connection to a registry.
 const dialTimeout = 20 * time.Second
 
 // dialer returns the dial function for a pull from host[:port]. Names are resolved as part of the dial, so that the address
-// that is checked is the address that is used.
+// that is checked is the address to which it connects.
 func (s source) dialer(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	usual := reach.Dialer(dialTimeout, s.denyMetadata(isLoopback(host)))
 	if s.Local {
@@ -32,9 +33,9 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 	}
 }
 
-// denyMetadata returns a check that denies addresses to which a malicious registry could redirect a pull but where no registry
-// can be: cloud metadata services (the pull would send their response to the registry as a token) and, unless loopback is set,
-// this host's loopback interface.
+// denyMetadata returns a check that denies the addresses at which no registry can be, but to which a malicious registry could
+// redirect a pull: cloud metadata services (the pull would send their response to the registry as a token) and, unless loopback
+// is set, this host's loopback interface.
 func (s source) denyMetadata(loopback bool) func(netip.AddrPort) error {
 	return func(ap netip.AddrPort) error {
 		err := s.Own.Check(ap.Addr(), loopback, true)
@@ -45,8 +46,8 @@ func (s source) denyMetadata(loopback bool) func(netip.AddrPort) error {
 	}
 }
 
-// denyPrivate denies private addresses and those of this host, so that remote callers cannot use pulls to probe the host's
-// networks. The error does not contain the address that a name resolves to.
+// denyPrivate returns an error if ap is a private address or one of this host, so that remote callers cannot probe the host's
+// networks with pulls. The error does not contain the address.
 func (s source) denyPrivate(ap netip.AddrPort) error {
 	err := s.Own.Check(ap.Addr(), false, false)
 	if caisson.KindOf(err) == caisson.Denied {

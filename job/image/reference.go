@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxReference = 512 // bytes
+const maxReference = 512 // maximum length of a reference in bytes
 
 // parseReference returns the canonical form of an OCI reference: registry, repository, and tag or digest.
 func parseReference(s string) (string, error) {
@@ -23,7 +23,7 @@ func parseReference(s string) (string, error) {
 		return "", caisson.Invalidf("image", "%.200q is not an image reference; write for example debian:12 or host", s)
 	}
 	canonical := ref.Name()
-	// The library writes the legacy name index.docker.io; users and other tools write docker.io.
+	// The library go-containerregistry writes the legacy name index.docker.io; users and other tools write docker.io.
 	if rest, ok := strings.CutPrefix(canonical, name.DefaultRegistry+"/"); ok {
 		canonical = "docker.io/" + rest
 	}

@@ -25,28 +25,29 @@ import (
 
 // source describes the image that a job with network access fetches. It is sent over a pipe, including the password.
 type source struct {
-	Reference string // canonical
-	Platform  string
+	Reference string // reference in the form that Canonical returns
+	Platform  string // platform of the image, such as linux/amd64
 	Username  string
 	Password  string
-	Local     bool       // the caller is on this host, so that every address that the host can reach is allowed
-	Plain     []string   // registries, as in references, that may be used without TLS and at private addresses
+	Local     bool       // the caller is on this host, so that the job may connect to every address that the host can reach
+	Plain     []string   // registries, see Config.InsecureRegistries, that may be used without TLS and at private addresses
 	CA        string     // certificate authorities, as PEM, to trust in addition to the host's
 	Own       reach.Host // determines which addresses belong to this host
 }
 
-// resolved is a registry's description of an image. It is untrusted until checkResolved and checkConfig have validated it.
+// resolved is the description of an image by its registry. It is untrusted until checkResolved and checkConfig have validated
+// it.
 type resolved struct {
 	Digest string // digest of the manifest
 	Layers []remoteLayer
 	Config rawConfig
 }
 
-// remoteLayer is a layer of an image in a registry.
+// remoteLayer describes a layer of an image in a registry.
 type remoteLayer struct {
 	Digest string // digest of the blob
 	DiffID string // digest of the uncompressed archive
-	Size   int64  // bytes of the blob
+	Size   int64  // size of the blob in bytes
 }
 
 // rawConfig is the used part of an image's configuration, before checkConfig has validated it.
@@ -129,7 +130,8 @@ type fetchArgs struct {
 	Size   int64
 }
 
-// fetch writes a blob to out. The length of the blob must be args.Size; fetchLayer compares the digest.
+// fetch fetches a blob and writes it to out. It checks that the length of the blob is args.Size, but not its digest, which
+// fetchLayer compares.
 func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	ref, opts, err := args.Source.open(ctx)
 	if err != nil {
@@ -151,7 +153,8 @@ func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	return err
 }
 
-// open prepares requests to the source's registry.
+// open returns the parsed reference of s and the options for requests to its registry: login, TLS and the addresses that are
+// allowed.
 func (s source) open(ctx context.Context) (name.Reference, []remote.Option, error) {
 	ref, err := name.ParseReference(s.Reference)
 	if err != nil {
@@ -186,6 +189,7 @@ type requireTLS struct {
 	insecureHost string // the only host[:port] that may be used without TLS, or ""
 }
 
+// RoundTrip implements [http.RoundTripper].
 func (g requireTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && (g.insecureHost == "" || r.URL.Host != g.insecureHost) {
 		return nil, caisson.Errorf(caisson.Denied, "%.200s would be asked without TLS", r.URL.Host)
@@ -193,7 +197,8 @@ func (g requireTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// transport returns the RoundTripper for a pull from host[:port]; plain allows requests to that host without TLS.
+// transport returns the RoundTripper for a pull from the registry host[:port]. plain means that requests to this host may be
+// made without TLS.
 func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
 	trusted, err := s.authorities()
 	if err != nil {
@@ -251,6 +256,7 @@ func registryError(err error, ref string) error {
 	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
 }
 
+// networkReason returns a short description of a network error for a user.
 func networkReason(err error) string {
 	var dns *net.DNSError
 	var op *net.OpError

@@ -27,17 +27,20 @@ var hostFiles = []string{
 }
 
 const (
-	maxHostFile = 4 << 20 // bytes; larger files are left out, because none of hostFiles should be that large
-	guestUser   = 1000    // uid and gid of "user" in passwd
+	// maxHostFile is the maximum size of a file in bytes. Larger files are left out, because none of hostFiles should be that
+	// large.
+	maxHostFile = 4 << 20
+	guestUser   = 1000 // uid and gid of "user" in passwd
 )
 
-// passwd and group are the contents of /etc/passwd and /etc/group in the host image.
+// passwd is the content of /etc/passwd in the host image.
 const passwd = `root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 user:x:1000:1000:user:/home/user:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 `
 
+// group is the content of /etc/group in the host image.
 const group = `root:x:0:
 daemon:x:1:
 tty:x:5:
@@ -50,9 +53,9 @@ nogroup:x:65534:
 type skeleton struct {
 	host    *os.Root  // the host's root directory
 	out     *os.Root  // the directory that becomes the layer
-	sum     hash.Hash // digest of the entries
-	size    int64     // bytes, rounded up to blocks
-	entries int64     // files, directories and links
+	sum     hash.Hash // SHA-256 of the entries so far, see hashEntry
+	size    int64     // size of the files in bytes, each rounded up to blocks
+	entries int64     // number of files, directories and symlinks
 }
 
 func newSkeleton(hostRoot, dir string) (*skeleton, error) {
@@ -73,9 +76,10 @@ func (s *skeleton) close() {
 	s.out.Close()
 }
 
+// digest returns the digest of the entries so far.
 func (s *skeleton) digest() string { return digestOf(s.sum) }
 
-// fill creates all files and directories of the root directory.
+// fill creates all files and directories of the host image's root directory.
 func (s *skeleton) fill() error {
 	for _, d := range []struct {
 		path string
@@ -109,7 +113,8 @@ func (s *skeleton) fill() error {
 	return nil
 }
 
-// systemDir makes name a symlink if it is a symlink into /usr on the host, and a mount point if it is a directory on the host.
+// systemDir creates name, an element of systemDirs: as the same symlink if it is a symlink into /usr on the host, and as an
+// empty directory, for a bind mount, if it is a directory on the host.
 func (s *skeleton) systemDir(name string) error {
 	fi, err := s.host.Lstat(name)
 	switch {
@@ -155,7 +160,7 @@ func (s *skeleton) copy(name string, deep bool) error {
 		if err != nil {
 			return err
 		}
-		if err := s.parents(p); err != nil {
+		if err := s.createParents(p); err != nil {
 			return err
 		}
 		if err := s.dir(p, 0o755, 0); err != nil {
@@ -173,19 +178,20 @@ func (s *skeleton) copy(name string, deep bool) error {
 	return nil
 }
 
+// copyLink copies /etc/name, a symlink with the path p; see copy.
 func (s *skeleton) copyLink(name, p string) error {
 	target, err := s.host.Readlink(p)
 	if err != nil {
 		return err
 	}
-	// The absolute path of the target.
+	// leads becomes the absolute path to which the symlink leads.
 	leads := target
 	if !path.IsAbs(leads) {
 		leads = path.Join("/", path.Dir(p), leads)
 	}
 	leads = path.Clean(leads)
 	if first, rest, _ := strings.Cut(leads[1:], "/"); slices.Contains(systemDirs, first) || first == "usr" && !strings.HasPrefix(rest+"/", "local/") {
-		if err := s.parents(p); err != nil {
+		if err := s.createParents(p); err != nil {
 			return err
 		}
 		return s.symlink(p, target)
@@ -202,7 +208,7 @@ func (s *skeleton) copyLink(name, p string) error {
 	return s.copyFile(leads[1:], p)
 }
 
-// reachable reports whether all users have search permission for dir and its parents on the host.
+// reachable reports whether all users have search permission for dir and its parent directories on the host.
 func (s *skeleton) reachable(dir string) bool {
 	for p := dir; p != "."; p = path.Dir(p) {
 		if fi, err := s.host.Lstat(p); err != nil || !fi.IsDir() || fi.Mode().Perm()&0o001 == 0 {
@@ -212,6 +218,7 @@ func (s *skeleton) reachable(dir string) bool {
 	return true
 }
 
+// copyFile copies the content of the host's file from to the path to, if all users can read from.
 func (s *skeleton) copyFile(from, to string) error {
 	f, err := s.host.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -229,19 +236,19 @@ func (s *skeleton) copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.parents(to); err != nil {
+	if err := s.createParents(to); err != nil {
 		return err
 	}
 	return s.file(to, data)
 }
 
-// parents makes the missing parent directories of p.
-func (s *skeleton) parents(p string) error {
+// createParents creates the missing parent directories of p.
+func (s *skeleton) createParents(p string) error {
 	dir := path.Dir(p)
 	if dir == "." {
 		return nil
 	}
-	if err := s.parents(dir); err != nil {
+	if err := s.createParents(dir); err != nil {
 		return err
 	}
 	if _, err := s.out.Lstat(dir); err == nil {
@@ -250,6 +257,7 @@ func (s *skeleton) parents(p string) error {
 	return s.dir(dir, 0o755, 0)
 }
 
+// dir creates the directory p. owner is its uid and gid in the sandbox.
 func (s *skeleton) dir(p string, mode uint32, owner int) error {
 	if err := s.out.Mkdir(p, 0o700); err != nil {
 		return err
@@ -263,6 +271,7 @@ func (s *skeleton) dir(p string, mode uint32, owner int) error {
 	return s.setOwnerAndMode(f, mode, owner)
 }
 
+// file creates the file p, which belongs to the guest's root, with the content data.
 func (s *skeleton) file(p string, data []byte) error {
 	f, err := s.out.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -276,6 +285,7 @@ func (s *skeleton) file(p string, data []byte) error {
 	return s.setOwnerAndMode(f, 0o644, 0)
 }
 
+// setOwnerAndMode sets the mode of f, and owner as its uid and gid in the sandbox.
 func (s *skeleton) setOwnerAndMode(f *os.File, mode uint32, owner int) error {
 	if err := f.Chown(caisson.LayerUIDBase+owner, caisson.LayerUIDBase+owner); err != nil {
 		return err
@@ -283,6 +293,7 @@ func (s *skeleton) setOwnerAndMode(f *os.File, mode uint32, owner int) error {
 	return os.NewSyscallError("fchmod", unix.Fchmod(int(f.Fd()), mode))
 }
 
+// symlink creates the symlink p, which belongs to the guest's root.
 func (s *skeleton) symlink(p, target string) error {
 	if err := s.out.Symlink(target, p); err != nil {
 		return err
@@ -291,7 +302,7 @@ func (s *skeleton) symlink(p, target string) error {
 	return s.out.Lchown(p, caisson.LayerUIDBase, caisson.LayerUIDBase)
 }
 
-// hashEntry adds an entry to the digest, to the size and to the number of entries.
+// hashEntry adds an entry to the digest, to the total size and to the number of entries.
 func (s *skeleton) hashEntry(kind, p, content string) {
 	s.entries++
 	s.size += int64(len(content)+block-1) / block * block

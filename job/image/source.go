@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// sourceFile returns a duplicate of h's descriptor, so that h can be closed at any time. Returns Invalid if the file is not of
-// the type wantType.
+// sourceFile returns a file with a duplicate of h's descriptor, so that h can be closed at any time. Returns Invalid if the
+// file is not of the type wantType.
 func sourceFile(h caisson.Handle, wantType uint32, what string) (*os.File, error) {
 	fd, err := unix.FcntlInt(h.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 		return nil, err
 	}
 	defer src.Close()
-	// The file offset is shared with the process that passed the descriptor.
+	// The file offset may not be 0, because it is shared with the process that passed the descriptor.
 	if _, err := src.Seek(0, io.SeekStart); err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot read the image's source")
 	}
@@ -99,7 +99,8 @@ func (d *Driver) Layer(ctx context.Context, account string, archive *os.File) (L
 	})
 }
 
-// buildLayer builds and publishes a layer whose digest is only available after build; name returns the digest.
+// buildLayer builds and publishes a layer whose digest is known only after it is built. build creates the files in a directory,
+// and name returns the digest for the result of build.
 func (d *Driver) buildLayer(ctx context.Context, what, account string, build func(context.Context, string) (*unpackResult, error), name func(*unpackResult) string) (Layer, error) {
 	select {
 	case d.slots <- struct{}{}:

@@ -19,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/durable"
 )
 
-// A Layer is a directory that is one layer of an overlay file system.
+// A Layer is a directory that is one layer of an overlay file system, with its description.
 type Layer struct {
 	Digest    string       `json:"digest"`  // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
-	Path      string       `json:"-"`       // absolute
-	Size      caisson.Size `json:"size"`    // of the files, each rounded up to blocks
-	Entries   int64        `json:"entries"` // files, directories and links
+	Path      string       `json:"-"`       // absolute path of the directory
+	Size      caisson.Size `json:"size"`    // size of the files in bytes, each rounded up to blocks
+	Entries   int64        `json:"entries"` // number of files, directories and links
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
@@ -32,14 +32,16 @@ type Layer struct {
 type layerStore struct {
 	dir string
 
-	mu           sync.Mutex               // guards the fields below; held while a layer and its description are added or removed
-	inProgress   map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
-	holds        int                      // calls of hold that were not released
-	handedOut    map[string]bool          // layers that were returned to callers since holds was last 0, by digest
-	activeInTemp map[string]bool          // names of directories below tmp that sweep must not remove
+	// Guards the fields after it; held while a layer and its description are added or removed.
+	mu sync.Mutex
+	// A channel for each layer that is being fetched, by digest; it is closed when the fetch has ended.
+	inProgress   map[string]chan struct{}
+	holds        int             // number of calls of hold that were not released
+	handedOut    map[string]bool // layers that were returned to callers since holds was last 0, by digest
+	activeInTemp map[string]bool // names of directories below tmp that sweep must not remove
 }
 
-// newLayerStore returns the store in dir, which it creates if it does not exist, and removes unfinished layers.
+// newLayerStore returns the layerStore in dir. It creates dir if it does not exist, and removes unfinished layers from it.
 func newLayerStore(dir string) (*layerStore, error) {
 	s := &layerStore{dir: dir, inProgress: map[string]chan struct{}{}, handedOut: map[string]bool{}, activeInTemp: map[string]bool{}}
 	for _, sub := range []string{"layers", "owners", "tmp"} {
@@ -59,15 +61,17 @@ var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // dirName returns the name of a layer's directory. It contains no ':' or ',', which are separators in overlayfs options.
 func dirName(digest string) string { return "sha256-" + strings.TrimPrefix(digest, "sha256:") }
 
+// layerPath returns the path of the layer's directory.
 func (s *layerStore) layerPath(digest string) string {
 	return filepath.Join(s.dir, "layers", dirName(digest))
 }
 
+// ownerPath returns the path of the file that marks account as an owner of the layer.
 func (s *layerStore) ownerPath(account, digest string) string {
 	return filepath.Join(s.dir, "owners", account, strings.TrimPrefix(digest, "sha256:"))
 }
 
-// find returns the layer if it is present.
+// find returns the layer with this digest if it is present.
 func (s *layerStore) find(digest string) (Layer, bool, error) {
 	path := s.layerPath(digest)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +103,7 @@ func (s *layerStore) setOwner(account, digest string) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// tempEntry makes a directory below tmp that sweep does not remove. done removes it.
+// tempEntry creates a directory below tmp that sweep does not remove. done removes the directory.
 func (s *layerStore) tempEntry() (dir string, done func(), err error) {
 	// The lock is held, so that sweep never lists a directory that is not in activeInTemp yet.
 	s.mu.Lock()
@@ -118,7 +122,8 @@ func (s *layerStore) tempEntry() (dir string, done func(), err error) {
 	}, nil
 }
 
-// tempDir makes an empty directory for a new layer, owned by the guest's root. done removes it unless it was published.
+// tempDir creates an empty directory for a new layer, owned by the guest's root. done removes the directory unless publish has
+// moved it.
 func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	parent, done, err := s.tempEntry()
 	if err != nil {
@@ -127,7 +132,7 @@ func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	dir = filepath.Join(parent, "fs")
 	err = os.Mkdir(dir, 0o755)
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // independent of the umask
+		err = os.Chmod(dir, 0o755) // Mkdir applies the umask, Chmod does not.
 	}
 	if err == nil {
 		err = os.Lchown(dir, caisson.LayerUIDBase, caisson.LayerUIDBase)
@@ -139,8 +144,8 @@ func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	return dir, done, nil
 }
 
-// publish makes the directory dir the layer l.Digest, durably and atomically. If that layer exists already, it is returned
-// unchanged, because equal digests mean equal files.
+// publish moves the directory dir to the place of the layer l.Digest, durably and atomically, and returns the layer. If the
+// layer exists already, it is returned unchanged, because equal digests mean equal files.
 func (s *layerStore) publish(dir string, l Layer) (Layer, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -190,8 +195,8 @@ func (s *layerStore) list() ([]Layer, error) {
 	return all, nil
 }
 
-// prune removes the layers for which inUse returns false and that are not held, and unfinished layers. It calls inUse with
-// s.mu held.
+// prune removes the layers that are not held and for which inUse returns false, and unfinished layers; see [Driver.Prune]. It
+// calls inUse with s.mu held.
 func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
 	all, err := s.list()
 	if err != nil {
@@ -212,7 +217,7 @@ func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) 
 	return freed, caisson.Wrap(s.sweep(), caisson.Internal, "cannot clean up the directory of images")
 }
 
-// remove removes one layer, see [Driver.Remove].
+// remove removes the layer with this digest, see [Driver.Remove].
 func (s *layerStore) remove(digest string) error {
 	if !digestForm.MatchString(digest) {
 		return caisson.Invalidf("digest", "%.80q is not a digest of the form sha256:…", digest)
@@ -231,8 +236,8 @@ func (s *layerStore) remove(digest string) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot remove layer %s", digest)
 }
 
-// discard removes l unless l is in use, and reports whether l was removed. The layer is renamed into tmp under the lock; the
-// files are deleted after the lock is released.
+// discard removes the layer l unless it is held, is being fetched or inUse returns true for it, and reports whether it was
+// removed. The layer is moved to tmp under the lock, and its files are deleted after the lock is released.
 func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	trash, done, err := s.tempEntry()
 	if err != nil {
@@ -246,7 +251,8 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	return true, os.RemoveAll(trash)
 }
 
-// moveToTrash moves l into the directory trash unless l is in use, and reports whether l was moved. It acquires s.mu.
+// moveToTrash moves the layer l to the directory trash under the conditions of discard, and reports whether it was moved. It
+// acquires s.mu.
 func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +269,7 @@ func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool)
 	return true, err
 }
 
-// sweep removes unfinished layers that are not in use, and layers and descriptions without their counterpart.
+// sweep removes unfinished layers that no call is building, layers without a description, and descriptions without a layer.
 func (s *layerStore) sweep() error {
 	s.mu.Lock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "tmp"))
@@ -277,7 +283,8 @@ func (s *layerStore) sweep() error {
 
 // sweepDescriptions removes layers without a description, and descriptions without a layer.
 func (s *layerStore) sweepDescriptions() error {
-	// publish writes the description before the layer; with the lock, both or neither are seen here.
+	// publish writes the description before it moves the layer. It does so under the lock, so a description without a layer is
+	// left from a crash.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))

@@ -20,13 +20,14 @@ import (
 // A stream reads an archive that may be compressed. It computes the digests and enforces the size limits of the compressed
 // and the uncompressed bytes.
 type stream struct {
-	in, out   *countingReader // of the compressed and of the uncompressed bytes
-	unpacker  io.Reader       // decompresses in
+	in, out   *countingReader // readers of the compressed and of the uncompressed bytes
+	unpacker  io.Reader       // decompresses the bytes of in
 	closeZstd func()          // nil if the archive is not compressed with zstd
 }
 
-// openStream recognises gzip, zstd and bzip2 by their first bytes; other input is read as it is. Returns Invalid for xz, which
-// is not supported.
+// openStream returns a stream that reads the archive r. It recognises gzip, zstd and bzip2 by their first bytes, and reads
+// other input as it is. maxIn and maxOut are the limits of the compressed and of the uncompressed bytes. Returns Invalid for
+// xz, which is not supported.
 func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stream, error) {
 	s := &stream{in: &countingReader{r: r, sum: sha256.New(), max: maxIn, progress: progress,
 		limitMessage: "the archive is larger than announced or allowed"}}
@@ -59,7 +60,7 @@ func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stre
 
 func (s *stream) Read(b []byte) (int, error) { return s.out.Read(b) }
 
-// finish reads the bytes after the end of the archive, which the digests cover as well.
+// finish reads the bytes after the end of the archive, because the digests cover them as well.
 func (s *stream) finish() error {
 	if _, err := io.Copy(io.Discard, s); err != nil {
 		return archiveError(err)
@@ -87,11 +88,11 @@ func archiveError(err error) error {
 
 // countingReader is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
 type countingReader struct {
-	r            io.Reader
-	sum          hash.Hash   // of the bytes read
-	n, max       int64       // bytes read, and the limit on them
-	limitMessage string      // message of the error for more than max bytes
-	progress     func(int64) // called with n every few MiB; nil for none
+	r            io.Reader   // the underlying reader
+	sum          hash.Hash   // SHA-256 of the bytes that were read
+	n, max       int64       // number of bytes that were read, and the maximum number
+	limitMessage string      // message of the error if r has more than max bytes
+	progress     func(int64) // called with n every few MiB; may be nil
 	reported     int64       // n at the last call of progress
 }
 
@@ -112,9 +113,10 @@ func (c *countingReader) Read(b []byte) (int, error) {
 
 func (c *countingReader) digest() string { return digestOf(c.sum) }
 
+// digestOf returns h's sum in the form of digests: "sha256:" and 64 hexadecimal digits.
 func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(nil)) }
 
-// hashParts adds parts to h, each preceded by its length, so that the encoding is unambiguous.
+// hashParts writes parts to h, each preceded by its length, so that different parts never give the same input of the hash.
 func hashParts(h hash.Hash, parts ...string) {
 	var n [8]byte
 	for _, part := range parts {
@@ -124,6 +126,7 @@ func hashParts(h hash.Hash, parts ...string) {
 	}
 }
 
+// digestOfBytes returns the digest of data.
 func digestOfBytes(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])

@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	maxPath    = 4095                  // bytes
-	maxName    = 255                   // bytes
-	maxDepth   = 128                   // levels of nested directories; also limits the descriptors that removeDir opens at once
-	opaqueAttr = "user.overlay.opaque" // overlayfs does not merge a directory that has it with lower layers
+	maxPath = 4095 // maximum length of a path in bytes
+	maxName = 255  // maximum length of one name in bytes
+	// maxDepth is the maximum number of nested directories; also limits the descriptors that removeDir has open at the same time.
+	maxDepth = 128
+	// opaqueAttr is the extended attribute of an opaque directory, which overlayfs does not merge with lower layers.
+	opaqueAttr = "user.overlay.opaque"
 )
 
 // cleanPath returns the path inside a layer for a name in an archive: relative, with "." and ".." resolved such that it stays
@@ -42,11 +44,12 @@ func cleanPath(name string) (string, error) {
 }
 
 // A tree creates files below a directory. It never follows a symlink, not even one whose target is inside: an archive entry
-// beneath a symlink is an error. Not safe for concurrent use; no other process may change the directory meanwhile.
+// beneath a symlink is an error. A tree is not safe for concurrent use, and no other process may change the directory while it
+// is used.
 type tree struct {
-	fd   int      // the root directory
-	dir  *os.File // cached parent of the last entry, because archives list the files of a directory together; may be nil
-	path string   // path of dir
+	fd   int      // file descriptor of the root directory
+	dir  *os.File // parent directory of the last entry, or nil; cached because archives list the files of a directory together
+	path string   // path of dir, relative to the root
 }
 
 func newTree(root *os.File) *tree { return &tree{fd: int(root.Fd())} }
@@ -59,7 +62,7 @@ func (t *tree) closeParent() {
 	}
 }
 
-// open opens p. It follows no symlink and does not leave the tree or its file system.
+// open opens the path p, relative to the root. It follows no symlink and does not leave the tree or its file system.
 func (t *tree) open(p string, flags int) (*os.File, error) {
 	fd, err := unix.Openat2(t.fd, p, &unix.OpenHow{
 		Flags:   uint64(flags) | unix.O_CLOEXEC | unix.O_NOFOLLOW,
@@ -103,7 +106,7 @@ func (t *tree) makeMissing(dir string) error {
 		made = path.Join(made, part)
 		f, err := t.open(made, unix.O_PATH)
 		if err == nil {
-			f.Close() // made exists; if it is not a directory, the caller's open fails
+			f.Close() // the path made exists; if it is not a directory, the caller's open fails
 			continue
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -122,13 +125,13 @@ func (t *tree) makeMissing(dir string) error {
 	return nil
 }
 
-// makeDir creates the directory base, which belongs to 0:0, in the directory parent.
+// makeDir creates the directory base in the directory parent, with the mode 0755 and the owner 0:0.
 func (t *tree) makeDir(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
 		return os.NewSyscallError("mkdirat", err)
 	}
-	// Sets the mode independent of the umask. Fchmodat follows symlinks, but this is the directory made above: no other
-	// process changes the tree.
+	// The mode is set again because Mkdirat applies the umask. Fchmodat follows symlinks, but base is certain to be the
+	// directory that was created above, because no other process changes the tree.
 	if err := unix.Fchmodat(parent, base, 0o755, 0); err != nil {
 		return os.NewSyscallError("fchmodat", err)
 	}
@@ -158,7 +161,7 @@ func (t *tree) remove(p string, st unix.Stat_t) error {
 		return os.NewSyscallError("unlinkat", unix.Unlinkat(fd, base, 0))
 	}
 	err = removeDir(fd, base)
-	t.closeParent() // the cached parent may have been p or below it
+	t.closeParent() // the cached parent directory may have been p or a directory below p
 	return err
 }
 
@@ -187,17 +190,19 @@ func removeDir(dir int, base string) error {
 	return os.NewSyscallError("unlinkat", unix.Unlinkat(dir, base, unix.AT_REMOVEDIR))
 }
 
+// chown changes the owner of the entry base of dir, and does not follow a symlink.
 func chown(dir int, base string, uid, gid int) error {
 	return os.NewSyscallError("fchownat", unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// setTimes sets the access and modification times of base in dir to t.
+// setTimes sets the access time and the modification time of the entry base of dir to t.
 func setTimes(dir int, base string, t time.Time) error {
 	ts := []unix.Timespec{timespec(t), timespec(t)}
 	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(dir, base, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// timespec clamps t to the range that every file system can store, 0 to 1<<32-1 seconds.
+// timespec converts t to a Timespec, and limits it to the times that every file system can store, 0 to 1<<32-1 seconds since
+// 1970.
 func timespec(t time.Time) unix.Timespec {
 	const last = 1<<32 - 1
 	sec := t.Unix()

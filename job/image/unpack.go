@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	whiteoutPrefix = ".wh."          // a file .wh.NAME hides NAME of the layers below
-	opaqueName     = ".wh..wh..opq"  // a file that hides everything that the layers below have in its directory
-	aufsPrefix     = ".wh..wh."      // begins names of aufs's own files
-	xattrPrefix    = "SCHILY.xattr." // begins keys of PAX records with extended attributes
-	maxWarnings    = 20              // warnings of one image; further ones are dropped
+	whiteoutPrefix = ".wh."          // a file with the name .wh.NAME hides the entry NAME of the layers below
+	opaqueName     = ".wh..wh..opq"  // a file with this name hides everything that the layers below have in its directory
+	aufsPrefix     = ".wh..wh."      // beginning of the names of aufs's own files
+	xattrPrefix    = "SCHILY.xattr." // beginning of the keys of PAX records with extended attributes
+	maxWarnings    = 20              // maximum number of warnings of one layer; further ones are dropped
 )
 
 // unpackArgs are the arguments of an unpacking job.
@@ -46,19 +46,21 @@ type unpackResult struct {
 	In       string   // digest of the archive as received
 	DiffID   string   // digest of the uncompressed archive
 	Content  string   // digest of the files without their times; "" unless unpackArgs.Content is set
-	InSize   int64    // bytes of the archive as received
-	Size     int64    // bytes of the files, rounded up to blocks
-	Entries  int64    // files, directories and links
-	Warnings []string // entries that were left out, at most maxWarnings
+	InSize   int64    // size in bytes of the archive as received
+	Size     int64    // size in bytes of the files, each rounded up to blocks
+	Entries  int64    // number of entries of the archive
+	Warnings []string // descriptions of entries that were left out, at most maxWarnings
 }
 
-// unpacker turns an archive into a layer.
+// unpacker creates a layer from an archive.
 type unpacker struct {
-	args    unpackArgs
-	tree    *tree
-	dirs    map[string]dirMeta // applied at the end, because creating files in a directory changes its times
-	content hash.Hash          // see hashEntry
-	buf     []byte             // for copying
+	args unpackArgs
+	tree *tree
+	// dirs contains the modes and times of directories, by path. They are set at the end, because creating files in a directory
+	// changes its times.
+	dirs    map[string]dirMeta
+	content hash.Hash // SHA-256 of the entries so far, see hashEntry
+	buf     []byte    // buffer for copying contents
 	result  unpackResult
 }
 
@@ -95,7 +97,8 @@ func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*
 	return &u.result, nil
 }
 
-// diskError converts errors about disk space and file system limits to a caisson.Error, and returns others unchanged.
+// diskError converts errors about disk space and the limits of file systems to a caisson.Error, and returns other errors
+// unchanged.
 func diskError(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
@@ -108,7 +111,7 @@ func diskError(err error) error {
 	return err
 }
 
-// unpackAll creates all entries of an archive.
+// unpackAll creates the files of all entries of an archive.
 func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	for {
 		hdr, err := tr.Next()
@@ -127,7 +130,7 @@ func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	}
 }
 
-// entry creates the file of one entry, or applies the entry if it is a whiteout or an opaque marker.
+// entry creates the file that one entry of the archive describes, or applies the entry if it is a whiteout or an opaque marker.
 func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	p, err := cleanPath(hdr.Name)
 	if err != nil {
@@ -149,16 +152,16 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	case tar.TypeDir:
 		return u.directory(p, hdr)
 	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
-		return u.regular(p, hdr, r)
+		return u.createRegular(p, hdr, r)
 	case tar.TypeSymlink:
 		return u.symlink(p, hdr)
 	case tar.TypeLink:
 		return u.link(p, hdr)
 	case tar.TypeFifo:
-		return u.special(p, hdr, unix.S_IFIFO)
+		return u.createSpecial(p, hdr, unix.S_IFIFO)
 	case tar.TypeChar:
 		if u.args.Frozen && hdr.Devmajor == 0 && hdr.Devminor == 0 {
-			return u.whiteout(p)
+			return u.hideLower(p)
 		}
 		u.warn("left out the device %.200q", p)
 	case tar.TypeBlock:
@@ -170,36 +173,39 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	return nil
 }
 
+// warn adds a warning to the result.
 func (u *unpacker) warn(format string, args ...any) {
 	if len(u.result.Warnings) < maxWarnings {
 		u.result.Warnings = append(u.result.Warnings, fmt.Sprintf(format, args...))
 	}
 }
 
-// applyMarker applies a file whose name is a whiteout or an opaque marker for the layers below (OCI image layer specification).
+// applyMarker applies an entry of the directory dir whose name, base, makes it a whiteout or an opaque marker for the layers
+// below (OCI image layer specification).
 func (u *unpacker) applyMarker(dir, base string) error {
 	if base == opaqueName {
-		return u.opaque(dir)
+		return u.makeOpaque(dir)
 	}
 	name := strings.TrimPrefix(base, whiteoutPrefix)
 	switch {
 	case strings.HasPrefix(base, aufsPrefix):
-		return nil // metadata of aufs, which is not needed
+		return nil // the file contains metadata of aufs, which are not needed
 	case name == "" || name == "." || name == "..":
 		return caisson.Errorf(caisson.Invalid, "the archive has a whiteout of nothing in %.200q", dir)
 	}
-	return u.whiteout(path.Join(dir, name))
+	return u.hideLower(path.Join(dir, name))
 }
 
-// whiteout hides p of the layers below. An entry of this layer at p is kept, whether it precedes or follows the whiteout.
-func (u *unpacker) whiteout(p string) error {
+// hideLower creates a whiteout that hides the entry p of the layers below. An entry of this layer at p is not hidden, whether
+// it precedes or follows the whiteout in the archive.
+func (u *unpacker) hideLower(p string) error {
 	st, exists, err := u.tree.lstat(p)
 	if err != nil {
 		return err
 	}
 	if exists {
 		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			return u.opaque(p)
+			return u.makeOpaque(p)
 		}
 		return nil
 	}
@@ -214,10 +220,11 @@ func (u *unpacker) whiteout(p string) error {
 	return chown(fd, base, 0, 0)
 }
 
-// opaque makes dir opaque, so that it hides the entries that the layers below have in it.
-func (u *unpacker) opaque(dir string) error {
+// makeOpaque marks the directory dir as opaque, so that it hides the entries that the layers below have in it. It creates dir
+// if it does not exist.
+func (u *unpacker) makeOpaque(dir string) error {
 	if dir == "." {
-		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that it hides.
+		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that the image hides.
 		return caisson.Errorf(caisson.Invalid, "the archive hides everything below it, which is not supported; squash the image")
 	}
 	if _, ok, err := u.tree.lstat(dir); err != nil {
@@ -236,17 +243,17 @@ func (u *unpacker) opaque(dir string) error {
 	return os.NewSyscallError("fsetxattr", unix.Fsetxattr(int(f.Fd()), opaqueAttr, []byte("y"), 0))
 }
 
-// hashEntry adds an entry to the digest of the content.
+// hashEntry adds an entry of the archive to the digest unpackResult.Content.
 func (u *unpacker) hashEntry(kind, p string, hdr *tar.Header, rest string) {
 	hashParts(u.content, kind, p, rest, fmt.Sprintf("%o %d %d %d", hdr.Mode&0o7777, hdr.Uid, hdr.Gid, hdr.Size))
 }
 
-// finishDirs sets the modes and times of all entries that are still directories at the end.
+// finishDirs sets the modes and times in u.dirs of the paths that are still directories at the end of the archive.
 func (u *unpacker) finishDirs() error {
 	for p, meta := range u.dirs {
 		f, err := u.tree.open(p, unix.O_DIRECTORY|unix.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			continue // replaced by a later entry
+			continue // the directory was replaced by a later entry
 		}
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-// Command pack compresses the programs that the main one embeds.
+// Command pack compresses the programs that the main program embeds.
 //
 //	pack DIR NAME=PROGRAM...
 //
@@ -72,6 +72,7 @@ func pack(path, to string) error {
 	return durable.Write(to, func(f *os.File) error { return packed.Write(f, program) })
 }
 
+// isPacked reports whether the file at path contains program in packed form.
 func isPacked(path string, program []byte) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -33,8 +33,8 @@ func Write(w io.Writer, program []byte) error {
 
 // A Program is a packed program.
 type Program struct {
-	SHA256 string // of the program, in hexadecimal
-	file   io.ReaderAt
+	SHA256 string      // SHA-256 hash of the program, in hexadecimal
+	file   io.ReaderAt // the packed program
 }
 
 // Open reads the hash of a packed program. It returns an error if file is not a packed program.

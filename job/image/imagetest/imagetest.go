@@ -29,12 +29,12 @@ type Driver struct {
 	dir string
 
 	mu    sync.Mutex
-	pulls int    // guarded by mu
-	holds int    // guarded by mu
+	pulls int    // number of images that were pulled; guarded by mu
+	holds int    // number of calls of Hold that were not released; guarded by mu
 	host  string // version of the host's programs; guarded by mu
 }
 
-// New returns a driver whose registry has debian:12 and alpine:3.
+// New returns a driver with its layers below dir, and with the images debian:12 and alpine:3 in its registry.
 func New(dir string) *Driver {
 	return &Driver{dir: dir, host: "1", Registry: map[string]caisson.ImageConfig{
 		"docker.io/library/debian:12": {
@@ -44,12 +44,13 @@ func New(dir string) *Driver {
 	}}
 }
 
+// digestOf returns the digest of the strings in s.
 func digestOf(s ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(s, "\n")))
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// layer creates the layer with these files if it does not exist.
+// layer returns the layer that contains files, by name, and creates it if it does not exist.
 func (d *Driver) layer(files map[string]string) (digest, dir string, err error) {
 	digest = digestOf(fmt.Sprint(files))
 	dir = filepath.Join(d.dir, digest)
@@ -68,6 +69,7 @@ func (d *Driver) layer(files map[string]string) (digest, dir string, err error) 
 	return digest, dir, nil
 }
 
+// image returns the image of one layer that contains content.
 func (d *Driver) image(ref, content string, conf caisson.ImageConfig, binds []caisson.Bind) (*caisson.Image, error) {
 	digest, dir, err := d.layer(map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1234:1234::/home/agent:/bin/sh\n",
@@ -96,7 +98,7 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) {
 	return d.image("host", d.host, conf, []caisson.Bind{{Source: filepath.Join(d.dir, "host-usr"), Target: "/usr"}})
 }
 
-// Upgrade changes the host's programs.
+// Upgrade changes the version of the host's programs, so that Host returns another image.
 func (d *Driver) Upgrade() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,7 +130,8 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	return d.image(ref, ref, conf, nil)
 }
 
-// registered looks up the image in Registry. Returns NotFound if it is not there and the request has no Source.
+// registered returns the configuration of the image in Registry. Returns NotFound if the image is not in Registry and the
+// request has no Source.
 func (d *Driver) registered(_ context.Context, req caisson.PullRequest) (caisson.ImageConfig, error) {
 	ref, err := d.Canonical(req.Reference)
 	if err != nil {
@@ -141,7 +144,7 @@ func (d *Driver) registered(_ context.Context, req caisson.PullRequest) (caisson
 	return conf, nil
 }
 
-// Pulls returns how many images were pulled.
+// Pulls returns the number of images that were pulled.
 func (d *Driver) Pulls() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,7 +207,7 @@ func (d *Driver) Hold() (release func()) {
 	})
 }
 
-// Held returns how many holds were not released.
+// Held returns the number of calls of Hold that were not released.
 func (d *Driver) Held() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
