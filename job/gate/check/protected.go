@@ -232,8 +232,8 @@ func (k keyComparer) sameKeys(path []string, before, after map[string]any) (part
 		}
 		wasTable, a := asTable(was, had)
 		isTable, b := asTable(is, has)
-		below := required == pathAbovePattern || rule == pathAbovePattern || matchKeys(k.inert, at) == pathAbovePattern
-		if below && a && b {
+		if below := required == pathAbovePattern || rule == pathAbovePattern ||
+			matchKeys(k.inert, at) == pathAbovePattern; below && a && b {
 			if part, ok := k.sameKeys(at, wasTable, isTable); !ok {
 				return part, false
 			}
