@@ -12,21 +12,21 @@ import (
 
 // A Filter defines the allowed system calls. If Rules has several rules for a call, the first one is used.
 type Filter struct {
-	Rules       []Rule
-	AllowOthers bool // allows calls for which Rules has no rule; if it is false, they fail with EPERM
+	Rules       []Rule // the rules for system calls
+	AllowOthers bool   // allows calls for which Rules has no rule; if it is false, they fail with EPERM
 }
 
 // A Rule allows its calls if all tests of one element of AnyOf pass. Otherwise the result of the call is Else, a SECCOMP_RET
 // value; 0 means that the call fails with EPERM.
 type Rule struct {
 	Calls []uint32 // numbers of the system calls
-	AnyOf [][]Test
-	Else  uint32
+	AnyOf [][]Test // see Rule
+	Else  uint32   // see Rule
 }
 
-// A Test examines the lower 32 bits of an argument. It passes if the bits of Mask (0 means all) equal an element of Is,
-// if a bit of AnyBit is set, or if no bit of NoBit is set. Values in Allow and Deny decide about the call regardless of
-// the other tests.
+// A Test examines the lower 32 bits of an argument of a system call. It passes if the bits in Mask (0 means all) equal an
+// element of Is, if a bit of AnyBit is set, or if no bit of NoBit is set. Values in Allow and Deny decide about the call
+// regardless of the other tests.
 type Test struct {
 	Arg, Mask       uint32   // the number of the argument, from 0, and the bits that Is, Allow and Deny are compared with
 	Is, Allow, Deny []uint32 // values of the argument

@@ -60,11 +60,12 @@ func Empty(ctx context.Context, dir *os.File) error {
 
 // remover removes the contents of a directory that no other process writes to.
 type remover struct {
-	top   *os.File // The directory whose contents are removed.
+	top   *os.File // The directory whose contents are removed, called the top directory.
 	moved int      // Number of directories that were moved up.
 }
 
-// remove removes one entry. Its subdirectories are moved to the top directory.
+// remove removes the entry name of the top directory. If it is a directory, its subdirectories are moved to the top directory,
+// to be removed later.
 func (r *remover) remove(ctx context.Context, name string) error {
 	err := unlink(r.top, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
@@ -90,7 +91,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 	return unlink(r.top, name, unix.AT_REMOVEDIR)
 }
 
-// moveUp moves a directory to the top directory under an unused name.
+// moveUp moves the subdirectory name of dir to the top directory, under an unused name.
 func (r *remover) moveUp(dir *os.File, name string) error {
 	for {
 		r.moved++

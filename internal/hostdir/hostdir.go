@@ -17,12 +17,12 @@ import (
 
 // A Dir identifies a directory and records its attributes.
 type Dir struct {
-	Path   string // Path of the directory, as reported by the kernel.
-	Device uint64
-	Inode  uint64
+	Path   string // path of the directory, as reported by the kernel
+	Device uint64 // device number of the file system
+	Inode  uint64 // inode number
 	UID    uint32
 	GID    uint32
-	Mode   uint32 // Permission bits with setuid, setgid and sticky.
+	Mode   uint32 // permission bits with setuid, setgid and sticky
 }
 
 // Errors that callers distinguish, to add an explanation to them.

@@ -24,8 +24,8 @@ const (
 type dirWalk struct {
 	root        *os.Root
 	followLinks bool // see Options.FollowLinks
-	// The directories from below the root down to the current directory, which is last; empty if the root is the current
-	// directory.
+	// levels are the directories from below the root down to the current directory, which is last. It is empty if the root is
+	// the current directory.
 	levels []level
 }
 

@@ -202,7 +202,7 @@ func (p *Plan) Sorted() []Step {
 // Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
 func (p *Plan) Encode(w io.Writer) error { return worker.WriteRows(w, p.Steps) }
 
-// Input validates p and returns it as the input of a job, in the form of Encode.
+// Input validates p and returns it as the input of a worker job, in the form that Encode writes.
 func (p *Plan) Input() (*bytes.Buffer, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err

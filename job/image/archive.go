@@ -19,7 +19,7 @@ import (
 
 // archiveResult is the result of an archiving job.
 type archiveResult struct {
-	Warnings []string
+	Warnings []string // descriptions of entries that were left out
 }
 
 // archiver writes the contents of a directory as a tar archive, sorted by name. Every file is owned by 0:0 in the archive;
@@ -47,6 +47,7 @@ func archive(root *os.Root, w io.Writer) (*archiveResult, error) {
 	return &a.result, buf.Flush()
 }
 
+// wrapReadError converts a permission error of reading a file to a Denied error, and returns other errors unchanged.
 func wrapReadError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		if e, ok := errors.AsType[*fs.PathError](err); ok {
@@ -121,7 +122,7 @@ func (a *archiver) entry(p string, fi fs.FileInfo) error {
 
 // regular writes the entry and the content of the file at the path p.
 func (a *archiver) regular(p string, hdr *tar.Header) error {
-	// O_NONBLOCK avoids that open waits if the file was replaced by a FIFO after Lstat.
+	// O_NONBLOCK prevents open from waiting if the file was replaced by a FIFO after Lstat.
 	f, err := a.root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

@@ -71,8 +71,8 @@ type Driver struct {
 	worker       *worker.Runner
 	maxIn        int64    // maximum size of one image in bytes, compressed
 	maxOut       int64    // maximum size of one image in bytes, uncompressed
-	insecure     []string // see Config.InsecureRegistries
-	registryCA   string   // see Config.RegistryCA
+	insecure     []string // registries that may be used without TLS, see Config.InsecureRegistries
+	registryCA   string   // path of a PEM file with certificate authorities, see Config.RegistryCA
 	ownAddresses reach.Host
 	log          *slog.Logger
 	slots        chan struct{} // contains one value for each layer that is being fetched or unpacked, at most maxParallelLayers

@@ -93,7 +93,7 @@ type countingReader struct {
 	n, max       int64       // number of bytes that were read, and the maximum number
 	limitMessage string      // message of the error if r has more than max bytes
 	progress     func(int64) // called with n every few MiB; may be nil
-	reported     int64       // n at the last call of progress
+	reported     int64       // value of n at the last call of progress
 }
 
 func (c *countingReader) Read(b []byte) (int, error) {

@@ -33,11 +33,11 @@ type unpackArgs struct {
 	// Frozen means that gVisor wrote the archive from the changes to a root file system. Character devices 0:0 are whiteouts,
 	// trusted.overlay.opaque marks opaque directories, and names that begin with .wh. have no special meaning.
 	Frozen bool
-	// OwnedByRoot makes the guest's 0:0 the owner of every file.
+	// OwnedByRoot means that every file gets the owner 0:0 of the guest.
 	OwnedByRoot bool
-	// Content requests unpackResult.Content.
+	// Content means that unpackResult.Content is computed.
 	Content bool
-	// VerifyOnly computes the digests of the archive without creating files.
+	// VerifyOnly means that only the digests of the archive are computed and no files are created.
 	VerifyOnly bool
 }
 
@@ -55,13 +55,13 @@ type unpackResult struct {
 // unpacker creates a layer from an archive.
 type unpacker struct {
 	args unpackArgs
-	tree *tree
+	tree *tree // creates the files of the layer
 	// dirs contains the modes and times of directories, by path. They are set at the end, because creating files in a directory
 	// changes its times.
 	dirs    map[string]dirMeta
-	content hash.Hash // SHA-256 of the entries so far, see hashEntry
-	buf     []byte    // buffer for copying contents
-	result  unpackResult
+	content hash.Hash    // SHA-256 of the entries so far, see hashEntry
+	buf     []byte       // buffer for copying contents
+	result  unpackResult // the result so far
 }
 
 // dirMeta is the mode and the modification time of a directory.

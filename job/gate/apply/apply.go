@@ -71,6 +71,7 @@ func Apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func
 	return apply(ctx, host, saved, plan, read, nil)
 }
 
+// apply is [Apply] with a hook for tests.
 func apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error), hook func(string)) (Outcome, error) {
 	if err := plan.Validate(); err != nil {
 		return Outcome{}, err

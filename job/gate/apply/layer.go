@@ -68,14 +68,14 @@ func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	case gate.NodeDir:
 		return l.dir(s.Path, s.After.Mode)
 	case gate.NodeLink:
-		return l.Make(s.Path, func(parent int, name string) error { return unix.Symlinkat(string(s.After.Link), parent, name) })
+		return l.CreateAt(s.Path, func(parent int, name string) error { return unix.Symlinkat(string(s.After.Link), parent, name) })
 	case gate.NodeFile:
 		return l.file(ctx, s.Path, s.After)
 	}
 	if s.Before.None() {
 		return nil
 	}
-	return l.Make(s.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
+	return l.CreateAt(s.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
 // ensureDir creates the directory path, which exists on the host, and its parents in the layer, unless they exist already.
@@ -98,7 +98,7 @@ func (l *layerer) ensureDir(path string) error {
 
 // dir creates the directory path in the layer. Its permissions are set to mode by Finish.
 func (l *layerer) dir(path string, mode uint32) error {
-	if err := l.Make(path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
+	if err := l.CreateAt(path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
 		return err
 	}
 	l.Modes[path] = mode & fsat.Permissions

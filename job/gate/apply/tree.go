@@ -29,8 +29,8 @@ func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 // A dirEntry is a name in a directory, which is given by its file descriptor, so that it is the same directory even if it is
 // renamed. The entry need not exist.
 type dirEntry struct {
-	dir  int // file descriptor of the directory
-	name string
+	dir  int    // file descriptor of the directory
+	name string // name of the entry
 }
 
 // entryAt returns the entry at the path name below root, a file descriptor. The caller must close it.

@@ -24,8 +24,8 @@ import (
 
 // The files of a base directory, and the limits of its index.
 const (
-	baseIndex = "index"            // the entries, see [Store]
-	basePack  = "pack"             // the stored contents, concatenated
+	baseIndex = "index"            // file with the entries, see [Store]
+	basePack  = "pack"             // file with the stored contents, concatenated
 	baseMagic = "caisson base 1\n" // the first bytes of the index
 	// minBaseEntry is the minimum size of an entry in the index, in bytes.
 	minBaseEntry   = 10
@@ -39,9 +39,10 @@ type Limits struct {
 	Files int          `json:"files,omitempty"` // maximum number of files; default 20,000, at most 100,000
 }
 
+// withDefaults returns l with zero and too large limits replaced.
 func (l Limits) withDefaults() Limits {
-	if l.File <= 0 || l.File > fsat.SmallFile {
-		l.File = fsat.SmallFile
+	if l.File <= 0 || l.File > fsat.MaxSmallFile {
+		l.File = fsat.MaxSmallFile
 	}
 	l.Bytes = cmp.Or(max(l.Bytes, 0), 64<<20)
 	l.Files = cmp.Or(max(l.Files, 0), 20_000)
@@ -374,7 +375,7 @@ func (s *Store) parse(data []byte) error {
 		e.Link = u.String(fsat.MaxPathLen)
 		e.off, e.length = u.Size(), u.Int()
 		if u.Bad || int(kind&0x3f) >= len(fsat.Types) || mode > fsat.ModeBits || !fsat.ValidPath(path) || last != "" && fsat.Compare(last, path) >= 0 ||
-			e.length < -1 || e.length > fsat.SmallFile {
+			e.length < -1 || e.length > fsat.MaxSmallFile {
 			return bad
 		}
 		e.Type, e.Mode = fsat.Types[kind&0x3f], uint32(mode)

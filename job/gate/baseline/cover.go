@@ -56,18 +56,18 @@ func (c *Coverer) hide(r *Record, above []Record) error {
 		if _, made := c.Modes[dir.Path]; made {
 			continue
 		}
-		if err := c.Make(dir.Path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
+		if err := c.CreateAt(dir.Path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
 			return err
 		}
 		c.Modes[dir.Path] = dir.Mode
 		c.Order = append(c.Order, dir.Path)
 	}
-	return c.Make(r.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
+	return c.CreateAt(r.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
-// Make opens the parent directory of path in the layer, and calls do with its file descriptor and the last element of path. do
-// creates the entry.
-func (c *Coverer) Make(path string, do func(parent int, name string) error) error {
+// CreateAt opens the parent directory of path in the layer, and calls do with its file descriptor and the last element of path.
+// do creates the entry.
+func (c *Coverer) CreateAt(path string, do func(parent int, name string) error) error {
 	parent, err := fsat.Open(c.Layer, fsat.Parent(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("open the directory of %s: %w", safetext.Path(path), err)

@@ -127,50 +127,50 @@ func (r *HostReader) State(path string) (State, error) {
 	if err != nil || s.Type != fsat.TypeFile {
 		return s, err
 	}
-	return s, r.Fill(path, &s)
+	return s, r.AddContent(path, &s)
 }
 
-// Fill reads the file at path and sets the content in its state s, or sets s.Unreadable if the content cannot be read or is too
-// large.
-func (r *HostReader) Fill(path string, s *State) error {
+// AddContent reads the file at path and sets the content in its state s, or sets s.Unreadable if the content cannot be read or
+// is too large.
+func (r *HostReader) AddContent(path string, s *State) error {
 	if s.Size > maxHostFile || s.Size > r.left {
 		s.Unreadable = "it is too large to be compared"
 		return nil
 	}
 	r.left -= s.Size
-	if s.Size <= fsat.SmallFile {
-		data, err := fsat.ReadContent(r.ctx, r.Root, path, &s.Stat, fsat.SmallFile)
+	if s.Size <= fsat.MaxSmallFile {
+		data, err := fsat.ReadContent(r.ctx, r.Root, path, &s.Stat, fsat.MaxSmallFile)
 		if err != nil {
-			return r.Explain(path, s, err)
+			return r.SetUnreadable(path, s, err)
 		}
 		s.Data, s.Content = data, gate.HashText(data)
 		return nil
 	}
 	fd, err := fsat.OpenContent(r.Root, path)
 	if err != nil {
-		return r.Explain(path, s, err)
+		return r.SetUnreadable(path, s, err)
 	}
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
 	h := sha256.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.LimitReader(file, s.Size+1), r.buf)
 	if err != nil {
-		return r.Explain(path, s, err)
+		return r.SetUnreadable(path, s, err)
 	}
 	after, err := fsat.Lstat(fd, "")
 	if err != nil {
 		return err
 	}
 	if n != s.Size || !after.Same(&s.Stat) {
-		return r.Explain(path, s, fsat.ErrChanged)
+		return r.SetUnreadable(path, s, fsat.ErrChanged)
 	}
 	s.Content = hex.EncodeToString(h.Sum(nil))
 	return nil
 }
 
-// Explain sets s.Unreadable if err, of reading path, is caused by the path's permissions or a concurrent change. It returns all
-// other errors.
-func (r *HostReader) Explain(path string, s *State, err error) error {
+// SetUnreadable sets s.Unreadable if err, of reading path, is caused by the path's permissions or a concurrent change. It
+// returns all other errors.
+func (r *HostReader) SetUnreadable(path string, s *State, err error) error {
 	switch {
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()

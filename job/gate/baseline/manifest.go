@@ -50,6 +50,8 @@ type manifestWriter struct {
 	err    error       // the first error of w
 }
 
+// newManifestWriter returns a writer of a manifest to w, and writes the header: the mask, and dev, the device number of the
+// directory.
 func newManifestWriter(w io.Writer, m *Mask, dev uint64) *manifestWriter {
 	out := &manifestWriter{w: w}
 	var head fsat.Packer
@@ -155,7 +157,7 @@ type Manifest struct {
 // A blockRef is an entry of the index: the first path of a block, and the offset of the block in the file.
 type blockRef struct {
 	first string
-	off   int64
+	off   int64 // offset of the block in the file
 }
 
 // OpenManifest reads the index of a manifest. The caller must keep file open as long as it uses the result.

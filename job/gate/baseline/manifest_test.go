@@ -255,7 +255,7 @@ func FuzzBase(f *testing.F) {
 			return
 		}
 		for path, e := range s.Entries {
-			if !fsat.ValidPath(path) || e.length > fsat.SmallFile {
+			if !fsat.ValidPath(path) || e.length > fsat.MaxSmallFile {
 				t.Errorf("%q", path)
 			}
 		}

@@ -87,7 +87,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			}
 			if c.Type == fsat.TypeFile {
 				s.sum.Bytes += c.Size
-				s.suspect(&r)
+				s.addIfSuspect(&r)
 			}
 			s.out.add(&r)
 			continue
@@ -109,8 +109,8 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	return nil
 }
 
-// suspect adds the file of r to ScanResult.Suspects if it is not hidden and its name indicates a secret.
-func (s *scanner) suspect(r *Record) {
+// addIfSuspect adds the file of r to ScanResult.Suspects if it is not hidden and its name indicates a secret.
+func (s *scanner) addIfSuspect(r *Record) {
 	if r.Hidden {
 		return
 	}

@@ -135,8 +135,8 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 
 // searcher is the state of one [Search].
 type searcher struct {
-	root   int // file descriptor of the directory
-	rules  *check.SecretRules
+	root   int                // file descriptor of the directory
+	rules  *check.SecretRules // the rules that find secrets in contents
 	limits SearchLimits
 	all    int64        // number of visible files, without those that are reported because of their names or as hard links
 	bytes  int64        // number of bytes that were read

@@ -84,7 +84,7 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 type checker struct {
 	rules    Rules
 	changes  []caisson.Change
-	tree     *tree
+	tree     *tree                                    // the base as it would be after all changes
 	read     func(hash string) (io.ReadCloser, error) // opens the new content of a file by its hash
 	findings [][]caisson.Finding                      // the new findings of each change, indexed like changes
 }

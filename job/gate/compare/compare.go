@@ -119,12 +119,12 @@ type comparer struct {
 	ctx            context.Context
 	host           *baseline.HostReader // the host's directory as it is now
 	baselineStates baselineView         // the states before the changes of the sandbox
-	frozen         *overlay.Frozen
-	objects        *overlay.Keeper // stores the contents of merged files
-	found          []*difference   // the differences so far
-	merged         []overlay.Entry // index entries of the merged files
-	cachedBytes    int             // number of bytes of file contents that the elements of found cache in host.Data
-	cut            bool            // there are more changes, which were not compared or are not in the frozen copy
+	frozen         *overlay.Frozen      // the frozen copy
+	objects        *overlay.Keeper      // stores the contents of merged files
+	found          []*difference        // the differences so far
+	merged         []overlay.Entry      // index entries of the merged files
+	cachedBytes    int                  // number of bytes of file contents that the elements of found cache in host.Data
+	cut            bool                 // there are more changes, which were not compared or are not in the frozen copy
 	// blocked contains, by path, the directories in which no change can be applied, because of their state on the host or
 	// because they cannot be created.
 	blocked map[string]*conflict

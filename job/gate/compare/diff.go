@@ -132,7 +132,7 @@ type edit struct {
 // up early on texts that differ much. Each library alone makes a single hunk of half a file for some ordinary changes.
 func compare(old, new []byte, a, b []string) []edit {
 	var all []edit
-	for _, e := range anchored(old, new) {
+	for _, e := range anchoredEdits(old, new) {
 		if e.start == e.end || e.newStart == e.newEnd {
 			all = append(all, e)
 			continue
@@ -153,9 +153,9 @@ func compare(old, new []byte, a, b []string) []edit {
 	return out
 }
 
-// anchored returns the edits that package diff finds between two texts. It parses the output of the package. The output is
+// anchoredEdits returns the edits that package diff finds between two texts. It parses the output of the package. The output is
 // unambiguous, because each line of a text has a prefix in it.
-func anchored(old, new []byte) []edit {
+func anchoredEdits(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
 	for range 3 { // skips the header, in which the names are empty
 		_, out, _ = bytes.Cut(out, []byte("\n"))

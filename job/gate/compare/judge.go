@@ -120,7 +120,7 @@ func (c *comparer) comparePath(path string, base *origin, box *baseline.State) e
 		return nil
 	}
 	if host.Type == fsat.TypeFile && host.Unreadable == "" {
-		if err := c.host.Fill(path, &host); err != nil {
+		if err := c.host.AddContent(path, &host); err != nil {
 			return err
 		}
 	}
@@ -248,7 +248,7 @@ func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (
 // mergeText merges two changes of a text file line by line. m is the merged state without its content.
 func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.State) (merged *baseline.State, why string, err error) {
 	const other = "The host has changed this since, and the two changes cannot be merged."
-	if base.text == nil || host.Data == nil || box.Size > fsat.SmallFile {
+	if base.text == nil || host.Data == nil || box.Size > fsat.MaxSmallFile {
 		return nil, other, nil
 	}
 	before := c.baselineStates.base.Text(base.text)
@@ -260,7 +260,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 		return nil, "", err
 	}
 	text, clean := Merge3(before, ours, host.Data)
-	if !clean || len(text) > 2*fsat.SmallFile {
+	if !clean || len(text) > 2*fsat.MaxSmallFile {
 		return nil, other, nil
 	}
 	m.Size = int64(len(text))
@@ -275,7 +275,7 @@ func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
+	return io.ReadAll(io.LimitReader(r, 2*fsat.MaxSmallFile+1))
 }
 
 // propagateBlocked adds findings to the changes that cannot be applied because they depend on a blocked change of a path above

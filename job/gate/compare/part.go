@@ -69,7 +69,7 @@ func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
+	return io.ReadAll(io.LimitReader(r, 2*fsat.MaxSmallFile+1))
 }
 
 // storePart stores text, the new content of step, as an object in merged, and adds the file to the index of merged files.

@@ -161,7 +161,7 @@ func (c *comparer) texts(list []*difference, left *int, read func(*difference) (
 	var texts []text
 	for _, d := range list {
 		size := int(max(d.base.Size, d.sandbox.Size))
-		if size > fsat.SmallFile || size > *left || len(texts) == maxRenameFiles {
+		if size > fsat.MaxSmallFile || size > *left || len(texts) == maxRenameFiles {
 			continue
 		}
 		*left -= size
@@ -187,9 +187,9 @@ func (c *comparer) hostText(path string, s *baseline.State) ([]byte, error) {
 	if s.Data != nil {
 		return s.Data, nil
 	}
-	data, err := fsat.ReadContent(c.ctx, c.host.Root, path, &s.Stat, fsat.SmallFile)
+	data, err := fsat.ReadContent(c.ctx, c.host.Root, path, &s.Stat, fsat.MaxSmallFile)
 	if err != nil {
-		return nil, c.host.Explain(path, &baseline.State{}, err)
+		return nil, c.host.SetUnreadable(path, &baseline.State{}, err)
 	}
 	return data, nil
 }
@@ -239,7 +239,7 @@ func (c *comparer) countLines(opts Options) error {
 		size := int(d.host.Size + d.sandbox.Size)
 		wanted := (d.Steps != nil || d.conflicting) && (d.host.Type == fsat.TypeFile || d.host.Type == fsat.TypeNone || d.host.Type == "") &&
 			(d.sandbox.Type == fsat.TypeFile || d.sandbox.None()) && d.Change.Kind != caisson.ChangeMode
-		if !wanted || d.host.Size > fsat.SmallFile || d.sandbox.Size > 2*fsat.SmallFile || size > left {
+		if !wanted || d.host.Size > fsat.MaxSmallFile || d.sandbox.Size > 2*fsat.MaxSmallFile || size > left {
 			continue
 		}
 		left -= size

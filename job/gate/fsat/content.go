@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// SmallFile is the maximum size, in bytes, of a small file. Only small files are read into memory as a whole.
-const SmallFile = 1 << 20
+// MaxSmallFile is the maximum size, in bytes, of a small file. Only small files are read into memory as a whole.
+const MaxSmallFile = 1 << 20
 
 // OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and
 // does not change the access time if the caller owns the file.

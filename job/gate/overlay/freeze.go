@@ -80,12 +80,12 @@ func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 // freezer is the state of one [Freeze].
 type freezer struct {
 	ctx     context.Context
-	root    int // file descriptor of the upper directory
-	marks   *marks
-	left    int // number of entries that may still be recorded
-	keeper  *Keeper
-	entries []Entry
-	cut     bool // entries were left out
+	root    int     // file descriptor of the upper directory
+	marks   *marks  // the marks of the upper directory
+	left    int     // number of entries that may still be recorded
+	keeper  *Keeper // stores the contents of files
+	entries []Entry // the entries so far
+	cut     bool    // entries were left out
 }
 
 // walk records the entries of the directory dir and everything below it.

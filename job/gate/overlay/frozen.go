@@ -64,7 +64,7 @@ func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 
 // Frozen is an immutable copy of the changes of a sandbox. It is safe for concurrent use.
 type Frozen struct {
-	dir     *os.File
+	dir     *os.File // directory of the frozen copy
 	entries []Entry
 	cut     bool // entries were left out
 	pack    *pack
@@ -110,7 +110,7 @@ func (f *Frozen) Entries() []Entry { return f.entries }
 // Cut reports whether entries were left out because the layer exceeded the limits. They cannot be applied.
 func (f *Frozen) Cut() bool { return f.cut }
 
-// Lookup returns the entry of a path.
+// Lookup returns the entry of a path, if the copy has one.
 func (f *Frozen) Lookup(path string) (Entry, bool) {
 	i := f.search(path)
 	if i < len(f.entries) && f.entries[i].Path == path {
@@ -152,8 +152,8 @@ func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 
 // object is a reader of the content of a file that compares the content with its hash at the end.
 type object struct {
-	file io.ReadCloser
-	want string // SHA-256 that the content must have, in hexadecimal
+	file io.ReadCloser // the underlying reader
+	want string        // SHA-256 that the content must have, in hexadecimal
 
 	mu  sync.Mutex // Close may be called concurrently with Read
 	sum hash.Hash  // hash of the bytes that were read

@@ -39,7 +39,7 @@ type keptFile struct {
 
 // NewKeeper returns a Keeper without a pack. objects is the file descriptor of the directory of objects.
 func NewKeeper(objects int, l FreezeLimits) *Keeper {
-	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]keptFile{}}
+	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.MaxSmallFile+1), linked: map[uint64]keptFile{}}
 }
 
 // keep stores the content of the file at path beneath root, whose metadata was st. It returns the SHA-256 and the size of the
@@ -92,7 +92,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 		return before, nil
 	}
 	var data []byte
-	if before.Size <= fsat.SmallFile {
+	if before.Size <= fsat.MaxSmallFile {
 		data, err = k.readSmall(file, before.Size)
 	} else {
 		*content, err = k.copyLarge(file, before.Size)
@@ -108,7 +108,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 		return after, fsat.ErrChanged
 	}
 	// Small contents are stored only after the check for changes, because every content in the pack must be in the index.
-	if before.Size <= fsat.SmallFile {
+	if before.Size <= fsat.MaxSmallFile {
 		if *content, err = k.Store(data); err != nil {
 			return before, err
 		}

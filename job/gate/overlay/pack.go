@@ -19,7 +19,7 @@ import (
 const frozenPack = "pack"
 
 // belongsInPack reports whether the content of e is in the pack, if the frozen copy has one.
-func belongsInPack(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
+func belongsInPack(e *Entry) bool { return e.Content != "" && e.Size <= fsat.MaxSmallFile }
 
 // packWriter writes the pack of a frozen copy.
 type packWriter struct {
@@ -98,7 +98,7 @@ func (p *pack) close() error {
 // Contents opens the contents of a frozen copy by their SHA-256. Its readers do not verify the hash; the jobs that write the
 // contents elsewhere do.
 type Contents struct {
-	frozen *os.File
+	frozen *os.File // directory of the frozen copy
 	pack   *pack
 }
 

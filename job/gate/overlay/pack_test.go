@@ -18,7 +18,7 @@ import (
 func TestPack(t *testing.T) {
 	o := overlaytest.New(t, func(string) {})
 	texts := map[string]string{
-		"a": "", "b": "b\n", "c": strings.Repeat("c", fsat.SmallFile), "d": strings.Repeat("d", fsat.SmallFile+1), "e": "b\n", "f": "f\n",
+		"a": "", "b": "b\n", "c": strings.Repeat("c", fsat.MaxSmallFile), "d": strings.Repeat("d", fsat.MaxSmallFile+1), "e": "b\n", "f": "f\n",
 	}
 	for name, text := range texts {
 		gatetest.Write(t, o.Box+"/"+name, text)
@@ -30,7 +30,7 @@ func TestPack(t *testing.T) {
 			t.Errorf("the pack: %v, %v, want %d bytes", st, err, want)
 		}
 	}
-	size(int64(len("b\n") + fsat.SmallFile + len("f\n")))
+	size(int64(len("b\n") + fsat.MaxSmallFile + len("f\n")))
 	compare := func() {
 		t.Helper()
 		again, err := overlay.OpenFrozen(dst)
