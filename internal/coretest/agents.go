@@ -37,7 +37,7 @@ type agents struct {
 	w *World
 
 	mu    sync.Mutex
-	turns map[string]*turn // by the id of the run; guarded by agents.mu
+	turns map[string]*turn // the prompts that are being answered, by the id of the run; guarded by mu
 }
 
 // turn is one prompt, with the state of the agent that answers it.

@@ -32,9 +32,10 @@ type Layer struct {
 type layerStore struct {
 	dir string
 
-	// Guards the fields after it; held while a layer and its description are added or removed.
+	// mu guards the fields after it. It is also held while a layer and its description are added or removed.
 	mu sync.Mutex
-	// A channel for each layer that is being fetched, by digest; it is closed when the fetch has ended.
+	// inProgress contains a channel for each layer that is being fetched, by digest. The channel is closed when the fetch has
+	// ended.
 	inProgress   map[string]chan struct{}
 	holds        int             // number of calls of hold that were not released
 	handedOut    map[string]bool // layers that were returned to callers since holds was last 0, by digest
@@ -55,7 +56,7 @@ func newLayerStore(dir string) (*layerStore, error) {
 	return s, nil
 }
 
-// digestForm is the form of digests of layers.
+// digestForm matches the digests of layers.
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // dirName returns the name of a layer's directory. It contains no ':' or ',', which are separators in overlayfs options.

@@ -22,7 +22,7 @@ import (
 type stream struct {
 	in, out   *countingReader // readers of the compressed and of the uncompressed bytes
 	unpacker  io.Reader       // decompresses the bytes of in
-	closeZstd func()          // nil if the archive is not compressed with zstd
+	closeZstd func()          // closes the decompressor of zstd; nil for other archives
 }
 
 // openStream returns a stream that reads the archive r. It recognises gzip, zstd and bzip2 by their first bytes, and reads
@@ -86,7 +86,8 @@ func archiveError(err error) error {
 	return caisson.Wrap(err, caisson.Invalid, "the archive is damaged or incomplete")
 }
 
-// countingReader is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
+// countingReader is a reader that counts and hashes the bytes it reads, and fails with Exhausted if there are more than max
+// bytes.
 type countingReader struct {
 	r            io.Reader   // the underlying reader
 	sum          hash.Hash   // SHA-256 of the bytes that were read

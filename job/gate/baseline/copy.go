@@ -208,8 +208,8 @@ func (c *copier) file(r *Record, name string) error {
 }
 
 // copyContent copies the content of the file src to dst. before is the metadata of src before the copy. copyContent returns the
-// metadata of src when it had the copied content. If src changed during each of two attempts, the returned modification time
-// differs from that of src.
+// metadata of src when it had the copied content. It copies a second time if src has changed during the first copy. If src has
+// changed during both copies, the returned modification time differs from that of src.
 func (c *copier) copyContent(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
 	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil {
 		c.sum.Shared++

@@ -27,12 +27,12 @@ const privateKeyRule = "private-key"
 
 // secretAllowList determines which matches of rules are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
-	Description string
-	Condition   string
-	Paths       []string
-	RegexTarget string
-	Regexes     []string
-	StopWords   []string `toml:"stopwords"`
+	Description string   // for readers of the rule set
+	Condition   string   // "AND" if all criteria must be met; otherwise one is enough
+	Paths       []string // expressions for paths of files
+	RegexTarget string   // what Regexes are matched with: "match", "line" or, otherwise, the secret
+	Regexes     []string // expressions for texts that are not secrets
+	StopWords   []string `toml:"stopwords"` // words that secrets do not contain
 
 	paths, regexes func() *regexp.Regexp // Paths and Regexes, compiled on first use
 	stopWordFinder *wordFinder           // finds the words in StopWords
@@ -41,14 +41,14 @@ type secretAllowList struct {
 // A SecretRule is one rule that finds possible secrets. Its fields up to Allowlists are those of the rule set of gitleaks. Its
 // regular expressions are compiled on first use.
 type SecretRule struct {
-	ID          string `toml:"id"`
-	Description string
-	Regex       string
-	Path        string
-	SecretGroup int
-	Entropy     float64
-	Keywords    []string
-	Allowlists  []*secretAllowList
+	ID          string             `toml:"id"` // unique name of the rule
+	Description string             // description of the secrets that the rule finds
+	Regex       string             // expression that matches a secret and the text around it; "" if only Path is matched
+	Path        string             // expression that the path of the file must match; "" for all paths
+	SecretGroup int                // number of the group of Regex that contains the secret; 0 for the first one that has matched
+	Entropy     float64            // the entropy of a secret must be greater, see entropy; 0 for any
+	Keywords    []string           // words of which a text must contain one to be searched
+	Allowlists  []*secretAllowList // matches that are not secrets
 
 	regex, path func() *regexp.Regexp // Regex and Path, compiled on first use
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
@@ -102,11 +102,11 @@ func wordByte(b byte) bool {
 
 // SecretRules is the set of all rules that find possible secrets. It is safe for concurrent use.
 type SecretRules struct {
-	Title       string
-	Description string
-	MinVersion  string
-	Allowlist   *secretAllowList
-	Rules       []*SecretRule
+	Title       string           // for readers of the rule set
+	Description string           // for readers of the rule set
+	MinVersion  string           // version of gitleaks that the rule set needs
+	Allowlist   *secretAllowList // applies to all rules
+	Rules       []*SecretRule    // the rules, in the order of the rule set
 
 	keywords        *wordFinder // finds the keywords of all rules, in lower case
 	byWord          [][]int     // indexes in Rules of the rules that have a keyword, by the index of the keyword

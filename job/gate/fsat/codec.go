@@ -22,16 +22,23 @@ const (
 // Packer appends encoded values to the record B.
 type Packer struct{ B []byte }
 
-func (p *Packer) Uint(v uint64)   { p.B = binary.AppendUvarint(p.B, v) }
-func (p *Packer) Int(v int64)     { p.B = binary.AppendVarint(p.B, v) }
-func (p *Packer) Byte(v byte)     { p.B = append(p.B, v) }
+// Uint appends v as an unsigned varint.
+func (p *Packer) Uint(v uint64) { p.B = binary.AppendUvarint(p.B, v) }
+
+// Int appends v as a signed varint.
+func (p *Packer) Int(v int64) { p.B = binary.AppendVarint(p.B, v) }
+
+// Byte appends v.
+func (p *Packer) Byte(v byte) { p.B = append(p.B, v) }
+
+// String appends the length of s and s.
 func (p *Packer) String(s string) { p.Uint(uint64(len(s))); p.B = append(p.B, s...) }
 
 // Unpacker takes encoded values from the beginning of the record B. After the first malformed value it returns only zero
 // values.
 type Unpacker struct {
-	B   []byte
-	Bad bool // a value was malformed or missing
+	B   []byte // the rest of the record
+	Bad bool   // a value was malformed or missing
 }
 
 // fail marks the record as malformed and drops the rest of it.
@@ -70,6 +77,7 @@ func (u *Unpacker) Size() int64 {
 	return int64(v)
 }
 
+// Byte returns the next byte.
 func (u *Unpacker) Byte() byte {
 	if len(u.B) == 0 {
 		u.fail()

@@ -24,6 +24,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
+// OpenDir opens the directory path and closes it when the test ends.
 func OpenDir(t testing.TB, path string) *os.File {
 	t.Helper()
 	f, err := os.Open(path)
@@ -103,7 +104,7 @@ func Sample(n int, alphabet string) string {
 
 func GithubToken() string { return "ghp" + "_" + Sample(36, Alnum) }
 
-// Alphabets for [Sample].
+// Alphabets of random characters, as arguments of [Sample].
 const (
 	Alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	Upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

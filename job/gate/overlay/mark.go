@@ -98,7 +98,7 @@ type marker struct {
 	out   fsat.Packer // the output so far
 }
 
-// walk marks the entries of the directory dir and everything below it.
+// walk records the marks of the entries of the directory dir and of everything below it.
 func (m *marker) walk(dir string) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
