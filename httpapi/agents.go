@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// agentRoutes serves the catalog of agents.
+// agentRoutes serves the requests about agents.
 type agentRoutes struct{ core caisson.Agents }
 
 // AgentParam is the id of an agent in a path.
@@ -18,7 +18,7 @@ type AgentParam struct {
 	ID string `path:"id" maxLength:"63" doc:"Id of the agent"`
 }
 
-// ref implements refParam.
+// ref returns the id in the path; see [refParam].
 func (p AgentParam) ref() string { return p.ID }
 
 func (h agentRoutes) register(rt *router) {
@@ -64,7 +64,7 @@ func (h agentRoutes) warm(ctx context.Context, in *AgentParam, progress func(cai
 	return h.core.WarmAgent(ctx, in.ID, progress)
 }
 
-// catalogOf returns agents in the format of GET /ai/agents, sorted by name. fallback is the id of the default agent.
+// catalogOf returns agents in the format of GET /ai/agents, sorted by name. fallback is the id of the default agent for chats.
 func catalogOf(agents []*caisson.Agent, fallback string) protocol.AgentCatalog {
 	c := protocol.AgentCatalog{Agents: make([]protocol.CatalogAgent, 0, len(agents))}
 	for _, a := range agents {

@@ -7,8 +7,8 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
-// snapshot, image and template in a response is such a copy.
+// Functions with a name of the form …Answer return copies of stored objects without the fields that callers must not see. Every
+// sandbox, snapshot, image and template in a response is such a copy.
 
 // sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host, and without Plan and Announced.
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
@@ -17,21 +17,21 @@ func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	return &out
 }
 
-// snapshotAnswer returns a copy of s without Rootfs.
+// snapshotAnswer returns a copy of s without Rootfs, which contains paths of the host.
 func snapshotAnswer(s *caisson.Snapshot) *caisson.Snapshot {
 	out := *s
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
-// imageAnswer returns a copy of i without Rootfs.
+// imageAnswer returns a copy of i without Rootfs, which contains paths of the host.
 func imageAnswer(i *caisson.Image) *caisson.Image {
 	out := *i
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
-// templateAnswer returns a copy of t without Built.Rootfs.
+// templateAnswer returns a copy of t without Built.Rootfs, which contains paths of the host.
 func templateAnswer(t *caisson.Template) *caisson.Template {
 	out := *t
 	if t.Built != nil {
@@ -42,7 +42,7 @@ func templateAnswer(t *caisson.Template) *caisson.Template {
 	return &out
 }
 
-// policyAnswer returns p with an empty list of rules as [] in JSON, not null.
+// policyAnswer returns p, with an empty list of rules such that it is [] in JSON, not null.
 func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	if p.Rules == nil {
 		return &caisson.Policy{Rules: []caisson.Rule{}}
@@ -50,10 +50,10 @@ func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	return p
 }
 
-// asIs returns v, for objects of which callers may see all fields.
+// asIs returns v. It is the function of the form …Answer for objects of which callers may see all fields.
 func asIs[T any](v T) T { return v }
 
-// mapAnswers applies one of the functions above to each element of a list. The result is not nil, so that it is [] in JSON.
+// mapAnswers applies answer, such as [sandboxAnswer], to each element of a list. The result is not nil, so that it is [] in JSON.
 func mapAnswers[T any](list []T, answer func(T) T) []T {
 	out := make([]T, 0, len(list))
 	for _, v := range list {
@@ -62,7 +62,7 @@ func mapAnswers[T any](list []T, answer func(T) T) []T {
 	return out
 }
 
-// withAnswer returns a handler that applies answer, one of the functions above, to the result of fn.
+// withAnswer returns a handler that applies answer, such as [sandboxAnswer], to the result of fn.
 func withAnswer[I, T any](fn func(context.Context, *I) (*T, error), answer func(*T) *T) func(context.Context, *I) (*T, error) {
 	return func(ctx context.Context, in *I) (*T, error) {
 		v, err := fn(ctx, in)
@@ -73,8 +73,8 @@ func withAnswer[I, T any](fn func(context.Context, *I) (*T, error), answer func(
 	}
 }
 
-// pageOf returns one page of a listing. answer, one of the functions above for example, is applied to each object. If more pages
-// follow, the field next is set to the id of the last object.
+// pageOf returns one page of a list. It applies answer, such as [sandboxAnswer], to each object. If more pages follow, it sets
+// the field next of the page to the id of the last object.
 func pageOf[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID) protocol.Page[T] {
 	p := protocol.Page[T]{Items: mapAnswers(list, answer)}
 	if more && len(list) > 0 {
@@ -83,7 +83,7 @@ func pageOf[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID)
 	return p
 }
 
-// listPages returns the handler of a listing of objects whose ids have this prefix; see [pageOf].
+// listPages returns a handler that responds with one page of a list of objects whose ids have this prefix; see [pageOf].
 func listPages[P pageParams, T any](prefix string, list func(context.Context, caisson.Filter) ([]T, bool, error), answer func(T) T,
 	id func(T) caisson.ID,
 ) func(context.Context, *P) (protocol.Page[T], error) {

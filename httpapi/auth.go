@@ -37,14 +37,15 @@ func (a *API) localCaller(r *http.Request) (caisson.Caller, error) {
 	}
 	_, err := a.cfg.FindAccount(r.Context(), caller.Account)
 	if caisson.KindOf(err) == caisson.NotFound {
-		// The field tells the client that the account is missing, not the object in the path.
+		// With this field, the client can tell a missing account from a missing object.
 		err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)}
 	}
 	return caller, err
 }
 
-// Remote returns the handler for TCP. Requests need a bearer token and act for its account; a request that specifies another
-// account, or refers to descriptors, gets Denied. A [tokenLimiter] limits how many wrong tokens each source may send.
+// Remote returns the handler for TCP. A request needs a bearer token and acts for the account of the token. A request that
+// specifies another account, or refers to descriptors, gets Denied. A [tokenLimiter] limits how many wrong tokens each source may
+// send.
 func (a *API) Remote() http.Handler {
 	tries := newTokenLimiter()
 	return a.middleware(func(r *http.Request) (caisson.Caller, *caisson.Token, error) {
@@ -69,7 +70,8 @@ func (a *API) Remote() http.Handler {
 	})
 }
 
-// findToken returns the token with this secret. The lookup is by hash, so that its duration reveals nothing about the secret.
+// findToken returns the token with this secret. It looks the token up by the hash of the secret, so that the duration reveals
+// nothing about the secret.
 func (a *API) findToken(r *http.Request, tries *tokenLimiter, secret string) (*caisson.Token, error) {
 	source, hash := reach.Source(r.RemoteAddr), sha256.Sum256([]byte(secret))
 	counted, err := tries.allow(source, hash)
@@ -89,7 +91,7 @@ func errHostPath() error {
 	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 }
 
-// checkOrigin refuses requests that a browser makes on behalf of another site.
+// checkOrigin returns Denied for requests that a browser makes on behalf of another site.
 func checkOrigin(r *http.Request) error {
 	for _, origin := range r.Header["Origin"] {
 		u, err := url.Parse(origin)

@@ -21,8 +21,8 @@ import (
 // defaultAgent is the id of the agent for chat requests without one, unless the configuration sets another.
 const defaultAgent = "caisson"
 
-// earlyFailureWait is how long the response to a chat request waits for the agent to start. A run that fails in this time
-// determines the HTTP status of the response; later its failure can only be an event.
+// earlyFailureWait is how long the response to a chat request waits for the agent to start. The failure of a run in this time
+// determines the HTTP status of the response; a later failure can only be an event.
 const earlyFailureWait = 500 * time.Millisecond
 
 // chatRoutes serves chats with agents. Each chat request starts a run and streams its events.
@@ -64,15 +64,15 @@ func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (protocol.AgentCat
 	return catalogOf(list, h.fallback), err
 }
 
-// chatInput contains the parameters of a chat request other than its body, which [readChat] reads.
+// chatInput contains the parameters of a chat request except its body, which [readChat] reads.
 type chatInput struct {
-	// The handler validates these fields itself, so that errors in them have the same format as errors in the body.
+	// The handler validates the fields of chatInput itself, so that errors in them have the same format as errors in the body.
 	StateKey string `header:"X-State-Key" doc:"Key of the conversation; 1 to 512 letters, digits and . _ : -"`
 	User     string `header:"X-User-Id" doc:"The account's name for the person who chats; at most 256 characters"`
 	Protocol string `query:"protocol" doc:"ui-message for the AI SDK's stream"`
 }
 
-// chat returns the handler of chat requests. It writes errors that occur before the response has begun as a
+// chat returns the handler of chat requests. The handler writes errors that occur before the response has begun as a
 // [protocol.ChatProblem].
 func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *chatInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *chatInput) error {
@@ -191,8 +191,8 @@ type chatEncoder interface {
 	end(s *sseWriter) error                        // writes the end of the stream that the format requires after the last event
 }
 
-// encoderFor returns the encoder for the stream format that the request selects: name is the value of the query parameter
-// protocol; if it is empty, the parameter of that name of a media type text/event-stream in Accept is used.
+// encoderFor returns the encoder for the stream format that the request selects: with name, the value of the query parameter
+// protocol, or, if name is "", with the parameter protocol of the media type text/event-stream in Accept.
 func encoderFor(r *http.Request, name string) (chatEncoder, error) {
 	for _, accepted := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		if kind, params, err := mime.ParseMediaType(accepted); err == nil && kind == protocol.EventType && name == "" {
@@ -208,7 +208,7 @@ func encoderFor(r *http.Request, name string) (chatEncoder, error) {
 	return nil, chatErrors{{Path: "protocol", Message: "must be events or ui-message"}}
 }
 
-// eventEncoder writes each event of a run as JSON in a server-sent event that is named by its type.
+// eventEncoder writes each event of a run as JSON in a server-sent event that has the event's type as its name.
 type eventEncoder struct{}
 
 func (eventEncoder) setHeader(http.Header) {}
@@ -239,7 +239,7 @@ var runErrorStatuses = map[string]int{
 	caisson.RunInternal:   http.StatusInternalServerError,
 }
 
-// problem returns the response for err.
+// problem returns the error response to a chat request for err.
 func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protocol.ChatProblem {
 	p := protocol.ChatProblemOf(err)
 	if failed, ok := errors.AsType[*caisson.RunError](err); ok && runErrorStatuses[failed.Code] != 0 {

@@ -14,18 +14,18 @@ import (
 
 // Limits of a chat request.
 const (
-	maxMessage  = 16000 // characters of one message of the user
-	maxMessages = 1000  // messages of one request
-	maxStateKey = 512   // characters of a state key
-	maxParts    = 1000  // parts of one message
+	maxMessage  = 16000 // maximum number of characters of one message of the user
+	maxMessages = 1000  // maximum number of messages of one request
+	maxStateKey = 512   // maximum number of characters of a state key
+	maxParts    = 1000  // maximum number of parts of one message
 )
 
 // chatRequest is a validated chat request.
 type chatRequest struct {
 	prompt   string            // the user's new message
-	history  []caisson.Message // the messages before it, oldest first
-	model    string            // alias of a model; "" for the agent's default
-	agent    string            // id; "" for the default agent
+	history  []caisson.Message // the messages before the prompt, oldest first
+	model    string            // alias of a model; "" for the default model of the agent
+	agent    string            // id of the agent; "" for the default agent
 	stateKey string            // key of the conversation; "" if the client sent none
 }
 
@@ -42,7 +42,7 @@ func (e chatErrors) Unwrap() error {
 	return caisson.Invalidf(e[0].Path, "%s", e[0].Message)
 }
 
-// chatParser collects the errors that are found while a chat request is parsed, at most 20.
+// chatParser collects the errors that are found while a chat request is parsed, at most 20 of them.
 type chatParser struct{ errs chatErrors }
 
 // addError adds an error in the field at path, "" for the whole body.
@@ -52,8 +52,8 @@ func (c *chatParser) addError(path, format string, args ...any) {
 	}
 }
 
-// chatBody is the JSON object of a chat request. Besides the documented fields it has the fields that common client libraries
-// always send; of these, only the ones that would change the answer are checked.
+// chatBody is the JSON object of a chat request. Besides the documented fields, it has fields that common client libraries always
+// send. Of these undocumented fields, only those that would change the answer are checked.
 type chatBody struct {
 	Message  *string         `json:"message"`
 	Messages json.RawMessage `json:"messages"`
@@ -70,7 +70,7 @@ type chatBody struct {
 	Stream    json.RawMessage `json:"stream"`
 }
 
-// parseChat reads the body of a chat. Its errors are of type [chatErrors].
+// parseChat parses the body of a chat request. Its errors are of type [chatErrors].
 func parseChat(data []byte) (*chatRequest, error) {
 	var c chatParser
 	var b chatBody
@@ -111,7 +111,7 @@ func parseChat(data []byte) (*chatRequest, error) {
 
 // chatDecodeError returns the field and the message for an error of the JSON decoder, without the names of Go types.
 func chatDecodeError(err error) (path, message string) {
-	if e, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // the decoder returns it as it is
+	if e, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // the decoder does not wrap this error
 		return e.Field, "cannot hold " + e.Value
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
@@ -153,7 +153,7 @@ func checkStateKey(key string) string {
 	return ""
 }
 
-// parseModel reads the fields model and modelRef.
+// parseModel parses the fields model and modelRef of b.
 func (c *chatParser) parseModel(req *chatRequest, b *chatBody) {
 	req.model = deref(b.Model)
 	if isEmptyJSON(b.ModelRef) {
@@ -176,7 +176,7 @@ func (c *chatParser) parseModel(req *chatRequest, b *chatBody) {
 	req.model = name
 }
 
-// parseConversation reads the fields message and messages.
+// parseConversation parses the fields message and messages of b.
 func (c *chatParser) parseConversation(req *chatRequest, b *chatBody) {
 	switch {
 	case b.Message != nil && !isEmptyJSON(b.Messages):
@@ -204,11 +204,11 @@ func (c *chatParser) checkText(path, text string) {
 // chatMessage is a message in any of the formats that clients send.
 type chatMessage struct {
 	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"` // a string or parts
-	Parts   json.RawMessage `json:"parts"`   // used if Content is empty
+	Content json.RawMessage `json:"content"` // a string or a list of parts
+	Parts   json.RawMessage `json:"parts"`   // list of parts that is used if Content is empty
 }
 
-// parseMessages parses the field messages: the last message is the prompt, those before it are the history.
+// parseMessages parses the field messages: the last message is the prompt, and the messages before it are the history.
 func (c *chatParser) parseMessages(req *chatRequest, raw json.RawMessage) {
 	var list []chatMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -237,7 +237,7 @@ func (c *chatParser) parseMessages(req *chatRequest, raw json.RawMessage) {
 		if m.Role == "user" {
 			c.checkText(path+".content", text)
 		} else if strings.TrimSpace(text) == "" {
-			continue // an answer that has only tool calls
+			continue // skip an answer that has only tool calls
 		}
 		req.history = append(req.history, caisson.Message{Role: m.Role, Content: text})
 	}
@@ -250,8 +250,8 @@ func (c *chatParser) parseMessages(req *chatRequest, raw json.RawMessage) {
 	}
 }
 
-// messageText returns the text of a message, or adds an error and returns false. Parts of an answer other than text, such as tool
-// calls, are skipped: they are not passed to the agent. In a message of the user they are an error.
+// messageText returns the text of a message, or adds an error and returns false. It skips parts of an agent's answer other than
+// text, such as tool calls, which are not passed to the agent. Such parts are an error in a message of the user.
 func (c *chatParser) messageText(path string, m chatMessage) (text string, ok bool) {
 	content, path := m.Content, path+".content"
 	if isEmptyJSON(content) && !isEmptyJSON(m.Parts) {

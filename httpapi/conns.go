@@ -15,19 +15,20 @@ import (
 
 // connLimits limits the connections over TCP, so that enough file descriptors remain for the unix socket and for sandboxes.
 type connLimits struct {
-	unauthenticated int           // maximum number of unauthenticated connections: no valid token has arrived on them yet
-	authenticated   int           // maximum number of authenticated connections, which are all others
-	authTimeout     time.Duration // how long a connection may remain unauthenticated; then it is closed
+	unauthenticated int           // maximum number of connections on which no valid token has arrived yet
+	authenticated   int           // maximum number of connections on which a valid token has arrived
+	authTimeout     time.Duration // time after which a connection that is still unauthenticated is closed
 }
 
 // defaultConnLimits are the limits of listeners that [Limit] returns.
 var defaultConnLimits = connLimits{unauthenticated: 128, authenticated: 384, authTimeout: 10 * time.Second}
 
 // Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on
-// it (which the handler of [API.Remote] reports, for servers from [Server]), and is closed if that takes longer than ten
-// seconds, even while a request is in progress. Unauthenticated connections can be a quarter of all connections. When there are
-// more, the oldest one of the source with the most of them is closed, so that a new connection never waits, and sources with
-// many connections lose theirs before sources with few. A source is an IPv4 address or a /64 of IPv6.
+// it (which the handler of [API.Remote] reports, for servers from [Server]), and is closed if that takes longer than ten seconds,
+// even while a request is in progress. Unauthenticated connections can be a quarter of all connections. When there are more,
+// Limit closes the oldest unauthenticated connection of the source that has the most of them, so that a new connection never
+// waits, and sources with many connections lose connections before sources with few. A source is an IPv4 address or a /64 of
+// IPv6.
 func Limit(l net.Listener) net.Listener { return newListener(l, defaultConnLimits) }
 
 func newListener(l net.Listener, limits connLimits) *listener {
@@ -65,7 +66,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// excessConn returns the unauthenticated connection to close, nil if there are not too many. The caller must hold mu.
+// excessConn returns the unauthenticated connection to close, or nil if there are not too many of them. The caller must hold mu.
 func (l *listener) excessConn() *conn {
 	if l.unauthenticated.Len() <= l.limits.unauthenticated {
 		return nil
@@ -92,13 +93,13 @@ func (l *listener) expire(c *conn) {
 	}
 }
 
-// admit marks c as authenticated. If there are too many authenticated connections, the one that has been idle for longest is
-// closed; returns Exhausted if none is idle.
+// admit marks c as authenticated. If there are too many authenticated connections, it closes the one that has been idle for the
+// longest time, or returns Exhausted if none is idle.
 func (l *listener) admit(c *conn) error {
 	l.mu.Lock()
 	if c.unauthElem == nil {
 		l.mu.Unlock()
-		return nil // already authenticated, or closed
+		return nil // c is already authenticated, or closed
 	}
 	var idle *conn
 	if l.authenticated >= l.limits.authenticated {
@@ -144,14 +145,14 @@ func (l *listener) removeAuthenticated(c *conn) {
 	}
 }
 
-// markIdle records whether an authenticated connection is idle, that is, has no request.
+// markIdle records whether an authenticated connection is idle, which means that it has no request.
 func (l *listener) markIdle(c *conn, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.markIdleLocked(c, idle)
 }
 
-// markIdleLocked is like markIdle, but the caller must hold mu.
+// markIdleLocked records whether an authenticated connection is idle, like markIdle. The caller must hold mu.
 func (l *listener) markIdleLocked(c *conn, idle bool) {
 	switch {
 	case idle && c.authenticated && c.idleElem == nil:
@@ -168,9 +169,9 @@ type conn struct {
 	listener *listener
 	source   netip.Prefix // see [reach.Source]
 
-	timer         *time.Timer   // set once; closes c if it is still unauthenticated
+	timer         *time.Timer   // closes c if c is still unauthenticated; set once
 	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu
-	authenticated bool          // guarded by listener.mu
+	authenticated bool          // a valid token has arrived on c; guarded by listener.mu
 	idleElem      *list.Element // c in listener.idle; nil if c is not idle; guarded by listener.mu
 }
 
@@ -202,7 +203,7 @@ func limitedConn(c net.Conn) *conn {
 	return l
 }
 
-// connContextKey is the key of the context's value that [withConn] sets.
+// connContextKey is the key of the value that [withConn] adds to a context.
 type connContextKey struct{}
 
 // withConn returns a context in which [admitConn] finds the connection c. It is the ConnContext callback of the server.

@@ -9,8 +9,8 @@ import (
 )
 
 // credentialRoutes serves the management of credentials. Values occur only in request bodies: not in paths or queries, which
-// proxies log, and not in responses. These requests do not support Idempotency-Key, because a hash of the request, without a
-// key, would be stored with it, and a short value can be guessed from its hash.
+// proxies log, and not in responses. Requests with values do not support Idempotency-Key, because a hash of the request, for
+// which no secret key is used, would be stored, and a short value can be guessed from its hash.
 type credentialRoutes struct{ core caisson.Credentials }
 
 func (h credentialRoutes) register(rt *router) {
@@ -30,10 +30,10 @@ type CredentialParam struct {
 	Name string `path:"name" maxLength:"64" doc:"Name, in the form of an environment variable's name"`
 }
 
-// ref implements refParam.
+// ref returns the name in the path; see [refParam].
 func (p CredentialParam) ref() string { return p.Name }
 
-// CredentialValue is the body of a request with a value.
+// CredentialValue is the body of a request with the value of a credential.
 type CredentialValue struct {
 	Value caisson.Secret `json:"value" doc:"Text in UTF-8 without NUL, at most 64 KiB; it cannot be read back"`
 }
@@ -45,8 +45,8 @@ type credentialInput struct {
 	Body    CredentialValue
 }
 
-// value returns the value in the body. It must be UTF-8, because encoding/json replaces invalid bytes and a secret must not be
-// altered.
+// value returns the value of the credential in the body. The body must be UTF-8, because encoding/json replaces invalid bytes and
+// a secret must not be altered.
 func (in *credentialInput) value() (caisson.Secret, error) {
 	if !utf8.Valid(in.RawBody) {
 		return caisson.Secret{}, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")

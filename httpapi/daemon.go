@@ -13,7 +13,7 @@ import (
 // daemonRoutes serves information about the daemon, garbage collection and host checks.
 type daemonRoutes struct {
 	core  caisson.Daemon
-	execs *atomic.Int64 // see [API]
+	execs *atomic.Int64 // number of processes that clients have started and wait for
 }
 
 func (h daemonRoutes) register(rt *router) {
@@ -32,7 +32,7 @@ func (h daemonRoutes) register(rt *router) {
 		localOnly(withoutInput(h.core.Examine)))
 }
 
-// status returns the state of the daemon.
+// status returns the status of the daemon.
 func (h daemonRoutes) status(ctx context.Context, _ *struct{}) (*caisson.DaemonStatus, error) {
 	v, err := h.core.Status(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func (h daemonRoutes) status(ctx context.Context, _ *struct{}) (*caisson.DaemonS
 	return v, nil
 }
 
-// Announce returns a handler that adds two headers to the responses of h: the version of the daemon and, if changed returns any,
+// Announce returns a handler that adds two headers to the responses of h: the version of the daemon and, if changed returns keys,
 // the keys of settings whose values in the configuration file differ from those in force.
 func Announce(h http.Handler, version string, changed func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

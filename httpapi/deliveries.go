@@ -10,12 +10,12 @@ import (
 // deliveryRoutes serves deliveries: commits of runs and sandboxes on their way to the remotes of repositories.
 type deliveryRoutes struct{ core caisson.Repos }
 
-// DeliveryRef is the reference of a delivery in a path.
+// DeliveryRef is the id of a delivery, or of its run, in a path.
 type DeliveryRef struct {
 	Ref string `path:"ref" maxLength:"64" doc:"Id of the delivery, or of the run whose newest it is"`
 }
 
-// ref implements refParam.
+// ref returns the id in the path; see [refParam].
 func (p DeliveryRef) ref() string { return p.Ref }
 
 // DeliveryParam is the id of a delivery in a path.
@@ -23,7 +23,7 @@ type DeliveryParam struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the delivery"`
 }
 
-// id implements idParam.
+// id returns the id in the path; see [idParam].
 func (p DeliveryParam) id() (caisson.ID, error) {
 	return parseIDParam(caisson.DeliveryPrefix, "delivery", p.ID)
 }
@@ -57,7 +57,7 @@ func (h deliveryRoutes) list(ctx context.Context, in *struct {
 	return pageOf(page, more, deliveryExcerpt, func(d *caisson.Delivery) caisson.ID { return d.ID }), err
 }
 
-// deliveryExcerpt returns d as listings contain it: with a shortened body and without findings.
+// deliveryExcerpt returns d as lists contain it: with a shortened body and without findings.
 func deliveryExcerpt(d *caisson.Delivery) *caisson.Delivery {
 	out := *d
 	out.Body, out.Findings = excerpt(d.Body), nil

@@ -22,13 +22,13 @@ import (
 // Timeouts of an exec session.
 const (
 	requestTimeout = 10 * time.Second // time in which the client must send the first message, its request
-	pingEvery      = 30 * time.Second // interval of pings, and time in which the client must answer one; else the session ends
+	pingEvery      = 30 * time.Second // interval of pings, and time in which the client must answer a ping to keep the session
 )
 
 // execRoutes serves interactive exec sessions.
 type execRoutes struct {
 	core  caisson.Processes
-	execs *atomic.Int64 // see [API]
+	execs *atomic.Int64 // number of processes that clients have started and wait for
 	log   *slog.Logger
 }
 
@@ -89,7 +89,7 @@ func serveSession(w http.ResponseWriter, r *http.Request, sandbox string, log *s
 	return nil
 }
 
-// readRequest reads the first message of a session.
+// readRequest reads the first message of a session, which is its request.
 func readRequest(ctx context.Context, conn *websocket.Conn) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -122,7 +122,7 @@ func newExecSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *
 }
 
 // run transfers data until the process has exited and all output was sent, or until the client has disconnected and the process
-// was killed. The caller must send an error to the client.
+// was killed. The caller must send the returned error to the client.
 func (s *execSession) run(request context.Context) error {
 	ctx, cancel := context.WithCancel(request)
 	var pumps, others sync.WaitGroup
@@ -144,9 +144,9 @@ func (s *execSession) run(request context.Context) error {
 	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
 		pumps.Go(func() {
 			pump(r, exited, &others, func(b []byte) error { return s.output(ctx, i, b) })
-			// If the request is cancelled, the process is killed and its outputs end. No end of output is sent in this case, so
-			// that the client does not take the output for complete. The condition uses the request's context, which has ended
-			// when that happens; ctx may end later.
+			// If the request is cancelled, the process is killed and its outputs end. In this case, the end of the output is not
+			// sent, so that the client does not take the output for complete. The condition uses the request's context, which has
+			// ended before the outputs end; ctx may end later.
 			if request.Err() == nil {
 				writeFrame(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // an empty frame ends the output
 			}
@@ -165,11 +165,12 @@ func (s *execSession) run(request context.Context) error {
 		return err
 	}
 	writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
-	s.conn.Close(websocket.StatusNormalClosure, "") // before cancel, which would end the connection without a close frame
+	s.conn.Close(websocket.StatusNormalClosure, "") // close before cancel, which would end the connection without a close frame
 	return nil
 }
 
-// output sends b on output i, as far as the client's flow-control window allows.
+// output sends b as data of the output with index i, 0 for stdout or 1 for stderr, as far as the client's flow-control window
+// allows.
 func (s *execSession) output(ctx context.Context, i int, b []byte) error {
 	for len(b) > 0 {
 		n, err := s.credit[i].Take(ctx, min(len(b), protocol.MaxData))
@@ -199,7 +200,7 @@ func (s *execSession) copyInput(ctx context.Context) {
 	in.Close()
 }
 
-// ping sends pings until ctx ends or the client does not answer one in time: a client may disappear without closing the
+// ping sends pings until ctx ends or the client does not answer a ping in time: a client may disappear without closing the
 // connection.
 func (s *execSession) ping(ctx context.Context) {
 	t := time.NewTicker(pingEvery)
@@ -282,7 +283,7 @@ func (s *execSession) handleControl(ctx context.Context, m protocol.Message) err
 	return nil
 }
 
-// parseExecRequest decodes a request.
+// parseExecRequest decodes the first message of an exec session, which is its request.
 func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	if err := parseFirst(b, &req); err != nil {
 		return req, err
@@ -293,7 +294,7 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	return req, nil
 }
 
-// parseFirst decodes the first message of a session as strictly as the JSON bodies of the API: unknown fields are errors.
+// parseFirst decodes the first message of a session as strictly as other JSON bodies of the API: unknown fields are errors.
 func parseFirst(b []byte, req any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -314,7 +315,7 @@ func execDecodeError(err error) error {
 	if _, ours := errors.AsType[*caisson.Error](err); ours {
 		return caisson.Errorf(caisson.Invalid, "%s", caisson.MessageOf(err))
 	}
-	if _, quoted, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no error type for this
+	if _, quoted, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no error type for unknown fields
 		return caisson.Invalidf(strings.Trim(quoted, `"`), "there is no such field")
 	}
 	return caisson.Errorf(caisson.Invalid, "the request is not JSON")

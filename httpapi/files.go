@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// uploadLimit bounds an upload in bytes; the sandbox's disk limit is usually far below.
+// uploadLimit is the maximum size of an upload in bytes; the sandbox's disk limit is usually far below.
 const uploadLimit = 64 << 30
 
 // fileRoutes serves operations on single files and directories of sandboxes; treeRoutes serves those on whole trees.

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// gatewayRoutes serves the management of runs on other machines that use this daemon's model gateway.
+// gatewayRoutes serves the management of gateway runs, which are runs on other machines that use this daemon's model gateway.
 type gatewayRoutes struct{ core caisson.GatewayRuns }
 
 func (h gatewayRoutes) register(rt *router) {
@@ -20,12 +20,12 @@ func (h gatewayRoutes) register(rt *router) {
 		removeByRef[RunParam](h.core.RemoveGatewayRun))
 }
 
-// RunParam is the id of a run in a path.
+// RunParam is the id of a gateway run in a path.
 type RunParam struct {
 	Run string `path:"run" maxLength:"64" doc:"Letters, digits, '_' and '-'; unique among all accounts"`
 }
 
-// ref implements refParam.
+// ref returns the id in the path; see [refParam].
 func (p RunParam) ref() string { return p.Run }
 
 func (h gatewayRoutes) put(ctx context.Context, in *struct {

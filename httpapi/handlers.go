@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// withoutInput returns a handler that calls do, for requests without parameters.
+// withoutInput returns a handler for requests without parameters, which calls do.
 func withoutInput[T any](do func(context.Context) (T, error)) func(context.Context, *struct{}) (T, error) {
 	return func(ctx context.Context, _ *struct{}) (T, error) { return do(ctx) }
 }
@@ -23,7 +23,7 @@ func byRef[P refParam, T any](do func(context.Context, string) (T, error)) func(
 	return func(ctx context.Context, in *P) (T, error) { return do(ctx, (*in).ref()) }
 }
 
-// removeByRef is like [byRef] for a function without a result.
+// removeByRef returns a handler that calls do, which has no result, with the reference in the path.
 func removeByRef[P refParam](do func(context.Context, string) error) func(context.Context, *P) error {
 	return func(ctx context.Context, in *P) error { return do(ctx, (*in).ref()) }
 }
@@ -31,8 +31,8 @@ func removeByRef[P refParam](do func(context.Context, string) error) func(contex
 // An idParam is the id of an object in a path. Its method returns NotFound for text that is not an id of this kind of object.
 type idParam interface{ id() (caisson.ID, error) }
 
-// parseIDParam implements the method of idParam for ids with this prefix. what is the word for such an object in the error
-// message.
+// parseIDParam returns value as an id with this prefix, as the method of an idParam must. what is the word for an object with
+// such an id in the error message.
 func parseIDParam(prefix, what, value string) (caisson.ID, error) {
 	id, err := caisson.ParseID(prefix, value)
 	if err != nil {
@@ -52,7 +52,7 @@ func byID[P idParam, T any](do func(context.Context, caisson.ID) (T, error)) fun
 	}
 }
 
-// removeByID is like [byID] for a function without a result.
+// removeByID returns a handler that calls do, which has no result, with the id in the path.
 func removeByID[P idParam](do func(context.Context, caisson.ID) error) func(context.Context, *P) error {
 	return func(ctx context.Context, in *P) error {
 		id, err := (*in).id()
@@ -86,7 +86,8 @@ func registerDownloadRoute[I any](rt *router, o huma.Operation, contentType, des
 	})
 }
 
-// registerProgressRoute registers a route that takes long. The response is that of [serveProgress]; result is the name of T's schema.
+// registerProgressRoute registers a route whose work takes long. The response is that of [serveProgress]; result is the name of
+// T's schema.
 func registerProgressRoute[I, T any](rt *router, o huma.Operation, result string, fn func(context.Context, *I, func(caisson.Progress)) (T, error)) {
 	o = withEventStream(o, "Events named progress (Progress), then one named result ("+result+") or error (Problem)")
 	registerStreamRoute(rt, o, func(w http.ResponseWriter, r *http.Request, in *I) error {
@@ -94,7 +95,7 @@ func registerProgressRoute[I, T any](rt *router, o huma.Operation, result string
 	})
 }
 
-// streamBody writes the data of rc as the response, as it arrives, and closes rc.
+// streamBody writes the data of rc as the response, as the data arrives, and closes rc.
 func streamBody(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
 	defer rc.Close()
 	w.Header().Set("Content-Type", contentType)

@@ -20,7 +20,7 @@ import (
 
 // Limits of uploads of descriptors.
 const (
-	handleLifetime = 60 * time.Second // time in which a request must refer to a descriptor; then the descriptor is closed
+	handleLifetime = 60 * time.Second // time after which a descriptor that no request has referred to is closed
 	handleLimit    = 512              // maximum number of descriptors in the table, of all accounts
 	handleTimeout  = 10 * time.Second // time in which the client must send the descriptors after the upgrade
 )
@@ -28,8 +28,8 @@ const (
 // handleTable holds descriptors between their upload and the request that refers to them.
 type handleTable struct {
 	mu     sync.Mutex
-	closed bool                 // add fails; guarded by mu
-	files  map[string]*heldFile // by id; guarded by mu
+	closed bool                 // closeAll was called, and add fails; guarded by mu
+	files  map[string]*heldFile // open files by id; guarded by mu
 }
 
 // heldFile is an open file in a handleTable.
@@ -41,7 +41,7 @@ type heldFile struct {
 
 func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
 
-// add adds files for account and returns their ids. The table then owns the files; if add fails, it closes them.
+// add adds files for account and returns their ids. The table then owns the files. If add fails, it closes the files.
 func (t *handleTable) add(account string, files []*os.File) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,8 +58,8 @@ func (t *handleTable) add(account string, files []*os.File) ([]string, error) {
 	return ids, nil
 }
 
-// take removes the files with these ids from the table and returns them; the caller owns them. If one of the ids is unknown, has
-// expired, belongs to another account or occurs twice, take returns Invalid and the files stay in the table.
+// take removes the files with these ids from the table and returns them; the caller then owns them. If one of the ids is unknown,
+// has expired, belongs to another account or occurs twice, take returns Invalid and the files stay in the table.
 func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,12 +114,12 @@ func (t *handleTable) closeAll() {
 	}
 }
 
-// HandleParam contains the ids of descriptors that were passed before.
+// HandleParam contains the ids of descriptors that the client has passed before, with POST /handles.
 type HandleParam struct {
 	Handles []string `header:"X-Caisson-Handles" maxItems:"64" doc:"Ids of descriptors passed with POST /handles, in the order of the fields that need them; only over the unix socket"`
 }
 
-// handleRoutes receives descriptors. HTTP cannot carry them, so the connection is upgraded to another protocol.
+// handleRoutes receives descriptors. HTTP cannot carry descriptors, so the connection is upgraded to another protocol.
 type handleRoutes struct{ table *handleTable }
 
 func (h handleRoutes) register(rt *router) {
@@ -148,7 +148,7 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	defer up.Close()
 	conn, ok := up.Conn.(*net.UnixConn)
 	if !ok || up.r.Buffered() > 0 {
-		// The client has sent data before the upgrade: descriptors that came with it were discarded.
+		// The client has sent data before the upgrade. Descriptors that came with the data were discarded.
 		return nil
 	}
 	conn.SetDeadline(time.Now().Add(handleTimeout))
@@ -168,11 +168,12 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	return nil
 }
 
-// receiveFiles reads one message with descriptors. They are received with the flag close-on-exec set; on error all are closed.
+// receiveFiles reads one message with descriptors, and returns them with the flag close-on-exec set. After an error it closes all
+// received descriptors.
 func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	var count [1]byte
 	oob := make([]byte, unix.CmsgSpace(protocol.MaxHandles*4))
-	n, oobn, flags, _, err := conn.ReadMsgUnix(count[:], oob) // sets MSG_CMSG_CLOEXEC
+	n, oobn, flags, _, err := conn.ReadMsgUnix(count[:], oob) // ReadMsgUnix sets MSG_CMSG_CLOEXEC
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "no descriptors were received")
 	}

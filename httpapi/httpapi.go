@@ -39,7 +39,7 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// An API serves requests. It is safe for concurrent use.
+// An API serves the requests of the HTTP API. It is safe for concurrent use.
 type API struct {
 	cfg     Config
 	router  *router
@@ -49,7 +49,7 @@ type API struct {
 	close   context.CancelFunc // cancels the contexts of streams
 }
 
-// New returns an API.
+// New returns an API with these dependencies. It returns an error if a required one is missing.
 func New(cfg Config) (*API, error) {
 	if err := cfg.API.Validate(); err != nil {
 		return nil, fmt.Errorf("httpapi: %w", err)
@@ -114,7 +114,7 @@ func (a *API) Close() error {
 const (
 	headerTimeout = 10 * time.Second // time in which a client must send the headers of a request
 	idleTimeout   = 2 * time.Minute  // time that a connection may be open without a request
-	headerBytes   = 64 << 10         // size of the headers of a request
+	headerBytes   = 64 << 10         // maximum size of the headers of a request in bytes
 )
 
 // Server returns a server for h that limits the resources of a client: the time and size of headers, and the time of idle
@@ -128,7 +128,7 @@ func Server(h http.Handler, log *slog.Logger) *http.Server {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // failed handshakes of untrusted clients
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // such as failed handshakes of untrusted clients
 		Protocols:         new(http.Protocols),
 	}
 	s.Protocols.SetHTTP1(true)

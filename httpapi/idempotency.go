@@ -12,18 +12,18 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// KeyParam is the header that makes a create request safe to repeat.
+// KeyParam is the header with the key that makes a request safe to repeat.
 type KeyParam struct {
 	Key string `header:"Idempotency-Key" maxLength:"200" doc:"Chosen by the client. A repeated request with the same key gets the first one's answer; while that is being worked on, a conflict"`
 }
 
-// idempotency makes create requests safe to repeat; see [once].
+// idempotency is what [once] needs to make requests safe to repeat.
 type idempotency struct {
 	answers caisson.AnswerStore
 	log     *slog.Logger
 }
 
-// finishTimeout limits the time for storing an answer, which must happen even if the client has disconnected.
+// finishTimeout is the time limit for storing an answer, which must happen even if the client has disconnected.
 const finishTimeout = 10 * time.Second
 
 // once calls do for the first request with a key, and stores the result. For later requests of the account with the same key,

@@ -6,8 +6,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// reservedLabelPrefix is the prefix of the keys of labels by which Caisson finds objects that it has created for itself. Only cores set
-// such labels; requests must not.
+// reservedLabelPrefix is the prefix of the keys of labels by which Caisson finds objects that it has created for its own
+// purposes. Only cores set such labels; requests must not contain them.
 const reservedLabelPrefix = "caisson/"
 
 // checkLabels returns Invalid if a request has labels with the reserved prefix.

@@ -25,8 +25,8 @@ const drainTimeout = 30 * time.Second
 // program may produce the data.
 const uploadTimeout = 10 * time.Minute
 
-// middleware wraps the routes in the steps that all requests of a listener have in common. Access is denied by default:
-// authenticate runs before any route; only /healthz needs no authentication.
+// middleware returns the handler of all requests of a listener. Before the routes, it does what all requests have in common.
+// Access is denied by default: authenticate runs before any route; only /healthz needs no authentication.
 func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, *caisson.Token, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
 		w := &responseTracker{ResponseWriter: raw}
@@ -89,7 +89,7 @@ func (rt *router) serve(w *responseTracker, r *http.Request) {
 	rt.mux.ServeHTTP(w, r)
 }
 
-// recover turns a panic into a 500, or into a broken connection if the answer has begun.
+// recover turns a panic into a response with status 500, or into a broken connection if the response has begun.
 func (rt *router) recover(w *responseTracker, r *http.Request) {
 	v := recover()
 	if v == nil {
@@ -108,17 +108,17 @@ func (rt *router) recover(w *responseTracker, r *http.Request) {
 	writeError(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
 }
 
-// problem returns the response for err, and logs err if it is a server error.
+// problem returns the error response for err, and logs err if it is a server error.
 func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		// The client has disconnected and will not read the response, or the API was closed.
+		// Either the client has disconnected and will not read the response, or the API was closed.
 		err = caisson.Wrap(err, caisson.Unavailable, "the daemon is stopping; try again")
 	}
 	p := protocol.ProblemOf(err)
 	if p.Status >= http.StatusInternalServerError {
 		level := slog.LevelError
 		if ctx.Err() != nil {
-			level = slog.LevelDebug // the client has disconnected, and the error is a consequence of that
+			level = slog.LevelDebug // the error is a consequence of the client's disconnection
 		}
 		caller, _ := caisson.CallerOf(ctx)
 		rt.log.Log(ctx, level, "request failed", "code", string(p.Code), "account", caller.Account, "err", err)
@@ -126,7 +126,7 @@ func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
 	return p
 }
 
-// fail writes the response for err, and then drains an upload that is not complete.
+// fail writes the error response for err, and then drains an upload that is not complete.
 func (rt *router) fail(w *responseTracker, r *http.Request, err error) {
 	p := rt.problem(r.Context(), err)
 	if p.Status == http.StatusUnauthorized {
@@ -143,7 +143,7 @@ func (rt *router) fail(w *responseTracker, r *http.Request, err error) {
 // responseTracker records whether the response has begun.
 type responseTracker struct {
 	http.ResponseWriter
-	wrote bool
+	wrote bool // the response has begun
 }
 
 func (t *responseTracker) WriteHeader(status int) {
@@ -159,8 +159,8 @@ func (t *responseTracker) Write(b []byte) (int, error) {
 // Unwrap lets [http.ResponseController] reach flushing, deadlines and hijacking.
 func (t *responseTracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// deadlineBody is the body of a request. It clears the read deadline at the end of the body: after that the server reads only to
-// detect that the client has disconnected, and it would take an expired deadline for that.
+// deadlineBody is the body of a request. It clears the read deadline at the end of the body. After that, the server reads only to
+// detect that the client has disconnected, and it would take an expired deadline for a disconnection.
 type deadlineBody struct {
 	io.ReadCloser
 	ctl         *http.ResponseController
@@ -196,10 +196,11 @@ func (b *deadlineBody) drain() {
 	}
 	b.readTimeout = 0
 	b.ctl.SetReadDeadline(time.Now().Add(drainTimeout))
-	io.Copy(io.Discard, b) // errors do not matter: the response has been sent
+	io.Copy(io.Discard, b) // an error is ignored, because the response has been sent
 }
 
-// upload returns the body of r for reading at the client's pace; at most limit bytes can be read.
+// upload returns the body of r for reading at the client's pace, with a timeout only for each read. At most limit bytes can be
+// read.
 func upload(w http.ResponseWriter, r *http.Request, limit int64) io.Reader {
 	if b, ok := r.Body.(*deadlineBody); ok {
 		b.readTimeout = uploadTimeout

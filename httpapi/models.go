@@ -34,7 +34,7 @@ func (h modelRoutes) importPrices(w http.ResponseWriter, r *http.Request, in *st
 	Source string `query:"source" required:"true" minLength:"1" maxLength:"1024" doc:"Where the list is from: its URL, or the name of its file"`
 },
 ) error {
-	if err := requireLocal(r.Context()); err != nil { // checked before a body of up to 16 MiB is read
+	if err := requireLocal(r.Context()); err != nil { // check this before a body of up to 16 MiB is read
 		return err
 	}
 	data, err := io.ReadAll(upload(w, r, protocol.MaxPriceList))

@@ -12,7 +12,7 @@ import (
 // processRoutes serves processes that are not interactive; execRoutes serves those that are.
 type processRoutes struct {
 	core  caisson.Processes
-	execs *atomic.Int64 // see [API]
+	execs *atomic.Int64 // number of processes that clients have started and wait for
 }
 
 func (h processRoutes) register(rt *router) {

@@ -12,28 +12,28 @@ type RefParam struct {
 	Ref string `path:"ref" maxLength:"128" doc:"ID or name"`
 }
 
-// ref implements refParam.
+// ref returns the id or name in the path; see [refParam].
 func (p RefParam) ref() string { return p.Ref }
 
-// A pageParams selects a page of a listing: FilterParams or PageParams.
+// A pageParams selects a page of a list: FilterParams or PageParams.
 type pageParams interface {
-	filter(prefix string) (caisson.Filter, error) // for objects whose ids have this prefix
+	filter(prefix string) (caisson.Filter, error) // returns the page as a filter; prefix is that of the objects' ids
 }
 
-// FilterParams select a page of a listing.
+// FilterParams select a page of a list of sandboxes, or of other objects with states.
 type FilterParams struct {
 	State []caisson.State `query:"state,explode" doc:"Only those in one of these states"`
 	PageParams
 }
 
-// filter implements pageParams.
+// filter returns p as a filter; see pageParams.
 func (p FilterParams) filter(prefix string) (caisson.Filter, error) {
 	f, err := p.PageParams.filter(prefix)
 	f.States = p.State
 	return f, err
 }
 
-// PageParams select a page of a listing of objects that have no states.
+// PageParams select a page of a list of objects that have no states.
 type PageParams struct {
 	Label []string `query:"label,explode" doc:"Only those with this label, as key=value; all of them if repeated"`
 	Name  string   `query:"name" doc:"Only the one with this name"`
@@ -41,7 +41,7 @@ type PageParams struct {
 	Limit int      `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// filter implements pageParams.
+// filter returns p as a filter; see pageParams.
 func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 	f := caisson.Filter{Name: p.Name, Limit: p.Limit}
 	for _, l := range p.Label {
@@ -64,13 +64,13 @@ func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 	return f, nil
 }
 
-// An idQuery is a query parameter with an id.
+// An idQuery is a query parameter that contains an id.
 type idQuery struct {
-	name, prefix, value string
+	name, prefix, value string      // name of the parameter, prefix of the ids, and value
 	to                  *caisson.ID // parseIDs stores the id here
 }
 
-// parseIDs parses the parameters that are not empty, and stores the ids.
+// parseIDs parses the parameters whose value is not "", and stores the ids.
 func parseIDs(params ...idQuery) error {
 	for _, p := range params {
 		if p.value == "" {

@@ -20,7 +20,7 @@ type RepoParam struct {
 	Name string `path:"name" maxLength:"64" doc:"Name of the repository"`
 }
 
-// ref implements refParam.
+// ref returns the name in the path; see [refParam].
 func (p RepoParam) ref() string { return p.Name }
 
 // NewRepo is the request to add a repository. A client can send back a repository that it has read: fields that only Caisson

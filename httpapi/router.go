@@ -25,9 +25,9 @@ type router struct {
 	mux  *http.ServeMux
 	api  huma.API
 	log  *slog.Logger
-	open context.Context // ends when the API is closed; streams then end
-	// document returns the OpenAPI document. It is generated on the first call, because few daemons ever serve it. Set by
-	// finish.
+	open context.Context // context that ends when the API is closed, which ends streams
+	// document returns the OpenAPI document. The first call generates it, because few daemons ever serve it. finish sets
+	// document.
 	document func() ([]byte, error)
 }
 
@@ -114,13 +114,13 @@ func deleteOp(path, id, tag, summary string) huma.Operation {
 	return newOperation(http.MethodDelete, path, id, tag, summary)
 }
 
-// withCreated returns o with status 201.
+// withCreated returns o with status 201 for success.
 func withCreated(o huma.Operation) huma.Operation {
 	o.DefaultStatus = http.StatusCreated
 	return o
 }
 
-// withResponse returns o with a response whose media type is not JSON, or which has no content if contentType is empty.
+// withResponse returns o with a response whose media type is not JSON, or which has no content if contentType is "".
 func withResponse(o huma.Operation, status int, contentType, description string) huma.Operation {
 	r := &huma.Response{Description: description}
 	if contentType != "" {
@@ -136,7 +136,7 @@ func withEventStream(o huma.Operation, description string) huma.Operation {
 	return withResponse(o, http.StatusOK, protocol.EventType, description)
 }
 
-// withUpload returns o with a streamed body, which the handler reads itself.
+// withUpload returns o with a request body of this media type, which the handler reads itself as a stream.
 func withUpload(o huma.Operation, contentType string) huma.Operation {
 	o.RequestBody = &huma.RequestBody{
 		Required: true,
@@ -145,8 +145,8 @@ func withUpload(o huma.Operation, contentType string) huma.Operation {
 	return o
 }
 
-// setBodySchema sets the schema of the body of o. Call it after the registration of o: otherwise Huma would read and validate the
-// body itself.
+// setBodySchema sets the schema of the body of o. It must be called after the registration of o: otherwise Huma would read and
+// validate the body itself.
 func setBodySchema(o huma.Operation, schema *huma.Schema) {
 	for _, m := range o.RequestBody.Content {
 		m.Schema = schema
@@ -168,7 +168,7 @@ func withJSONResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// register registers fn as the handler of o. An error of fn is answered with a problem.
+// register registers fn as the handler of the operation o. An error of fn is answered with a problem.
 func register[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	if o.Responses == nil {
 		o.Responses = map[string]*huma.Response{}
@@ -195,7 +195,7 @@ func registerRoute[I, T any](rt *router, o huma.Operation, fn func(context.Conte
 	})
 }
 
-// registerListRoute is like registerRoute for a listing that has no pages: the response contains all that fn returns.
+// registerListRoute registers a route whose response contains all that fn returns, as a list without further pages.
 func registerListRoute[I, T any](rt *router, o huma.Operation, fn func(context.Context, *I) ([]T, error)) {
 	registerRoute(rt, o, func(ctx context.Context, in *I) (protocol.Page[T], error) {
 		list, err := fn(ctx, in)
@@ -203,7 +203,7 @@ func registerListRoute[I, T any](rt *router, o huma.Operation, fn func(context.C
 	})
 }
 
-// registerActionRoute is like registerRoute for a request whose response has no body.
+// registerActionRoute registers a route whose response has no body.
 func registerActionRoute[I any](rt *router, o huma.Operation, fn func(context.Context, *I) error) {
 	register(rt, o, func(ctx context.Context, in *I) (*noContent, error) { return nil, fn(ctx, in) })
 }
@@ -233,7 +233,7 @@ func registerStreamRoute[I any](rt *router, o huma.Operation, fn func(http.Respo
 	})
 }
 
-// problemError implements Huma's interfaces for errors.
+// problemError is a problem as an error that Huma writes as the response.
 type problemError struct{ *protocol.Problem }
 
 func (p problemError) Error() string             { return p.Detail }
@@ -255,7 +255,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 // writeError writes p as the response.
 func writeError(w http.ResponseWriter, p *protocol.Problem) { writeProblem(w, p.Status, p) }
 
-// writeProblem writes a problem, of any type that has only strings and numbers, as the response.
+// writeProblem writes p as the response. p is a problem of any type that has only strings and numbers.
 func writeProblem(w http.ResponseWriter, status int, p any) {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -267,7 +267,7 @@ func writeProblem(w http.ResponseWriter, status int, p any) {
 	w.Write(append(b, '\n'))
 }
 
-// schemaName names the schema of a type.
+// schemaName returns the name of the schema of a type in the OpenAPI document.
 func schemaName(t reflect.Type, hint string) string {
 	if t == reflect.TypeFor[protocol.Message]() {
 		return "ExecMessage" // the schema Message is that of caisson.Message
@@ -283,8 +283,8 @@ func registerDomainSchemas(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
-	// Huma leaves fields of function type out of schemas. Fields of these types are left out because responses never contain
-	// them.
+	// Huma leaves fields of function type out of schemas. Here, the types below become function types in schemas, because
+	// responses never contain fields with them.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Plan](), reflect.TypeFor[func()]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Times](), reflect.TypeFor[func()]())

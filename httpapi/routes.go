@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ingressRoutes serves the management of routes, which the ingress serves.
+// ingressRoutes serves the management of routes, which the ingress serves to clients outside.
 type ingressRoutes struct{ core caisson.Routes }
 
 // RouteRef is the reference of a route in a path.
@@ -14,7 +14,7 @@ type RouteRef struct {
 	Ref string `path:"ref" maxLength:"128" doc:"Id or name of the route"`
 }
 
-// ref implements refParam.
+// ref returns the id or name in the path; see [refParam].
 func (p RouteRef) ref() string { return p.Ref }
 
 func (h ingressRoutes) register(rt *router) {

@@ -23,7 +23,7 @@ type RunRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the run"`
 }
 
-// id implements idParam.
+// id returns the id in the path; see [idParam].
 func (p RunRef) id() (caisson.ID, error) { return parseIDParam(caisson.RunPrefix, "run", p.ID) }
 
 func (h runRoutes) register(rt *router) {
@@ -58,7 +58,7 @@ func (h runRoutes) start(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request, which gets the stored answer, takes none
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer and takes none
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (h runRoutes) list(ctx context.Context, in *struct {
 	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), err
 }
 
-// runExcerpt returns r as listings contain it, with long texts cut and the largest fields omitted: a page of a thousand complete
+// runExcerpt returns r as lists contain it, with long texts cut and the largest fields omitted: a page of a thousand complete
 // runs could have gigabytes.
 func runExcerpt(r *caisson.Run) *caisson.Run {
 	out := *r
@@ -124,7 +124,7 @@ func runExcerpt(r *caisson.Run) *caisson.Run {
 	return &out
 }
 
-// excerpt returns s, or if it is longer than [protocol.MaxExcerpt] bytes, about that many of its first bytes and an ellipsis.
+// excerpt returns s or, if s is longer than [protocol.MaxExcerpt] bytes, about that many of its first bytes and an ellipsis.
 func excerpt(s string) string {
 	if len(s) <= protocol.MaxExcerpt {
 		return s
@@ -147,7 +147,7 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 		return err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // ends the watch when the handler returns
+	defer cancel() // cancel ends the watch when the handler returns
 	events, err := h.core.WatchRun(ctx, id, max(in.After, in.LastID))
 	if err != nil {
 		return err

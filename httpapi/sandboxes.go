@@ -37,7 +37,7 @@ func (h sandboxRoutes) register(rt *router) {
 		withAnswer(h.extend, sandboxAnswer))
 }
 
-// sandboxByRef is [byRef] with [sandboxAnswer].
+// sandboxByRef returns a handler that calls do with the reference in the path, and applies [sandboxAnswer] to the result.
 func sandboxByRef(do func(context.Context, string) (*caisson.Sandbox, error)) func(context.Context, *RefParam) (*caisson.Sandbox, error) {
 	return withAnswer(byRef[RefParam](do), sandboxAnswer)
 }
@@ -53,12 +53,12 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request, which gets the stored answer, takes none
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer and takes none
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a volume is not a host directory
+	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // not a volume, but a host directory
 	if shown {
 		wanted++
 	} else if req.Workspace != nil {

@@ -21,7 +21,7 @@ type SessionParam struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the session"`
 }
 
-// id implements idParam.
+// id returns the id in the path; see [idParam].
 func (p SessionParam) id() (caisson.ID, error) {
 	return parseIDParam(caisson.SessionPrefix, "session", p.ID)
 }

@@ -15,32 +15,31 @@ import (
 // minute.
 const keepAliveInterval = 15 * time.Second
 
-// clientWriteTimeout is how long a client may take to receive an event. A client that stops reading is then treated as
-// disconnected, because the handler that waits for it may hold resources. When a write fails, net/http cancels the request's
-// context.
+// clientWriteTimeout is how long a client may take to receive an event. A client that takes longer is treated as disconnected,
+// because the handler that waits for it may hold resources. When a write fails, net/http cancels the request's context.
 const clientWriteTimeout = time.Minute
 
-// sseWriter writes server-sent events; the header is sent with the first of them. Safe for concurrent use.
+// sseWriter writes server-sent events. It sends the header of the response with the first event. It is safe for concurrent use.
 type sseWriter struct {
 	mu      sync.Mutex // held during writes
 	w       http.ResponseWriter
 	ctl     *http.ResponseController
 	started bool  // the header was sent, or sending it has failed
-	err     error // error of the first failed write, which all later ones return
+	err     error // error of the first failed write, which all later writes return
 }
 
 func newSSEWriter(w http.ResponseWriter) *sseWriter {
 	return &sseWriter{w: w, ctl: http.NewResponseController(w)}
 }
 
-// start sends the header. The client thereby receives the status 200 before the first event occurs.
+// start sends the header of the response, so that the client receives the status 200 before the first event occurs.
 func (s *sseWriter) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.write(nil)
 }
 
-// send writes one server-sent event with v as its data, encoded as JSON. id 0 means that it has no id.
+// send writes one server-sent event with v as its data, encoded as JSON. An id of 0 means that the event has no id.
 func (s *sseWriter) send(id int64, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -56,7 +55,7 @@ func (s *sseWriter) sendRaw(e protocol.SSE) error {
 	return s.write(e.Encode())
 }
 
-// write writes b, after the header if that was not sent yet. The caller must hold mu.
+// write writes b, after the header of the response if that was not sent yet. The caller must hold mu.
 func (s *sseWriter) write(b []byte) error {
 	if s.err != nil {
 		return s.err
@@ -83,7 +82,7 @@ func (s *sseWriter) comment() {
 	s.write([]byte(":\n\n"))
 }
 
-// keepAlive starts to write a comment every keepAliveInterval. stop ends that and returns when no further comment will be
+// keepAlive starts to write a comment every keepAliveInterval. stop ends that, and returns when no further comment will be
 // written.
 func (s *sseWriter) keepAlive() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
@@ -103,14 +102,14 @@ func (s *sseWriter) keepAlive() (stop func()) {
 	return func() { close(quit); <-ended }
 }
 
-// serveProgress executes work and streams its progress, then its result or its error. If work fails before anything was
-// streamed, the response is a plain problem.
+// serveProgress executes work and streams its progress, then its result or its error. If work fails before anything was streamed,
+// serveProgress returns the error.
 func serveProgress[T any](rt *router, w http.ResponseWriter, r *http.Request, work func(context.Context, func(caisson.Progress)) (T, error)) error {
 	s := newSSEWriter(w)
 	v, err := func() (T, error) {
-		defer s.keepAlive()() // also if work panics: nothing may be written after the handler has returned
+		defer s.keepAlive()() // keepAlive also ends if work panics, because nothing may be written after the handler has returned
 		return work(r.Context(), func(p caisson.Progress) {
-			s.send(0, protocol.EventProgress, p) // errors are ignored: a disconnect cancels the context
+			s.send(0, protocol.EventProgress, p) // an error is ignored: a disconnection cancels the context
 		})
 	}()
 	switch {

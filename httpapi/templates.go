@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxStepTime is the maximum timeout of a set-up step in templates that are stored over TCP; over the unix socket there is none.
-// Cores limit the number of steps.
+// maxStepTime is the maximum timeout of a set-up step in templates that are stored over TCP. Over the unix socket there is no
+// maximum. Cores limit the number of steps.
 const maxStepTime = 30 * time.Minute
 
 // templateRoutes serves templates.
@@ -20,7 +20,7 @@ type NameParam struct {
 	Name string `path:"name" maxLength:"128" doc:"Name of the template"`
 }
 
-// ref implements refParam.
+// ref returns the name in the path; see [refParam].
 func (p NameParam) ref() string { return p.Name }
 
 func (h templateRoutes) register(rt *router) {

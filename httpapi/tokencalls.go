@@ -11,9 +11,10 @@ import (
 // tokenCalls contains the requests over TCP that are being served, by token. It is safe for concurrent use.
 type tokenCalls struct {
 	mu    sync.Mutex
-	next  int
-	calls map[caisson.ID]map[int]context.CancelCauseFunc
-	// removed contains the tokens that were removed since the start. A token may be removed between its lookup and begin.
+	next  int                                            // number of the last request
+	calls map[caisson.ID]map[int]context.CancelCauseFunc // functions that cancel the requests, by token and number
+	// removed contains the tokens that were removed since the daemon has started, because a token may be removed between the time
+	// when it is looked up and the call of begin.
 	removed map[caisson.ID]bool
 }
 
@@ -24,7 +25,7 @@ func newTokenCalls() *tokenCalls {
 func errTokenRemoved() error { return caisson.Errorf(caisson.Unauthed, "the token was removed") }
 
 // begin returns a context for a request with a token. The context ends when the token is removed or expires. The caller must call
-// end when the request has been served. Returns Unauthed if the token has been removed.
+// end when the request has been served. begin returns Unauthed if the token has been removed.
 func (t *tokenCalls) begin(ctx context.Context, token *caisson.Token) (_ context.Context, end func(), err error) {
 	stop := func() {}
 	if token.ExpiresAt != nil {

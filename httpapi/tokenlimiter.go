@@ -14,17 +14,17 @@ const (
 	maxFailures  = 30   // wrong tokens that a source may send at once
 	failureRate  = 5    // wrong tokens of one source per second, in the long run
 	maxSources   = 4096 // sources whose failures are counted; the least recently used one is evicted first
-	maxConfirmed = 4096 // pairs of a valid token and its source that are stored, evicted likewise
+	maxConfirmed = 4096 // pairs of a valid token and a source that are stored; the least recently used one is evicted first
 )
 
 // tokenLimiter limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted
-// and its tokens are not looked up, so that the responses reveal nothing about them. The source gets a new try every fifth of a
-// second, which is not enough to guess one of the tokens, which have 130 random bits.
+// and its tokens are not looked up, so that the responses reveal nothing about the tokens. The source gets a new try every fifth
+// of a second, which is not enough to guess a token, because tokens have 130 random bits.
 //
-// Several clients may share one address. Therefore a token that has been valid from a source before is looked up in any case,
-// so that wrong tokens of another client do not lock out existing users. This does not make guessing easier, because such a
-// token has 130 random bits as well. A valid token that comes from the source for the first time needs one of the remaining
-// tries, for which it competes with the wrong tokens.
+// Several clients may share one address. Therefore a token that has been valid from a source before is looked up in any case, so
+// that wrong tokens of another client do not lock out existing users. This does not make guessing easier, because such a token
+// has 130 random bits as well. A valid token that comes from the source for the first time needs one of the remaining tries, for
+// which it competes with the wrong tokens.
 type tokenLimiter struct {
 	now func() time.Time // time.Now, except in tests
 
@@ -41,16 +41,16 @@ type tokenSource struct {
 
 // failureBucket is a leaky bucket of wrong tokens that drains at failureRate.
 type failureBucket struct {
-	level   float64   // wrong tokens and lookups in progress at the time updated; it decreases at a constant rate
-	updated time.Time // the time until which draining is included in level
+	level   float64   // number of wrong tokens and of lookups in progress at the time updated; falls at a constant rate
+	updated time.Time // time until which draining is included in level
 }
 
 func newTokenLimiter() *tokenLimiter {
 	return &tokenLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureBucket](maxSources), confirmed: lru.New[tokenSource, struct{}](maxConfirmed)}
 }
 
-// allow returns nil if a token may be looked up, else Exhausted. counted reports that the token counts as a failure until
-// [tokenLimiter.record] is called with it: lookups in progress cannot exceed the limit.
+// allow returns nil if a token may be looked up, otherwise Exhausted. counted reports that the token counts as a failure until
+// [tokenLimiter.record] is called with counted, so that lookups in progress cannot exceed the limit.
 func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,8 +72,8 @@ func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, 
 	return true, nil
 }
 
-// record records the outcome of a lookup, err, which is Unauthed for a wrong token. A valid token does not count as a failure,
-// nor does one that could not be looked up. counted is the result of [tokenLimiter.allow].
+// record records err, the outcome of a lookup, which is Unauthed for a wrong token. A valid token does not count as a failure,
+// nor does a token that could not be looked up. counted is the result of [tokenLimiter.allow].
 func (g *tokenLimiter) record(source netip.Prefix, hash [32]byte, counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

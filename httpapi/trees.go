@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// treeRoutes serves file trees and events about their changes.
+// treeRoutes serves whole file trees of sandboxes, and events about changes of files.
 type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
@@ -67,6 +67,6 @@ func streamEvents[T any](w http.ResponseWriter, r *http.Request, events <-chan T
 			break
 		}
 	}
-	// The remaining events need not be read: the request's context ends when the handler returns, and the sender then stops.
+	// The remaining events need not be read: the request's context ends when the handler returns, and then the sender stops.
 	return nil
 }

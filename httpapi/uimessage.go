@@ -13,7 +13,7 @@ import (
 // uiHeader is the header with the version of the AI SDK's UI message stream.
 const uiHeader = "X-Vercel-Ai-Ui-Message-Stream"
 
-// uiChunk is one chunk of a UI message stream. The SDK rejects chunks with fields that their type does not have.
+// uiChunk is one chunk of a UI message stream. The SDK rejects chunks with fields that chunks of their type do not have.
 type uiChunk struct {
 	Type       string          `json:"type"`
 	ID         string          `json:"id,omitempty"`
@@ -57,7 +57,7 @@ func (u *uiMessageEncoder) encode(s *sseWriter, e caisson.RunEvent) error {
 		}
 		event := protocol.SSE{Data: data}
 		if i == len(chunks)-1 {
-			event.ID = e.Seq // only the last chunk has the id: a client that reconnects has then received the whole event
+			event.ID = e.Seq // only the last chunk has the id: a client that has received it has the whole event
 		}
 		if err := s.sendRaw(event); err != nil {
 			return err
@@ -70,7 +70,7 @@ func (u *uiMessageEncoder) end(s *sseWriter) error {
 	return s.sendRaw(protocol.SSE{Data: []byte("[DONE]")})
 }
 
-// chunks returns the chunks that represent e.
+// chunks returns the chunks that represent the event e.
 func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 	if !u.started {
 		u.started, u.tools = true, map[string]bool{}
@@ -103,7 +103,7 @@ func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 	case caisson.EventToolResult:
 		out = u.closeText(out)
 		if !u.tools[e.CallID] {
-			return out // the SDK rejects a result without a call
+			return out // the SDK rejects a tool's result without a call
 		}
 		delete(u.tools, e.CallID)
 		if e.IsError {
@@ -125,7 +125,7 @@ func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 // blockID returns the id of the current block of text.
 func (u *uiMessageEncoder) blockID() string { return "text-" + strconv.Itoa(u.text) }
 
-// closeText appends the end chunk of the last block of text to out, if that block is open.
+// closeText appends the end chunk of the last block of text to out, if that block has none yet.
 func (u *uiMessageEncoder) closeText(out []uiChunk) []uiChunk {
 	if !u.open {
 		return out

@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/duplex"
 )
 
-// An upgraded is a connection that carries another protocol than HTTP after a request.
+// An upgradedConn is a connection that carries another protocol than HTTP after a request.
 type upgraded struct {
 	net.Conn
-	r *bufio.Reader // reads from Conn; its buffer may have data that the client has sent before the response
+	r *bufio.Reader // reads from Conn; its buffer may contain data that the client has sent before the response
 }
 
-// checkUpgrade returns Invalid unless the client requests an upgrade to this protocol.
+// checkUpgrade returns Invalid unless the client requests an upgrade to the protocol to.
 func checkUpgrade(r *http.Request, to string) error {
 	if r.Header.Get("Upgrade") != to {
 		return caisson.Invalidf("Upgrade", "must be %s", to)
@@ -25,11 +25,11 @@ func checkUpgrade(r *http.Request, to string) error {
 	return nil
 }
 
-// upgradeTimeout is the timeout for sending the answer to a request for an upgrade.
+// upgradeTimeout is the timeout for sending the response to a request for an upgrade.
 const upgradeTimeout = 10 * time.Second
 
-// upgrade answers 101 and returns the connection, which the caller must close. The caller must have called
-// checkUpgrade. Without an error and a connection the client has disconnected, and no response can be sent.
+// upgrade responds with status 101 and returns the connection, which the caller must close. The caller must have called
+// checkUpgrade. If upgrade returns neither a connection nor an error, the client has disconnected, and no response can be sent.
 func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -45,7 +45,7 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 }
 
 // serveUpgraded calls open, upgrades the client's connection, and copies data between it and the connection that open has
-// returned, until one of the two is closed. If open fails, it returns the error without upgrading.
+// returned, until one of the two is closed. If open fails, serveUpgraded returns the error without upgrading.
 func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(context.Context) (caisson.Conn, error)) error {
 	if err := checkUpgrade(r, to); err != nil {
 		return err

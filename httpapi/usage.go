@@ -42,7 +42,7 @@ type UsageParams struct {
 	Format  string     `query:"format" enum:"json,csv" default:"json" doc:"Form of the answer"`
 }
 
-// query returns p as a query of the ledger.
+// query returns p as a query of the ledger, without the format.
 func (p UsageParams) query() caisson.UsageQuery {
 	return caisson.UsageQuery{
 		Account: p.Account, Run: p.Run, Under: p.Under, Agent: p.Agent, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until,
@@ -63,7 +63,8 @@ func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// writeTable writes a page in the given format, for which csv is the encoder of CSV. In CSV the value of next is in a header.
+// writeTable writes a page in the given format, json or csv, for which csv is the encoder. For CSV, the field next of the page
+// becomes a header.
 func writeTable[T any](w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if format != "csv" {
 		return writeJSON(w, http.StatusOK, p)
@@ -75,7 +76,7 @@ func writeTable[T any](w http.ResponseWriter, format string, p protocol.Page[T],
 	return csv(w, p.Items)
 }
 
-// usage answers with sums of calls of models.
+// usage responds with sums of calls of models.
 func (h usageRoutes) usage(w http.ResponseWriter, r *http.Request, in *struct {
 	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
 	UsageParams
@@ -90,7 +91,7 @@ func (h usageRoutes) usage(w http.ResponseWriter, r *http.Request, in *struct {
 	return writeTable(w, in.Format, pageOf(rows, false, asIs, nil), usagecsv.Rows)
 }
 
-// calls answers with a list of calls.
+// calls responds with a list of calls of models.
 func (h usageRoutes) calls(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 	var after caisson.ID
 	if in.After != "" {
@@ -107,7 +108,7 @@ func (h usageRoutes) calls(w http.ResponseWriter, r *http.Request, in *callsInpu
 	return writeTable(w, in.Format, pageOf(list, more, asIs, func(c caisson.Call) caisson.ID { return c.ID }), usagecsv.Calls)
 }
 
-// receipts answers with a list of charges.
+// receipts responds with a list of charges for calls of models.
 func (h usageRoutes) receipts(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 	list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)
 	if err != nil {

@@ -35,7 +35,8 @@ func (c *statusContext) SetStatus(status int) {
 func (c *statusContext) Unwrap() huma.Context { return c.humaContext }
 
 // translateErrors converts Huma's own errors, all of which are about malformed requests, to problems. The function with which
-// Huma creates errors could be replaced instead, but it is a global variable, which would affect the whole process.
+// Huma creates errors could be replaced instead, but it is a global variable, so that its replacement would affect the whole
+// process.
 func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -51,7 +52,7 @@ func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 // fieldSeparator separates the field from the message in an error of unmarshal, because Huma keeps only the text of such errors.
 const fieldSeparator = "\x00"
 
-// unmarshal is [json.Unmarshal] with errors that contain the field.
+// unmarshal is like [json.Unmarshal], but its errors contain the name of the field.
 func unmarshal(data []byte, v any) error {
 	err := json.Unmarshal(data, v)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -81,11 +82,11 @@ func invalidError(m *huma.ErrorModel) error {
 		field, msg, _ = strings.Cut(msg, fieldSeparator)
 	case msg == validation.MsgUnexpectedProperty:
 		msg = "there is no such field"
-	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have several schemas of which one must match
+	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // schemas of which at least one must match occur only for sizes
 		msg = "is not a size; write a number of bytes, or for example 512M or 2GiB"
-	case msg == validation.MsgExpectedMatchExactlyOneSchema: // only ports have schemas of which exactly one must match
+	case msg == validation.MsgExpectedMatchExactlyOneSchema: // schemas of which exactly one must match occur only for ports
 		msg = "is not a port or a range of ports; write for example 443 or 8000-8010"
-	case strings.HasSuffix(msg, `, "`): // the last value of an enumeration is "", for the default
+	case strings.HasSuffix(msg, `, "`): // the last value of an enumeration is "", which selects the default
 		msg = strings.TrimSuffix(msg, `, "`) + `"`
 	case strings.HasPrefix(msg, required[0]) && strings.HasSuffix(msg, required[1]):
 		name := strings.TrimSuffix(strings.TrimPrefix(msg, required[0]), required[1])

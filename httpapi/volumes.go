@@ -17,7 +17,7 @@ type VolumeRef struct {
 	Ref string `path:"ref" maxLength:"128" doc:"Id or name of the volume"`
 }
 
-// ref implements refParam.
+// ref returns the id or name in the path; see [refParam].
 func (p VolumeRef) ref() string { return p.Ref }
 
 func (h volumeRoutes) register(rt *router) {

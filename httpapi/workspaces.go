@@ -7,8 +7,8 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// syncLimit is the maximum size of a sync's body in bytes. It is larger than for other requests because the body contains every
-// path that is to be applied.
+// syncLimit is the maximum size of the body of a sync request in bytes. It is larger than for other requests because the body
+// contains every path that is to be applied.
 const syncLimit = 32 << 20
 
 // workspaceRoutes serves workspaces, and reviews, syncs and undo through the gate.
@@ -23,7 +23,7 @@ type WorkspaceRef struct {
 	Ref string `path:"ref" maxLength:"64" doc:"Id of the workspace, or of the sandbox or run that has it"`
 }
 
-// ref implements refParam.
+// ref returns the id in the path; see [refParam].
 func (p WorkspaceRef) ref() string { return p.Ref }
 
 // ReceiptRef is the id of a receipt in a path.
@@ -31,7 +31,7 @@ type ReceiptRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the receipt"`
 }
 
-// id implements idParam.
+// id returns the id in the path; see [idParam].
 func (p ReceiptRef) id() (caisson.ID, error) {
 	return parseIDParam(caisson.ReceiptPrefix, "receipt", p.ID)
 }
@@ -68,8 +68,8 @@ type WorkspaceParams struct {
 	Limit   int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// filter returns p as a filter over workspaces or receipts; prefix is that of their ids, which After must have. workspace is the
-// id of the workspace to which receipts must belong; "" selects those of all workspaces.
+// filter returns p as a filter over workspaces or receipts. prefix is the prefix of their ids, and of After. workspace is the id
+// of the workspace to which receipts must belong; "" selects the receipts of all workspaces.
 func (p WorkspaceParams) filter(prefix, workspace string) (caisson.WorkspaceFilter, error) {
 	f := caisson.WorkspaceFilter{Limit: p.Limit}
 	err := parseIDs(
@@ -108,7 +108,7 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if d.Changes == nil { // no changes are encoded as [], not null
+	if d.Changes == nil { // without this, nil would be null in JSON instead of []
 		none := *d
 		none.Changes, d = []caisson.Change{}, &none
 	}

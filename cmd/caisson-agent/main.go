@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/openclaw/install"
 )
 
-// usage is printed if the first argument is not one of the roles.
+// usage is the text that is printed unless the first argument is the name of a role: drive, code, install or await.
 const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent
        caisson-agent code     run the built-in coding agent
        caisson-agent install  install packages from a lock file

@@ -30,13 +30,14 @@ const (
 )
 
 // networkFD is the descriptor of the network namespace that the program was started in. The benchmark's own namespace has no
-// network, so the daemon that installs agents is started in the former, from which package registries can be reached.
+// network, so the daemon that installs agents is started in the namespace of this descriptor, from which package registries can
+// be reached.
 const networkFD = 3
 
 // options are the values of the flags, which main describes.
 type options struct {
-	bin, rows, out, dir string
-	n                   int
+	bin, rows, out, dir string // flags; rows is a prefix of names, out a JSON file, dir the working directory
+	n                   int    // value of -n: number of samples of each quick row
 }
 
 func main() {
@@ -56,7 +57,7 @@ func main() {
 	default:
 		err = isolate(o)
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			os.Exit(max(exit.ExitCode(), 1)) // The process has reported the error.
+			os.Exit(max(exit.ExitCode(), 1)) // The process in the new namespaces has reported the error.
 		}
 	}
 	if err != nil {
@@ -83,7 +84,7 @@ func isolate(o options) (err error) {
 		return err
 	}
 	defer network.Close()
-	runtime.LockOSThread() // Pdeathsig refers to the thread.
+	runtime.LockOSThread() // Pdeathsig kills the child when this thread ends.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-bin", o.bin, "-rows", o.rows, "-out", o.out, "-dir", dir, fmt.Sprintf("-n=%d", o.n))
 	cmd.Args[0] = initRole
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -94,7 +95,8 @@ func isolate(o options) (err error) {
 	return cmd.Run()
 }
 
-// removeCgroups removes the empty cgroups of the daemons whose data directories are in dir, and of the baseline.
+// removeCgroups removes the empty cgroups of the daemons whose data directories are in dir, and those named like dir, which
+// gVisor's own command line has used.
 func removeCgroups(dir string) error {
 	names := []string{filepath.Base(dir)}
 	instances, err := filepath.Glob(filepath.Join(dir, "*", "instance"))
@@ -105,7 +107,7 @@ func removeCgroups(dir string) error {
 	}
 	for _, name := range names {
 		for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-			groups, _ := filepath.Glob(filepath.Join(root, name, "*/")) // The pattern is well-formed.
+			groups, _ := filepath.Glob(filepath.Join(root, name, "*/")) // The error is ignored: the pattern is well-formed.
 			own, _ := filepath.Glob(filepath.Join(root, name))
 			for _, group := range append(groups, own...) {
 				if e := unix.Rmdir(group); e != nil && e != unix.ENOENT && e != unix.ENOTDIR && e != unix.EPERM {
@@ -151,7 +153,7 @@ func fail(err error) int {
 	return 1
 }
 
-// measure takes the measurements, and prints and stores the rows.
+// measure takes the measurements, prints the rows as a table, and stores them as JSON if -out was given.
 func measure(o options) error {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {

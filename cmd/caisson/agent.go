@@ -40,9 +40,9 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListAgents(ctx))
 }
 
-// agentReady returns how far an agent is prepared: "warm" if it has a warm snapshot; "cold" with the reason if it has none for a
-// known reason; "no set-up" if it uses the root file system of the host unchanged; "built" if its own root file system was built;
-// or "".
+// agentReadiness returns how far an agent is prepared: "warm" if it has a warm snapshot; "cold" with the reason if it has none
+// for a known reason; "no set-up" if it uses the root file system of the host unchanged; "built" if its own root file system was
+// built; otherwise "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":
@@ -214,8 +214,8 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 	return asDone(a, agentID)(g, err)
 }
 
-// poolFits returns approximately how many forks of a snapshot of this size fit into limits.poolMemory of inForce, the settings of
-// a daemon. It returns false if the size or the limit is unknown or 0.
+// maxPoolForks returns approximately how many forks of a snapshot of this size fit into limits.poolMemory of inForce, the
+// settings of a daemon. It returns false if the size or the limit is unknown or 0.
 func poolFits(size caisson.Size, inForce map[string]any) (int, bool) {
 	limits, _ := inForce["limits"].(map[string]any)
 	most, _ := limits["poolMemory"].(float64)
@@ -252,8 +252,9 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 // maxSkillRows is the maximum number of skills with missing requirements that have rows of their own in a table.
 const maxSkillRows = 5
 
-// groupSkills combines the checks of skills, because an agent can have a hundred: all that passed become one check, and those
-// that did not become one if they belong to more than maxSkillRows skills. agent is the id of the agent.
+// groupSkills combines the checks of skills in list, because an agent can have a hundred skills. The checks of skills that passed
+// become one check. The checks that did not pass become one check if they belong to more than maxSkillRows skills; otherwise each
+// remains. agent is the id of the agent.
 func groupSkills(list []caisson.AgentCheck, agent string) (grouped []caisson.AgentCheck) {
 	var met, unmet []string
 	var rows []caisson.AgentCheck

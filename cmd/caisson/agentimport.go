@@ -42,7 +42,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	in.Agent.ID = c.ID
-	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"} // the same as for the built-in agent
+	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"} // as the built-in openclaw
 	report := in.Report
 	if c.DryRun {
 		for _, s := range in.Secrets {
@@ -87,7 +87,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	return printAgentChecks(a, report)
 }
 
-// modelChecks returns the lines of the report about the models of the imported agent.
+// modelChecks returns the lines of the import's report about the models of the imported agent.
 func modelChecks(list []caisson.Model) (checks []caisson.AgentCheck) {
 	for _, m := range list {
 		checks = append(checks, caisson.AgentCheck{
@@ -98,8 +98,8 @@ func modelChecks(list []caisson.Model) (checks []caisson.AgentCheck) {
 	return checks
 }
 
-// agentCheck returns the line of the report about the agent and its personas. what says how the agent was handled, such as "was
-// stored".
+// agentCheck returns the line of the import's report about the agent and its personas. what says how the agent was handled, such
+// as "was stored".
 func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
 	detail := what
 	if len(g.Personas) > 0 {
@@ -112,8 +112,8 @@ func agentCheck(g *caisson.Agent, what, remedy string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "agent " + g.ID, Status: caisson.CheckOK, Detail: detail, Remedy: remedy}
 }
 
-// secretCheck returns the line of the report about a secret. what says how the secret was handled, such as "is in the credential
-// store".
+// secretCheck returns the line of the import's report about a secret. what says how the secret was handled, such as "is in the
+// credential store".
 func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: caisson.CheckOK, Detail: "from " + s.From + " " + what}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// defaultDetachKeys are the keys that detach from a terminal unless others are given.
+// defaultDetachKeys are the keys that detach from a terminal unless a flag sets others.
 const defaultDetachKeys = "ctrl-p,ctrl-q"
 
 // detachKeys is the value of a flag: the keys that detach from a terminal.
@@ -144,8 +144,8 @@ func (s attachment) attach(ctx context.Context, ref string, id caisson.ID, flags
 	return console{s.app}.exitError(status)
 }
 
-// attachTo attaches to a terminal until its program ends, and returns the exit status of the program, or until the user detaches;
-// left is true then.
+// attachTo attaches to a terminal until its program ends or the user detaches. If the user has detached, left is true; otherwise
+// status is the exit status of the program.
 func (s attachment) attachTo(ctx context.Context, ref string, id caisson.ID, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
 	req := caisson.AttachRequest{ReadOnly: flags.ReadOnly}
 	if !req.ReadOnly {
@@ -158,7 +158,8 @@ func (s attachment) attachTo(ctx context.Context, ref string, id caisson.ID, fla
 	return s.connectStreams(ctx, p, flags)
 }
 
-// connectStreams connects p to this program's streams until p ends or the user detaches.
+// connectStreams connects the process p in a sandbox to this program's streams until p ends or the user detaches. If the user has
+// detached, left is true; otherwise status is the exit status of p.
 func (s attachment) connectStreams(ctx context.Context, p caisson.Process, flags attachFlags) (status caisson.ExitStatus, left bool, err error) {
 	defer p.Close()
 	c := console{s.app}

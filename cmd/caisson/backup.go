@@ -31,16 +31,16 @@ func (c *backupCmd) Help() string {
 		examples("caisson backup /backup/caisson-2026-11-28", "caisson backup - | age -r age1… > caisson.age")
 }
 
-// A backupReport describes a backup.
+// A backupReport describes a backup for the output of the commands backup and restore.
 type backupReport struct {
 	File string `json:"file,omitempty"`
 	Data string `json:"dataDir"`
 	backup.Header
 	Entries int64        `json:"entries"`
-	Size    caisson.Size `json:"size"` // of the contents, in bytes
+	Size    caisson.Size `json:"size"` // size of the backup's contents in bytes
 }
 
-// show prints r.
+// show prints the report.
 func (r *backupReport) show(a *app) error {
 	key := "in the backup"
 	if !r.CredentialKey {
@@ -78,7 +78,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		switch {
 		case errors.Is(err, unix.EEXIST):
 			err = c.checkFree()
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // Some file systems, such as NFS, do not support the flag.
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // NFS, for example, does not support RENAME_NOREPLACE.
 			if err = c.checkFree(); err == nil {
 				err = os.Rename(f.Name(), c.File)
 			}
@@ -97,7 +97,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	return report.show(a)
 }
 
-// checkFree returns an error if the file exists already.
+// checkNotExists returns Conflict if the file c.File exists already.
 func (c *backupCmd) checkFree() error {
 	_, err := os.Lstat(c.File)
 	switch {
@@ -109,7 +109,7 @@ func (c *backupCmd) checkFree() error {
 	return localError("file", c.File, err)
 }
 
-// write writes a backup to w and verifies it meanwhile.
+// write writes a new backup to w, and verifies the backup at the same time.
 func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writer) (*backupReport, error) {
 	in, err := c.open(ctx, d)
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	defer p.end()
 	src := &measured{r: in, stage: "backing up " + d.cfg.DataDir, show: p.update}
 	h, m, err := backup.Verify(ctx, io.TeeReader(src, w))
-	if src.err != nil { // the cause of an incomplete backup, to which the error of Verify only refers
+	if src.err != nil { // src.err is the cause of an incomplete backup; err only says that it is incomplete
 		err = src.err
 		if _, known := errors.AsType[*caisson.Error](err); !known && ctx.Err() == nil {
 			err = caisson.Wrap(err, caisson.Unavailable, "the backup could not be completed: %v; the daemon's log may have the details", err)
@@ -155,12 +155,13 @@ func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, er
 	return r, nil
 }
 
-// measured is a reader that shows how much was read from r, and stores the error of r.
+// progressReader is a reader that calls show with the number of bytes that were read from r, at most every 100 ms, and stores the
+// error of r.
 type measured struct {
 	r     io.Reader
 	n     int64
 	stage string
-	total int64 // expected number of bytes; 0 means unknown
+	total int64 // expected number of bytes; 0 if it is unknown
 	show  func(caisson.Progress)
 	next  time.Time
 	err   error

@@ -102,7 +102,7 @@ func withSandboxID(ctx context.Context, api api, key string) (string, error) {
 		return key, nil
 	}
 	if _, err := caisson.ParseID(caisson.SandboxPrefix, name); err == nil {
-		return key, nil // the sandbox may have been removed, while its budget is kept
+		return key, nil // the sandbox is not looked up, because a budget can outlive its sandbox
 	}
 	sb, err := api.Get(ctx, name)
 	if err != nil {
@@ -126,7 +126,7 @@ func parseLimits(usd, tokens, calls limitFlag) (l caisson.Limits, err error) {
 	return l, err
 }
 
-// parseLimit parses the value of a flag; nil is no limit.
+// parseLimit parses the value of the flag f. It returns nil, which means no limit, if the value is "".
 func parseLimit[T any](f limitFlag, parse func(string) (T, error)) (*T, error) {
 	if f.value == "" {
 		return nil, nil //nolint:nilnil // a limit that is not set is not an error
@@ -153,7 +153,7 @@ func parseCount(s string) (int64, error) {
 	return int64(n) * unit, nil
 }
 
-// formatCount formats a limit, "" for none.
+// formatCount returns a limit of tokens or calls as text; "" if n is nil, which means no limit.
 func formatCount(n *int64) string {
 	if n == nil {
 		return ""

@@ -90,13 +90,13 @@ type app struct {
 	interrupts *interrupts
 	parser     *kong.Kong
 	cfg        *config // nil before the first call of [connection], which all commands with a parameter of type api have made
-	restore    func()  // restores the terminal; nil before rawTerminal was called
+	restore    func()  // restores the user's terminal; nil before rawTerminal was called
 }
 
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
 	a.startedAt = time.Now()
-	a.args, a.globals.Output = args, outputOf(args) // errors before the end of parsing are printed in this format
+	a.args, a.globals.Output = args, outputOf(args) // the format of errors that occur before parsing has succeeded
 	var c cli
 	helped := false
 	parser, err := kong.New(&c,
@@ -142,7 +142,8 @@ func (a *app) main(ctx context.Context, args []string) error {
 	return kctx.Run()
 }
 
-// outputOf returns the output format that -o selects in arguments that may be invalid: "json", "jsonl", "yaml" or else "table".
+// outputFormat returns the output format that -o selects in arguments that may be invalid: "json", "jsonl", "yaml" or else
+// "table".
 func outputOf(args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
@@ -177,7 +178,7 @@ func (c *helpCmd) Run(ctx context.Context, a *app) error {
 	return b.main(ctx, append(slices.Clone(c.Command), "--help"))
 }
 
-// examples returns the part of a command's help with examples.
+// examples returns the section of a command's help that lists examples of command lines.
 func examples(lines ...string) string {
 	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
 }
@@ -189,7 +190,7 @@ func (a *app) infof(format string, args ...any) {
 	}
 }
 
-// aliases are other names of commands.
+// aliases maps other names of commands to the names that kong knows.
 var aliases = map[string]string{"list": "ls", "delete": "rm", "inspect": "show"}
 
 // withoutAliases returns args with the names of commands in place of their aliases. If kong knew the aliases, they would appear
@@ -201,7 +202,7 @@ func withoutAliases(n *kong.Node, args []string) []string {
 			break
 		}
 		if i > 0 && strings.HasPrefix(args[i-1], "-") {
-			continue // it may be the value of a flag, such as an account called "list"
+			continue // arg may be the value of a flag, such as an account called "list"
 		}
 		if c := findChild(n, arg); c != nil {
 			n = c

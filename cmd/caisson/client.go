@@ -11,12 +11,13 @@ import (
 // api is the client of the API that commands use. Run methods of commands have a parameter of this type; see [app.connect].
 type api = *client.Client
 
-// connect returns the API of the daemon that the settings select, and starts one for the data directory if none is running.
+// connect returns a client of the daemon that the settings select. If that is the daemon of the data directory and it is not
+// running, connect starts it.
 //
-// Kong calls it for commands whose Run method has a parameter of type api. Kong resolves parameters from left to right, those of
-// other types with the command's Provide methods. Because api is the last parameter, an error of these methods, such as a
-// mistake in the arguments, is returned before a daemon is started. Kong panics if a provider returns an error that is not a
-// pointer, as an [syscall.Errno].
+// Kong calls connect for commands whose Run method has a parameter of type api. Kong resolves the parameters of Run from left to
+// right, and those of other types with the command's Provide methods. Because api is the last parameter, an error of a Provide
+// method, such as a mistake in the arguments, is returned before a daemon is started. Kong panics if a provider returns an error
+// that is not a pointer, such as a [syscall.Errno].
 func (a *app) connect(ctx context.Context) (api, error) {
 	cfg, err := connection(ctx, a)
 	var start func(context.Context) error
@@ -25,13 +26,13 @@ func (a *app) connect(ctx context.Context) (api, error) {
 		err = start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err) // errors.Join returns a pointer for every err
+		return nil, errors.Join(err) // errors.Join returns a pointer for every err, as kong requires
 	}
 	return newClient(cfg, start, (&notices{a: a}).show)
 }
 
-// checked is the result of a Provide method that only checks the flags of its command. A Run method with a parameter of this
-// type is called after that method has succeeded.
+// checked is the result of a Provide method that only checks the flags of its command. Kong calls a Run method with a parameter
+// of this type only if the check has succeeded.
 type checked struct{}
 
 // connectRunning is like connect, but does not start a daemon. It is for commands that can work without one.
@@ -46,17 +47,17 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 	return newClient(cfg, nil, nil)
 }
 
-// newClient returns a client that calls start when no daemon listens on the socket, and notice for each response, unless they are
-// nil.
+// newClient returns a client of the daemon that cfg selects. If that daemon is reached over a unix socket, the client calls
+// start, unless it is nil, when no daemon listens on the socket, and notice, unless it is nil, for each response.
 func newClient(cfg *config, start func(context.Context) error, notice func(client.Notice)) (api, error) {
 	if socket := cfg.socket(); socket != "" {
-		// A process that may open the socket has full rights already; the token is not sent.
+		// The token is not sent over the unix socket: a process that may open the socket has full rights already.
 		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start, Notice: notice})
 	}
 	return client.New(client.Config{URL: cfg.Host, Token: cfg.Token, Account: cfg.Account, CAFile: cfg.CAFile})
 }
 
-// socket returns the unix socket of the daemon, or "" if the daemon is reached over TCP.
+// socket returns the path of the daemon's unix socket, or "" if the daemon is reached over TCP.
 func (c *config) socket() string {
 	if c.Host == "" {
 		return c.SocketPath()
@@ -67,5 +68,6 @@ func (c *config) socket() string {
 	return ""
 }
 
-// local reports whether the daemon is on this machine and accepts file descriptors.
+// overSocket reports whether the daemon is reached over a unix socket, so that it is on this machine and accepts file
+// descriptors.
 func (a *app) local() bool { return a.cfg != nil && a.cfg.socket() != "" }

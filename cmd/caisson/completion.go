@@ -13,8 +13,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// completionScripts run the program itself to get the possible completions, so that scripts remain correct when commands
-// change. A line ":file" in its output stands for the names of files.
+// completionScripts are the completion scripts by the name of the shell. They run the program itself to get the possible
+// completions, so that scripts remain correct when commands change. A line ":file" in the program's output stands for the names
+// of files.
 var completionScripts = map[string]string{
 	"bash": `# bash completion for caisson: source <(caisson completion bash)
 _caisson() {
@@ -63,7 +64,7 @@ complete -c caisson -f -a '(__caisson_complete)'
 `,
 }
 
-// completionCmd prints a script.
+// completionCmd prints the completion script for a shell.
 type completionCmd struct {
 	Shell string `arg:"" help:"bash, zsh or fish." enum:"bash,zsh,fish"`
 }
@@ -78,11 +79,11 @@ func (c *completionCmd) Run(a *app) error {
 	return err
 }
 
-// completeTimeout is the time limit for requests to the daemon, because a shell waits for the result.
+// completeTimeout is the time limit for requests to the daemon while completions are computed, because the shell waits for them.
 const completeTimeout = time.Second
 
-// completeCmd prints the possible completions of the words, the last of which is incomplete. It never starts a daemon and never
-// fails.
+// completeCmd is the hidden command that completion scripts call: it prints the possible completions of the last word of Words.
+// It never starts a daemon, and ignores errors of requests.
 type completeCmd struct {
 	Words []string `arg:"" optional:"" passthrough:""`
 }
@@ -104,7 +105,7 @@ type completer struct {
 	names func(kind string) []string // returns the names of objects of a kind
 }
 
-// complete returns the completions of the last word, each followed by a tab and its description if it has one.
+// complete returns the completions of the last of words, each followed by a tab and its description if it has one.
 func (k *completer) complete(app *kong.Application, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}
@@ -116,7 +117,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		case wants != nil:
 			wants = nil
 		case w == "--":
-			return nil // the words after it are the command line of another program
+			return nil // words after -- are the command line of another program
 		case strings.HasPrefix(w, "-") && w != "-":
 			if f := findFlag(defaultCommand(node), w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
 				wants = f
@@ -181,7 +182,7 @@ func findChild(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// childrenOf returns the completions for the subcommands of a command that are not hidden.
+// commandCompletions returns the completions for the subcommands of node, except hidden ones.
 func childrenOf(node *kong.Node) []string {
 	var out []string
 	for _, c := range node.Children {
@@ -192,7 +193,7 @@ func childrenOf(node *kong.Node) []string {
 	return out
 }
 
-// flagsOf returns the completions for the flags of a command and its parents, sorted.
+// flagCompletions returns the completions for the flags of a command and its parents, sorted.
 func flagsOf(node *kong.Node) []string {
 	var out []string
 	for _, f := range slices.Concat(node.AllFlags(true)...) {
@@ -202,7 +203,7 @@ func flagsOf(node *kong.Node) []string {
 	return out
 }
 
-// positional returns the values of the nth argument; the last argument may be repeatable.
+// argumentValues returns the possible values of the positional argument with index n; the last argument may be repeatable.
 func (k *completer) positional(node *kong.Node, n int) []string {
 	args := node.Positional
 	if len(args) == 0 {
@@ -217,8 +218,9 @@ func (k *completer) positional(node *kong.Node, n int) []string {
 	return k.values(args[n])
 }
 
-// values returns the possible values of a flag or argument: those of its enum, or those that its tag complete selects. In this
-// tag, file selects names of files, place selects SANDBOX:PATH and names of files, and any other value is a kind of [app.names].
+// values returns the possible values of a flag or argument: those of its enum, or those that its struct tag complete selects. For
+// the tag's value file they are names of files, and for place SANDBOX:PATH and names of files; any other value is a kind of
+// [app.names].
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")
@@ -239,7 +241,8 @@ func (k *completer) values(v *kong.Value) []string {
 	}
 }
 
-// names returns the names of objects of a kind, which is the value of a tag complete, or nothing if the daemon is not reachable.
+// names returns the names of objects of a kind, or of the states of such objects, or nothing if the daemon is not reachable. kind
+// is the value of a struct tag complete.
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":

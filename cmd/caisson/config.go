@@ -31,7 +31,7 @@ const (
 	defaultConfigFile = "/etc/caisson/config.yaml"
 	defaultDataDir    = "/var/lib/caisson"
 	defaultAgentsDir  = "/etc/caisson/agents"
-	maxConfigSize     = 1 << 20
+	maxConfigSize     = 1 << 20 // bytes of a configuration or another file that a command reads
 )
 
 // socketMode is the mode of the unix socket. It is not configurable: a process that may open the socket has full rights.
@@ -42,37 +42,51 @@ const socketMode fs.FileMode = 0o600
 // To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate; the
 // field, default and check of a setting of one part of the daemon are in the package of that part.
 type config struct {
-	DataDir  string           `yaml:"dataDir" json:"dataDir"`
-	Host     string           `yaml:"host" json:"host"`
-	Account  string           `yaml:"account" json:"account"`
-	CAFile   string           `yaml:"caFile" json:"caFile"`
-	Listen   string           `yaml:"listen" json:"listen"`
-	TLSCert  string           `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey   string           `yaml:"tlsKey" json:"tlsKey"`
+	// DataDir is the data directory: images, sandboxes, snapshots, the store and the unix socket.
+	DataDir string `yaml:"dataDir" json:"dataDir"`
+	// Host is the URL of the daemon that commands use; "" for the daemon of DataDir.
+	Host string `yaml:"host" json:"host"`
+	// Account is the account that commands act for; "" for the default account of the connection.
+	Account string `yaml:"account" json:"account"`
+	// CAFile is a PEM file of the certificate authorities that commands trust for Host, instead of the system's.
+	CAFile string `yaml:"caFile" json:"caFile"`
+	// Listen is the TCP address on which the daemon serves the API, with TLSCert and TLSKey; "" for none.
+	Listen  string `yaml:"listen" json:"listen"`
+	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
+	// Platform is the way in which gVisor intercepts system calls; see platforms.
 	Platform string           `yaml:"platform" json:"platform"`
 	Limits   sandboxes.Limits `yaml:"limits" json:"limits"`
 
-	PublicAddresses    []string         `yaml:"publicAddresses" json:"publicAddresses"`
-	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
-	RegistryCA         string           `yaml:"registryCA" json:"registryCA"`
-	LogLevel           string           `yaml:"logLevel" json:"logLevel"`
-	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
-	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
+	// PublicAddresses are IP addresses or prefixes of this machine that none of its network interfaces has.
+	PublicAddresses []string `yaml:"publicAddresses" json:"publicAddresses"`
+	// InsecureRegistries are registries, as host or host:port, that may be used without TLS.
+	InsecureRegistries []string `yaml:"insecureRegistries" json:"insecureRegistries"`
+	// RegistryCA is a PEM file of authorities to trust for registries, besides those that the host trusts.
+	RegistryCA string `yaml:"registryCA" json:"registryCA"`
+	LogLevel   string `yaml:"logLevel" json:"logLevel"`
+	// EventRetention is how long events are kept.
+	EventRetention caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
+	// IdleExit is how long a daemon that a command has started runs without client and sandbox.
+	IdleExit caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers     []caisson.Provider     `yaml:"providers" json:"providers"`
-	ProviderCA    string                 `yaml:"providerCA" json:"providerCA"`
-	Models        []caisson.Model        `yaml:"models" json:"models"`
+	Providers []caisson.Provider `yaml:"providers" json:"providers"`
+	// ProviderCA is a PEM file of authorities to trust for providers of models, besides those that the host trusts.
+	ProviderCA string          `yaml:"providerCA" json:"providerCA"`
+	Models     []caisson.Model `yaml:"models" json:"models"`
+	// DefaultBudget is the maximum cost of the model calls of a sandbox for which no budget was specified.
 	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
 	SSH           sshserver.Settings     `yaml:"ssh" json:"ssh"`
-	AgentsDir     string                 `yaml:"agentsDir" json:"agentsDir"`
-	Runs          runs.Limits            `yaml:"runs" json:"runs"`
-	Relay         repos.Settings         `yaml:"relay" json:"relay"`
-	Workspaces    workspaces.Settings    `yaml:"workspaces" json:"workspaces"`
-	Ingress       routes.Settings        `yaml:"ingress" json:"ingress"`
+	// AgentsDir is a directory with a YAML file for each additional agent.
+	AgentsDir  string              `yaml:"agentsDir" json:"agentsDir"`
+	Runs       runs.Limits         `yaml:"runs" json:"runs"`
+	Relay      repos.Settings      `yaml:"relay" json:"relay"`
+	Workspaces workspaces.Settings `yaml:"workspaces" json:"workspaces"`
+	Ingress    routes.Settings     `yaml:"ingress" json:"ingress"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
-	// empty, it is a file in the data directory, or the environment.
+	// empty, the key is read from a file in the data directory or from the environment.
 	CredentialKeyFile    string   `yaml:"credentialKeyFile" json:"credentialKeyFile"`
 	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"`
 
@@ -81,13 +95,14 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
-	text       []byte   `yaml:"-"` // content of File
-	lookedFor  string   `yaml:"-"` // path of the configuration file, even if the file does not exist
-	missing    bool     `yaml:"-"` // the file that a flag or the environment names does not exist
+	text       []byte   `yaml:"-"` // content of the file File
+	lookedFor  string   `yaml:"-"` // path at which the configuration file is expected, even if the file does not exist
+	missing    bool     `yaml:"-"` // the configuration file that a flag or the environment names does not exist
 	overridden []string `yaml:"-"` // keys of settings whose values are not those of the file
-	fromEnv    []string `yaml:"-"` // environment variables, as NAME=VALUE, for a daemon that this command starts
+	fromEnv    []string `yaml:"-"` // environment variables, as NAME=VALUE, that a daemon that this command starts gets
 }
 
+// defaultConfig returns the settings that apply if no file, environment variable or flag sets them.
 func defaultConfig() *config {
 	return &config{
 		DataDir:        defaultDataDir,
@@ -105,6 +120,7 @@ func defaultConfig() *config {
 	}
 }
 
+// Units of durations of the configuration.
 const (
 	second caisson.Duration = 1e9
 	day                     = 24 * 60 * 60 * second
@@ -138,7 +154,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	return c, c.override(g, getenv)
 }
 
-// override overrides the settings of the file with the environment and then with g.
+// override replaces settings of the file with those of the environment, and then with those of g.
 func (c *config) override(g globals, getenv func(string) string) (err error) {
 	for _, s := range []struct {
 		value *string
@@ -170,7 +186,8 @@ func (c *config) override(g globals, getenv func(string) string) (err error) {
 	return err
 }
 
-// replace replaces the setting key unless value is empty.
+// replace sets *setting, whose key is key, to value and records that it does not come from the file. It does nothing if value is
+// "".
 func (c *config) replace(setting *string, key, value string) {
 	if value != "" {
 		*setting = value
@@ -178,11 +195,12 @@ func (c *config) replace(setting *string, key, value string) {
 	}
 }
 
-// connectionKeys matches a line of the file with a setting that commands need to find their daemon.
+// connectionKeys matches a line of the configuration file with one of the settings that commands need to find their daemon.
 var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+("[^"\\\n]*"|'[^'\n]*'|[^"'#\s]+)[ \t]*(?:#.*)?$`)
 
-// loadConnection returns only the settings that commands need to find their daemon. It searches the file for their lines instead
-// of parsing it, because it is used when the file is invalid.
+// loadConnection returns the default settings with only those of the file, the environment and g that commands need to find their
+// daemon. It searches the file for the lines of these settings instead of parsing the file, because it is used when the file is
+// invalid.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
 	data, err := readSmall(cmp.Or(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))
@@ -270,7 +288,7 @@ func (c *config) validate() error {
 	return c.withPlace(errors.Join(errs...))
 }
 
-// withPlace adds line and file to each error in err whose setting is in the configuration file.
+// withPosition adds the file name and the line to each error in err that is about a setting in the configuration file.
 func (c *config) withPlace(err error) error {
 	if err == nil || c.File == "" {
 		return err
@@ -289,6 +307,8 @@ func (c *config) withPlace(err error) error {
 	return errors.Join(errs...)
 }
 
+// validateListener checks the settings of the API's TCP listener, and that the paths of certificates and keys are absolute. It
+// calls bad for each invalid setting.
 func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		bad("tlsCert", "tlsCert and tlsKey belong together; set both or none")
@@ -314,7 +334,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	}
 }
 
-// parsePrefix parses an address or a prefix.
+// parsePrefix parses an IP prefix, or an IP address as the prefix that contains only this address.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		a = a.Unmap()
@@ -327,7 +347,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-// publicPrefixes returns PublicAddresses as prefixes; validate has checked them.
+// publicPrefixes returns PublicAddresses as prefixes. It skips invalid ones, which validate reports.
 func (c *config) publicPrefixes() []netip.Prefix {
 	var list []netip.Prefix
 	for _, a := range c.PublicAddresses {
@@ -338,7 +358,8 @@ func (c *config) publicPrefixes() []netip.Prefix {
 	return list
 }
 
-// checkHost checks the URL of a daemon. A token must not be sent over a network unencrypted.
+// checkHost returns an error if host is neither "" nor a valid URL of a daemon, or if a token would be sent to it over a network
+// unencrypted. token tells whether the client has a token.
 func checkHost(host string, token bool) error {
 	if host == "" {
 		return nil
@@ -359,7 +380,7 @@ func checkHost(host string, token bool) error {
 	return nil
 }
 
-// maxSocketPath is the size of sockaddr_un.sun_path without its NUL.
+// maxSocketPath is the maximum length in bytes of the path of a unix socket: the size of sockaddr_un.sun_path without its NUL.
 const maxSocketPath = 107
 
 // SocketPath is the path of the socket on which the daemon of this data directory listens.
@@ -368,8 +389,8 @@ func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// configOrDefaults is like [connection], but if the file that a flag or the environment names does not exist, it returns the
-// defaults, and so does connection from then on. It is for commands that write this file or do not need it.
+// configOrDefaults is like [connection], but returns the defaults if the file that a flag or the environment names does not
+// exist; later calls of connection then return the defaults, too. It is for commands that write this file or do not need it.
 func configOrDefaults(a *app) (*config, error) {
 	c, err := loadConfig(a.globals, a.getenv)
 	if err != nil {
@@ -382,9 +403,9 @@ func configOrDefaults(a *app) (*config, error) {
 	return c, nil
 }
 
-// connection returns the validated settings of this invocation, which it loads once. If they are invalid, it prints a warning and
-// returns the settings of [loadConnection], provided that these name a host or that their daemon on this machine is running:
-// commands must still reach a running daemon when the file has an error.
+// connection returns the validated settings of this invocation, which it loads once. If the configuration is invalid, it prints a
+// warning and returns the settings of [loadConnection], provided that these name a host or that their daemon on this machine is
+// running: commands must still reach a running daemon when the file has an error.
 func connection(ctx context.Context, a *app) (*config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// configTemplate is the content of the file that init writes: every setting with its default.
+// configTemplate is the content of the file that "caisson init" writes: every setting with its default, as a comment.
 const configTemplate = `# Configuration of Caisson. Every line here shows a default; remove the # in front of a key to change it.
 # A command's flag goes over the environment, and that over this file. Unknown keys are errors.
 # "caisson config show" prints the settings in force.
@@ -204,11 +204,12 @@ func (c *initCmd) Run(a *app) error {
 	return nil
 }
 
+// configCmd contains the command that prints the configuration.
 type configCmd struct {
 	Show configShowCmd `cmd:"" help:"Print the settings in force, without secrets."`
 }
 
-// configShowCmd prints the effective configuration.
+// configShowCmd prints the settings in force in the daemon, or those that a new daemon would have.
 type configShowCmd struct {
 	File bool `help:"Print what the file, the environment and the flags say, even if the daemon has not read it yet."`
 }
@@ -255,7 +256,7 @@ func (c *configShowCmd) daemonStatus(ctx context.Context, a *app, cfg *config) *
 	return st
 }
 
-// printInForce prints the settings of a daemon, with those of cfg that only commands use.
+// printInForce prints the settings that are in force in the daemon with the status st, and those of cfg that only commands use.
 func (c *configShowCmd) printInForce(a *app, cfg *config, st *caisson.DaemonStatus) error {
 	b, err := json.Marshal(st.Settings.InForce)
 	if err != nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// budgetSetting is an amount of dollars, or "none".
+// budgetSetting is a setting that limits the cost of model calls: an amount of US dollars, or "none" for no limit.
 type budgetSetting struct {
 	usd  caisson.USD
 	none bool
 }
 
+// noBudget is the text of a budgetSetting without limit.
 const noBudget = "none"
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -43,7 +44,7 @@ func (b budgetSetting) MarshalText() ([]byte, error) {
 	return []byte(b.usd.String()), nil
 }
 
-// limits returns the budget of a sandbox for which none was specified.
+// limits returns the limits of a sandbox for which no budget was specified.
 func (b budgetSetting) limits() caisson.Limits {
 	if b.none {
 		return caisson.Limits{}

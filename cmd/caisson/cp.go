@@ -31,7 +31,7 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox, only those that lead t
 		"git archive HEAD | caisson cp - web:/work")
 }
 
-// ProvidePlaces parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is empty.
+// ProvidePaths parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is zero.
 func (c *cpCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
 	if c.Src == "" || c.Dst == "" {
 		return places, usagef("cp", "a path must not be empty")
@@ -76,15 +76,15 @@ func copyOutArchive(ctx context.Context, a *app, api api, src sandboxPath) error
 	return err
 }
 
-// copyOut unpacks the archive that the sandbox sends: below dst if that is a directory, else as dst. The archive is untrusted:
-// [tree.Unpack] writes only below the directory that it is given and follows no symlink in it.
+// copyOut unpacks the archive that the sandbox sends: below dst if dst is a directory, otherwise as dst. The archive is
+// untrusted: [tree.Unpack] writes only below the directory that it is given and follows no symlink in it.
 func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) error {
 	dir, as := dst, ""
 	info, err := os.Stat(dst)
 	switch {
 	case err == nil && info.IsDir():
 		if as = path.Base(src.path); as == "/" {
-			as = src.sandbox // the root directory has no name; use the sandbox's
+			as = src.sandbox // the root directory has no name; the copy is named after the sandbox
 		}
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 		if strings.HasSuffix(dst, "/") {
@@ -125,7 +125,7 @@ func readTree(ctx context.Context, api api, src sandboxPath) (io.ReadCloser, err
 	return r, err
 }
 
-// copyIn copies the file or tree at src, a path of this machine, to dst: below dst if that is a directory, else as dst.
+// copyIn copies the file or tree at src, a path of this machine, to dst: below dst if dst is a directory, otherwise as dst.
 func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	abs, err := filepath.Abs(src)
 	if err != nil {
@@ -151,7 +151,7 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	there, err := api.StatFile(ctx, dst.sandbox, dst.path)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound || (err == nil && there.Type != "directory"):
-		// The error is also NotFound for an unknown sandbox; the request below then fails with it.
+		// StatFile also returns NotFound for an unknown sandbox; the next request then fails with that error.
 		dir, as = path.Split(dst.path)
 		if info.Mode().IsRegular() {
 			return sendFile(ctx, api, root, base, dst)
@@ -166,7 +166,7 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 }
 
 // checkRoom returns Exhausted, before anything is copied, if the tree name in root is larger than the disk that the sandbox may
-// use. It does not check copies to a mount in the sandbox, which has other limits.
+// use. It returns nil for a copy to a mount in the sandbox, because mounts have other limits.
 func checkRoom(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
 	sb, err := api.Get(ctx, dst.sandbox)
 	if err != nil {

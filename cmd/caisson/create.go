@@ -33,7 +33,7 @@ type sandboxFlags struct {
 	grantFlags
 }
 
-// grantFlags are the flags for what a new sandbox may reach.
+// grantFlags are the flags for the destinations, models and limits that are granted to a new sandbox.
 type grantFlags struct {
 	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
@@ -89,7 +89,7 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 		}
 		req.Snapshot = s.ID
 	}
-	if clone != nil { // fail before an image is pulled if the repository does not exist
+	if clone != nil { // a request for an unknown repository fails before an image is pulled
 		if _, err := api.GetRepo(ctx, clone.repo.Name); err != nil {
 			return err
 		}
@@ -116,8 +116,9 @@ type sandboxCreator struct {
 	flags sandboxFlags
 }
 
-// create creates a sandbox from source, a template or an image, with req and the flags, which take precedence. It opens the
-// directories to be mounted and pulls the image first, so that progress is shown and the user's own registry logins are used.
+// create creates a sandbox from source, a template or an image, with the properties in req and those of the flags, which take
+// precedence. It opens the directories to be mounted and pulls the image first, so that progress is shown and the user's own
+// registry logins are used.
 func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	f := m.flags
 	var err error
@@ -187,7 +188,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 	return m.api.Create(ctx, req)
 }
 
-// models returns the grant of models that the flags specify. It is nil if they specify none: a sandbox then gets that of its
+// models returns the grant of models that the flags specify. It is nil if they specify none: a sandbox then gets the grant of its
 // template, and a fork gets none.
 func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	budget, err := parseLimits(limitFlag{"--budget", f.Budget}, limitFlag{"--max-tokens", f.MaxTokens}, limitFlag{"--max-calls", f.MaxCalls})
@@ -298,7 +299,7 @@ func parseLabels(list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// parseEnv parses NAME=VALUE pairs; a bare NAME gets the value in this command's environment.
+// parseEnv parses NAME=VALUE pairs; a NAME without = gets the value in this command's environment.
 func (a *app) parseEnv(list []string) (map[string]string, error) {
 	var m map[string]string
 	for _, s := range list {
@@ -317,8 +318,8 @@ func (a *app) parseEnv(list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// splitCommand corrects arguments such as "create -- sleep 9", in which kong takes the first word of the command for a
-// template: everything after -- is the command.
+// splitCommand returns the template and the command of arguments such as "create -- sleep 9", in which everything after -- is the
+// command. It corrects the result of kong, which takes the first word of the command for a template.
 func splitCommand(args []string, template string, command []string) (string, []string) {
 	i := slices.Index(args, "--")
 	if i >= 0 && template != "" && len(args)-i-1 == 1+len(command) {
@@ -327,7 +328,7 @@ func splitCommand(args []string, template string, command []string) (string, []s
 	return template, command
 }
 
-// trimDashes returns args without a leading --.
+// trimDashes returns args without the -- at their beginning, if there is one.
 func trimDashes(args []string) []string {
 	if len(args) > 0 && args[0] == "--" {
 		return args[1:]

@@ -42,7 +42,7 @@ func (f *cloneFlags) clone(n *sandboxFlags, noStart bool) (*clone, error) {
 	return &clone{caisson.RepoRequest{Name: name, Base: f.Base, Branch: f.Branch, Read: f.Read}, cmp.Or(dir, cloneDir)}, nil
 }
 
-// cloneInto grants a new sandbox access to the repository and clones it there. If that fails, the sandbox is removed.
+// cloneInto grants the new sandbox s access to the repository and clones it there. If that fails, s is removed.
 func (c *clone) cloneInto(ctx context.Context, a *app, api api, s *caisson.Sandbox) error {
 	g, err := api.GrantRepo(ctx, string(s.ID), c.repo, c.dir)
 	if err != nil {

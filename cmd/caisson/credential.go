@@ -22,7 +22,7 @@ It is never an argument: every user of a machine can see those, and shells keep 
 
 `
 
-// credentialSetCmd stores a new value.
+// credentialSetCmd stores the value of a new or existing credential.
 type credentialSetCmd struct{ credentialValue }
 
 func (c *credentialSetCmd) Help() string {
@@ -35,7 +35,7 @@ func (c *credentialSetCmd) Run(ctx context.Context, a *app, value caisson.Secret
 	return asDone(a, credentialID)(api.SetCredential(ctx, c.Name, value))
 }
 
-// credentialRotateCmd replaces a value.
+// credentialRotateCmd replaces the value of an existing credential.
 type credentialRotateCmd struct{ credentialValue }
 
 func (c *credentialRotateCmd) Help() string {
@@ -47,6 +47,7 @@ func (c *credentialRotateCmd) Run(ctx context.Context, a *app, value caisson.Sec
 	return asDone(a, credentialID)(api.RotateCredential(ctx, c.Name, value))
 }
 
+// credentialID returns the name of a credential, which identifies it.
 func credentialID(c *caisson.Credential) string { return c.Name }
 
 // credentialLsCmd lists credentials.

@@ -75,7 +75,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 }
 
 // skipReason returns the result and the reason for a variable that must not be imported, or empty strings if it is to be
-// imported. twice means that several lines set it, exists that there is a credential of this name.
+// imported. twice means that several lines of the file set the variable, exists that there is a credential of this name.
 func (c *credentialImportCmd) skipReason(v credential.Variable, twice, exists bool) (result, reason string) {
 	switch {
 	case credential.Kind(v.Name) == "" && !c.All:

@@ -25,10 +25,10 @@ type credentialValue struct {
 	Command bool     `help:"Run the program that follows, without a shell, and use its output."`
 }
 
-// maxLine is the length in bytes of the longest line that Linux accepts from a terminal; it discards the rest of a longer one.
+// maxLine is the maximum length in bytes of a line that Linux accepts from a terminal; it discards the rest of a longer one.
 const maxLine = 4095
 
-// ProvideValue checks the name and reads the value.
+// ProvideValue checks the name of the credential and reads its value.
 func (c *credentialValue) ProvideValue(ctx context.Context, a *app, k *kong.Context) (caisson.Secret, error) {
 	if err := credential.CheckName(c.Name); err != nil {
 		return caisson.Secret{}, err
@@ -40,7 +40,7 @@ func (c *credentialValue) ProvideValue(ctx context.Context, a *app, k *kong.Cont
 	return value, credential.CheckValue(value)
 }
 
-// read returns the value from the source that the arguments specify.
+// read returns the value of the credential from the source that the arguments specify.
 func (c *credentialValue) read(ctx context.Context, a *app, command string) (caisson.Secret, error) {
 	rest := trimDashes(c.Rest)
 	stdin := !c.Command && len(rest) == 1 && rest[0] == "-"
@@ -73,9 +73,9 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	return valueFrom(a.in, "standard input")
 }
 
-// valueFrom reads a value from r and removes line breaks at its end. from names the source in errors.
+// valueFrom reads the value of a credential from r and removes line breaks at its end. from names the source in errors.
 func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
-	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // a line break, and 1 byte to detect too long values
+	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // a line break, and 1 byte to detect a value that is too long
 	defer clear(b)
 	if err != nil {
 		return caisson.Secret{}, caisson.Invalidf("value", "%s cannot be read: %s", from, err)
@@ -87,7 +87,7 @@ func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
 	return v, nil
 }
 
-// valueOfFile returns the content of a file.
+// valueOfFile returns the content of a file as the value of a credential.
 func valueOfFile(file string) (caisson.Secret, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -97,8 +97,8 @@ func valueOfFile(file string) (caisson.Secret, error) {
 	return valueFrom(f, "the file")
 }
 
-// valueOfCommand runs a program and returns its output. The program has this command's environment, standard input and standard
-// error, so that it can prompt for a password.
+// valueOfCommand runs a program and returns its output as the value of a credential. The program has this command's environment,
+// standard input and standard error, so that it can prompt for a password.
 func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
 	var none caisson.Secret
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -111,7 +111,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
 	}
 	v, readErr := valueFrom(out, "the output of the program")
-	_ = out.Close() // a program that still writes, because its output is too long, gets SIGPIPE
+	_ = out.Close() // a program that still writes, because its output is too long, then gets SIGPIPE
 	err = cmd.Wait()
 	switch exit, failed := errors.AsType[*exec.ExitError](err); {
 	case ctx.Err() != nil:

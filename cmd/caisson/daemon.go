@@ -23,17 +23,19 @@ import (
 )
 
 const (
-	startTimeout   = 60 * time.Second // how long a command waits for the daemon, with migrations and reconciliation
-	maxDaemonLog   = 10 << 20         // bytes of the log at which the next start of a daemon renames it
-	needRoot       = "caisson requires root: run it with sudo"
+	startTimeout = 60 * time.Second // how long a command waits for a new daemon, including its migrations and reconciliation
+	maxDaemonLog = 10 << 20         // size in bytes of the log from which the next start of a daemon renames it
+	// needRoot is the text of the error of commands that need root.
+	needRoot = "caisson requires root: run it with sudo"
+	// minimalPath is the search path of a daemon that a command starts.
 	minimalPath    = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	daemonLogName  = "daemon.log" // file in the data directory to which a daemon in the background writes its log
 	startLockName  = "start.lock" // file in the data directory that is locked while a command starts the daemon
-	maxReadyLength = 4096         // bytes of the line with which the daemon reports that it is ready; see readyVar
+	maxReadyLength = 4096         // maximum length in bytes of the line with which a daemon reports that it is ready
 )
 
-// ensureDaemon starts a daemon for cfg's data directory unless one is listening on its socket. If several commands do this at
-// the same time, one starts the daemon and the others wait.
+// ensureDaemon starts a daemon for cfg's data directory unless one is listening on its socket. If several commands call it at the
+// same time, one starts the daemon and the others wait.
 func ensureDaemon(ctx context.Context, cfg *config) error {
 	up, err := isListening(ctx, cfg.SocketPath())
 	if up || err != nil {
@@ -65,7 +67,7 @@ func lockStart(ctx context.Context, cfg *config) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// isListening reports whether a process accepts connections on the socket. It returns an error if this process has no
+// isListening reports whether a process accepts connections on the unix socket. It returns an error if this process has no
 // permission to connect.
 func isListening(ctx context.Context, socket string) (bool, error) {
 	d := net.Dialer{Timeout: 5 * time.Second}
@@ -122,7 +124,7 @@ func startDaemon(ctx context.Context, cfg *config) error {
 	cmd.Dir = "/"
 	cmd.Env = append([]string{minimalPath, readyVar + "=3"}, cfg.fromEnv...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = []*os.File{readyEnd} // descriptor 3
+	cmd.ExtraFiles = []*os.File{readyEnd} // the daemon gets readyEnd as descriptor 3
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the daemon: %w", err)
@@ -146,8 +148,8 @@ func daemonArgs(cfg *config) []string {
 	return args
 }
 
-// awaitReady waits until the daemon writes a line to the pipe ready: "ok", or the reason why it cannot serve, which is returned
-// as an error. log is the name of its log, for errors.
+// awaitReady waits until the new daemon writes a line to the pipe ready: "ok", or the reason why it cannot serve, which
+// awaitReady returns as an error. log is the name of the daemon's log, for errors.
 func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -157,7 +159,7 @@ func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	if !ok {
 		kind, reason = "", kind
 	}
-	if exitCodes[caisson.Kind(kind)] <= exitCodes[caisson.Internal] { // an internal error, or an unknown kind
+	if exitCodes[caisson.Kind(kind)] <= exitCodes[caisson.Internal] { // the kind is Internal or unknown
 		kind = string(caisson.Unavailable)
 	}
 	reason = safetext.Escape(reason)
@@ -175,8 +177,8 @@ func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	}
 }
 
-// openDaemonLog opens the log for appending. A log larger than maxDaemonLog is first renamed to NAME.1, so that at most two are
-// kept.
+// openDaemonLog opens the daemon's log for appending. A log larger than maxDaemonLog is first renamed to NAME.1, so that at most
+// two logs are kept.
 func openDaemonLog(name string) (*os.File, error) {
 	if info, err := os.Lstat(name); err == nil && info.Size() > maxDaemonLog {
 		if err := os.Rename(name, name+".1"); err != nil {

@@ -34,14 +34,14 @@ type daemonCmd struct {
 	Logs    daemonLogsCmd    `cmd:"" help:"Show the log of a daemon that a command has started."`
 }
 
-// localDaemon is the daemon of the data directory.
+// localDaemon is the daemon of the data directory, which may not be running.
 type localDaemon struct {
 	a   *app
 	cfg *config
 }
 
-// newLocalDaemon returns the daemon of the data directory. Kong calls it for commands whose Run method has a parameter of this
-// type; they do not act on daemons elsewhere.
+// newLocalDaemon returns the daemon of the data directory. It returns Invalid if the settings select a daemon on another machine.
+// Kong calls it for commands whose Run method has a parameter of type *localDaemon.
 func newLocalDaemon(ctx context.Context, a *app) (*localDaemon, error) {
 	cfg, err := connection(ctx, a)
 	if err != nil {
@@ -149,8 +149,8 @@ func (d *localDaemon) status(ctx context.Context) (*caisson.DaemonStatus, error)
 // statusTimeout limits how long a command that operates the daemon waits for its status, because the daemon may hang.
 const statusTimeout = 5 * time.Second
 
-// printEnded prints that a daemon has stopped, and the number of runs and execs that ended with it. before is the status before
-// the stop; nil means that it is unknown.
+// printEnded prints that the daemon has ended, and how many runs and execs have ended with it. before is the status of the daemon
+// before it was stopped; nil means that the status is unknown.
 func (d *localDaemon) printEnded(pid int, before *caisson.DaemonStatus) {
 	version, with := "", ""
 	if before != nil {
@@ -185,7 +185,7 @@ func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int,
 		return 0, fmt.Errorf("open the process %d of the daemon: %w", pid, err)
 	}
 	defer unix.Close(process)
-	// If the pid still owns the socket now, process is the daemon, and not a later process with the same pid.
+	// If pid still owns the socket now, process refers to the daemon, and not to a later process with the same pid.
 	if again, err := socketOwner(ctx, d.cfg.SocketPath()); err != nil || again != pid {
 		return 0, caisson.Errorf(caisson.Conflict, "the daemon has just ended or been replaced; try again")
 	}
@@ -208,7 +208,7 @@ func (d *localDaemon) stop(ctx context.Context, timeout time.Duration) (pid int,
 	}
 }
 
-// pollStep is the interval at which a command that waits for the end of the daemon, or for new lines in its log, checks again.
+// pollStep is the interval at which a command that waits for the end of the daemon, or for new lines in its log, checks for them.
 const pollStep = 200 * time.Millisecond
 
 // socketOwner returns the pid of the process that listens on a unix socket, according to the kernel.
@@ -255,10 +255,10 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 	switch {
 	case err == nil && !before.Background:
 		return caisson.Errorf(caisson.Conflict, "the daemon with pid %d was started with caisson serve; restart it there, for example with systemctl restart caisson", before.PID)
-	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // Unavailable also means an older daemon without this request
+	case err != nil && caisson.KindOf(err) != caisson.Unavailable: // also the error of a daemon that is too old for status
 		return err
 	}
-	// Without this lock, another command that is running could start a daemon of its own build before startDaemon does.
+	// Without the lock, another command that is running could start a daemon of its own build before startDaemon does.
 	unlock, err := lockStart(ctx, d.cfg)
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (c *daemonRestartCmd) Run(ctx context.Context, a *app, d *localDaemon) erro
 }
 
 // checkStart returns an error if a new daemon could not start with the present configuration. It is called before the old daemon
-// is stopped; s is the status of the old daemon, or nil if it is unknown.
+// is stopped. s is the status of the old daemon, or nil if it is unknown.
 func (d *localDaemon) checkStart(s *caisson.DaemonStatus) error {
 	cfg, err := loadConfig(d.a.globals, d.a.getenv)
 	if err != nil {
@@ -344,13 +344,14 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 	return nil
 }
 
-// readsOther reports whether the configuration file of a daemon is not file. A daemon that has found no file reads the default
-// file when it reloads.
+// readsOtherFile reports whether the configuration file of the daemon with the status st is not file. A daemon that has found no
+// file reads the default file when it reloads.
 func readsOther(st *caisson.DaemonStatus, file string) bool {
 	return cmp.Or(st.Settings.File, defaultConfigFile) != file
 }
 
-// otherFile returns a message: that the configuration file of the daemon is not file, and how to change that.
+// otherFileNote returns the message that the configuration file of the daemon with the status st is not file, and how to change
+// that.
 func otherFile(a *app, st *caisson.DaemonStatus, file string) string {
 	restart := "caisson daemon restart"
 	if a.globals.Config != "" {
@@ -370,7 +371,7 @@ func (c *daemonLogsCmd) Help() string {
 		examples("caisson daemon logs", "caisson daemon logs -f -n 10")
 }
 
-// logTail is the number of bytes at the end of a log in which lines are searched.
+// logTail is the number of bytes at the end of a log in which "caisson daemon logs" looks for the last lines.
 const logTail = 4 << 20
 
 func (c *daemonLogsCmd) Run(ctx context.Context, a *app, d *localDaemon) (err error) {

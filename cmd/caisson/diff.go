@@ -70,8 +70,8 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// runPatch prints the patch in the result of the run whose id is the argument. It returns false if the argument is not the id of
-// a run, or if the run has no patch. A run has a patch instead of a workspace if it worked on a copy of the directory.
+// runPatch prints the patch in the result of the run whose id is the command's argument. It returns false if the argument is not
+// the id of a run, or if the run has no patch. A run has a patch instead of a workspace if it worked on a copy of the directory.
 func (c *diffCmd) runPatch(ctx context.Context, a *app, api api) (bool, error) {
 	id, err := parseRun(c.Ref)
 	if err != nil {
@@ -92,7 +92,7 @@ func warnTruncated(a *app, d *caisson.Diff) {
 	}
 }
 
-// printStat prints a line for each change, and the number of changes of each kind.
+// printStat prints a line for each change, and the number of changes with each verdict.
 func printStat(a *app, d *caisson.Diff) error {
 	if err := printList(a, d.Changes, statColumns()); err != nil {
 		return err
@@ -101,7 +101,7 @@ func printStat(a *app, d *caisson.Diff) error {
 	return err
 }
 
-// statColumns are the columns of a list of changes.
+// statColumns returns the columns of a list of changes.
 func statColumns() []column[caisson.Change] {
 	return []column[caisson.Change]{
 		{name: "CHANGE", value: func(ch caisson.Change) string { return ch.Kind }},
@@ -119,7 +119,7 @@ func statColumns() []column[caisson.Change] {
 	}
 }
 
-// changeSize returns the number of added and removed lines of a change, or the old and the new size.
+// changeSize returns the number of added and removed lines of a change, or else its old and new size, or "" if neither differs.
 func changeSize(ch caisson.Change) string {
 	switch {
 	case ch.Added > 0 || ch.Removed > 0:
@@ -130,8 +130,8 @@ func changeSize(ch caisson.Change) string {
 	return fmt.Sprintf("%s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
 }
 
-// verdictWord returns the text that is shown for a verdict. A verdict that this program does not support, from a newer daemon,
-// is shown as denied.
+// verdictText returns the text that is shown for a verdict. A verdict that this program does not know, from a newer daemon, is
+// shown as denied.
 func verdictWord(v string) string {
 	switch v {
 	case caisson.VerdictPass:
@@ -152,7 +152,7 @@ var verdictColors = map[string]string{
 }
 
 // reasons returns the reasons for a change's verdict: a line for each finding of the checks, and one if the host's file has
-// changed too.
+// changed, too.
 func reasons(ch *caisson.Change) []string {
 	var out []string
 	for _, f := range ch.Finding {

@@ -10,15 +10,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// patchPrinter writes changes in git's format, with the results of the checks in lines that begin with #, which git apply
+// patchPrinter writes changes in git's format to b, with the results of the checks in lines that begin with #, which git apply
 // skips.
 type patchPrinter struct {
 	b     *strings.Builder
 	color bool // use colours
-	raw   bool // do not escape contents; names are always escaped
+	raw   bool // do not escape contents of files; names are always escaped
 }
 
-// line writes a line other than those of a file's content, in the colour sgr (see colorize; "" for none). It is always escaped.
+// line writes a line that is not part of a file's content, in the colour sgr (see colorize; "" for none). The text is always
+// escaped.
 func (p *patchPrinter) line(sgr, format string, args ...any) {
 	p.b.WriteString(colorize(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
 }
@@ -43,13 +44,13 @@ func (p *patchPrinter) change(ch *caisson.Change) {
 	}
 }
 
-// header writes the results of the checks of a change, and its properties other than its lines. Lines that git does not read
-// come first.
+// header writes the results of the checks of a change, and its properties other than the changed lines. The lines that git does
+// not read come first.
 func (p *patchPrinter) header(ch *caisson.Change) {
 	p.notes(ch)
 	if ch.Type == "dir" || ch.Type == "none" && ch.OldType == "dir" {
 		p.line("01", "# directory %s: %s", ch.Kind, ch.Path)
-		return // git does not track directories
+		return // git does not track directories, so there is no patch
 	}
 	from := cmp.Or(ch.OldPath, ch.Path)
 	p.line("01", "diff --git a/%s b/%s", from, ch.Path)
@@ -95,7 +96,7 @@ func (p *patchPrinter) notes(ch *caisson.Change) {
 	}
 }
 
-// names writes the lines with the file names at the beginning of a patch.
+// names writes the lines with the file names at the beginning of a patch, if the patch has hunks.
 func (p *patchPrinter) names(ch *caisson.Change) {
 	if !strings.Contains(ch.Patch, "@@") {
 		return
@@ -131,8 +132,8 @@ func (p *patchPrinter) hunk(h string) {
 	}
 }
 
-// hunksOf splits a unified diff into its hunks, without the lines before the first one. Lines of files begin with a space, + or
-// -, so a line that begins with @@ starts a hunk.
+// splitHunks splits a unified diff into its hunks, without the lines before the first one. Lines of files begin with a space, +
+// or -, so a line that begins with @@ starts a hunk.
 func hunksOf(patch string) []string {
 	var out []string
 	for line := range strings.Lines(patch) {

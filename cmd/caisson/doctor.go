@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// doctorCmd checks this machine.
+// doctorCmd checks the configuration, this machine and the daemon.
 type doctorCmd struct{}
 
 func (c *doctorCmd) Help() string {
@@ -33,18 +33,18 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
 	}
-	a.cfg = cfg // so that the file is not read and reported again
+	a.cfg = cfg // with cfg set, the requests below do not read the file again and report its errors again
 	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: engine.Probe{}}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
 	err = printChecks(a, "CHECK", checks, func(c caisson.Check) caisson.Check { return c })
 	if err == nil && hostcheck.Worst(checks) == caisson.CheckFailed {
-		return processExit(1) // no error is printed: the table shows what failed
+		return processExit(1) // no error is printed, because the table shows the failed check
 	}
 	return err
 }
 
-// addDaemonChecks adds the status of a running daemon and its checks of its host. The daemon's results replace those of this process
-// with the same name, because they describe the environment in which the daemon runs.
+// addDaemonChecks adds the status of a running daemon and the results of the daemon's checks of its host to checks. The daemon's
+// results replace those of this process with the same name, because they describe the environment in which the daemon runs.
 func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []caisson.Check {
 	api, err := a.connectRunning(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []cai
 	})
 	theirs, err := api.Examine(ctx)
 	if err != nil {
-		return checks // a daemon that is reached over TCP, for example, refuses this request
+		return checks // some daemons refuse this request, for example to clients over TCP
 	}
 	for _, t := range theirs {
 		i := slices.IndexFunc(checks, func(c caisson.Check) bool { return c.Name == t.Name })

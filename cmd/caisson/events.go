@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// eventsCmd follows events.
+// eventsCmd prints stored events, and then new ones as they occur.
 type eventsCmd struct {
 	Subject string           `arg:"" optional:"" help:"Only of this object, by id or name." complete:"sandbox"`
 	After   int64            `help:"Only events after this number; 0 begins with the oldest stored event." default:"0" placeholder:"SEQ"`
@@ -32,7 +32,7 @@ func (c *eventsCmd) ProvideChecked() (checked, error) {
 }
 
 func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
-	// The subject of events is an id for sandboxes and volumes, and a name for templates and images.
+	// The subject of an event is the id of a sandbox or volume, or the name of a template or image.
 	exists := false
 	if c.Subject != "" {
 		if sb, err := api.Get(ctx, c.Subject); err == nil {
@@ -45,7 +45,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	defer cancel()
 	events, err := api.Watch(watch, c.Subject, c.After)
 	switch {
-	case isNotFound(err) && exists: // its events are older than those that are kept
+	case isNotFound(err) && exists: // the object exists, but its events were removed because of their age
 		events, err = api.Watch(watch, "", c.After)
 	case isNotFound(err):
 		err = caisson.Errorf(caisson.NotFound, "there is no sandbox or volume %.80q, and no event has that subject; see caisson sandbox ls, or caisson events for all events", c.Subject)
@@ -53,7 +53,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	if err != nil {
 		return err
 	}
-	if c.For > 0 { // the time for connecting to the daemon does not count
+	if c.For > 0 { // time starts now, so that connecting to the daemon does not count
 		defer time.AfterFunc(time.Duration(c.For), cancel).Stop()
 	}
 	n := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// startFlags are the flags for a new process in a sandbox, which may be a new one.
+// startFlags are the flags for a new process in an existing sandbox, or in a new one.
 type startFlags struct {
 	Rm      bool             `help:"Create a sandbox from a template or image, and remove it afterwards."`
 	Env     []string         `help:"Set an environment variable, or pass one on from the environment; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
@@ -22,7 +22,7 @@ type startFlags struct {
 	registryLogin
 }
 
-// request returns req with the properties that the flags specify.
+// request returns req with the properties of the process that the flags specify.
 func (s *startFlags) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
 	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
 		return req, usagef("exec", "flags for a new sandbox need --rm")
@@ -131,7 +131,7 @@ func removeCreated(ctx context.Context, a *app, api api, id caisson.ID) {
 	}
 }
 
-// execIn runs req in a sandbox, connected to this program's streams, and returns a failure of the process as a [processExit].
+// execIn runs req in a sandbox, connected to this program's streams. If the process fails, it returns a [processExit].
 func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRequest) error {
 	if req.TTY {
 		req.Rows, req.Cols = terminalSize(a.in, a.out)
@@ -151,13 +151,13 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 	return console{a}.exitError(status)
 }
 
-// started is the output of exec -d with -o json.
+// startedProcess is the output of exec -d with -o json.
 type started struct {
 	PID int `json:"pid"`
 }
 
-// exitError returns the error of this command for the exit status of a process: nil if the process succeeded, a [processExit] if it
-// failed or was killed, another error if the status is unknown.
+// exitError returns the error of this command for the exit status of a process: nil if the process succeeded, a [processExit] if
+// it failed or was killed, another error if the status is unknown.
 func (a console) exitError(s caisson.ExitStatus) error {
 	switch {
 	case s.Unknown && s.Reason != "":
@@ -179,7 +179,7 @@ func (a console) exitError(s caisson.ExitStatus) error {
 	return nil
 }
 
-// attach connects p to this program's streams until p exits.
+// attach connects p to this program's streams until p exits, and returns the exit status of p.
 func (a console) attach(ctx context.Context, p caisson.Process, req caisson.ExecRequest) (caisson.ExitStatus, error) {
 	defer p.Close()
 	if req.TTY && req.Stdin {

@@ -16,10 +16,10 @@ import (
 
 // Exit codes without a corresponding kind of error.
 const (
-	exitCheckFailed = 1   // --check found a denied destination, or agent check a missing requirement; as grep(1)
-	exitUsage       = 2   // an error in the command line or in a request
-	exitTimeout     = 124 // a process reached its time limit; as timeout(1)
-	exitPipe        = 141 // the reader of the output has closed it: 128 + SIGPIPE, as in a shell
+	exitCheckFailed = 1   // as grep(1): --check found a denied destination, or agent check a missing requirement
+	exitUsage       = 2   // there is an error in the command line or in a request
+	exitTimeout     = 124 // as timeout(1): a process reached its time limit
+	exitPipe        = 141 // as in a shell, 128 + SIGPIPE: the reader of the output has closed it
 )
 
 // exitCodes maps each kind of error to the exit code of the program.
@@ -47,19 +47,19 @@ var runExits = map[string]int{
 	caisson.RunInternal:   1,
 }
 
-// processExit is the exit code of a process in a sandbox, which exec passes on. It is not an error of this program, so nothing
-// is printed.
+// processExit is the exit code of a process in a sandbox, which this program exits with, too. It is not an error of this program,
+// so nothing is printed.
 type processExit int
 
 func (e processExit) Error() string { return "process exited with " + strconv.Itoa(int(e)) }
 
-// errorReport is an error as it is printed. With -o json and -o jsonl its exported fields are printed.
+// errorReport is an error in the form in which it is printed: with -o json and -o jsonl its exported fields, otherwise its text.
 type errorReport struct {
 	Kind    caisson.Kind `json:"kind"`
 	Field   string       `json:"field,omitempty"`
 	Message string       `json:"message"`
 	code    int          // exit code of the program
-	hint    string       // a further line for people; "" for none
+	hint    string       // another line that is printed for people; "" for none
 }
 
 // text returns the error as it is printed for people.
@@ -70,7 +70,7 @@ func (r errorReport) text() string {
 	return r.Message
 }
 
-// exitCode prints err and returns the exit code of the program.
+// exitCode prints err, unless it is nil, and returns the exit code of the program.
 func (a *app) exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -86,7 +86,7 @@ func (a *app) exitCode(err error) int {
 	}
 	var reports []errorReport
 	for _, e := range splitErrors(err) {
-		// Both outputs of a process may say that the connection was lost.
+		// Both outputs of a process may fail with the same error, for example that the connection was lost.
 		if r := reportOf(e); !slices.Contains(reports, r) {
 			reports = append(reports, r)
 		}
@@ -95,7 +95,7 @@ func (a *app) exitCode(err error) int {
 	return reports[0].code
 }
 
-// brokenPipe reports whether err means that the reader of the command's output has closed it. A broken connection to the daemon
+// isBrokenPipe reports whether err means that the reader of the command's output has closed it. A broken connection to the daemon
 // is not such an error.
 func brokenPipe(err error) bool {
 	w, ok := errors.AsType[*fs.PathError](err)
@@ -104,7 +104,7 @@ func brokenPipe(err error) bool {
 
 // splitErrors returns the errors that were joined into err.
 func splitErrors(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is a list for people
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only errors joined at the top are printed one by one
 	if !ok {
 		return []error{err}
 	}
@@ -115,8 +115,8 @@ func splitErrors(err error) []error {
 	return out
 }
 
-// reportOf returns the report for err. The whole text of an error that is not an [*caisson.Error] is shown, because it comes
-// from this process, not from the daemon.
+// reportOf returns the report for err. For an error that is not an [*caisson.Error], it contains the whole text, because such an
+// error comes from this process, not from the daemon.
 func reportOf(err error) errorReport {
 	r := errorReport{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
 	if u, ok := errors.AsType[*usageError](err); ok {
@@ -140,7 +140,7 @@ func reportOf(err error) errorReport {
 		r.code = runExits[failed.Code]
 	}
 	if r.code == 0 {
-		r.code = 1 // an unknown kind, from a newer daemon
+		r.code = 1 // the kind of the error is unknown, from a newer daemon
 	}
 	return r
 }
@@ -150,7 +150,7 @@ func writeReports(w io.Writer, format string, reports []errorReport) {
 	if format == "json" || format == "jsonl" {
 		for _, r := range reports {
 			if text, err := jsonText(map[string]errorReport{"error": r}); err == nil {
-				_, _ = io.WriteString(w, text) // there is no other place to report to
+				_, _ = io.WriteString(w, text) // a failed write is ignored, because it cannot be reported
 			}
 		}
 		return

@@ -27,7 +27,7 @@ type filesCmd struct {
 type sandboxPath struct{ sandbox, path string }
 
 // parseSandboxPath parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
-// begins with a slash or a dot is always such a path, even with colons.
+// begins with a slash or a dot is always a path of this machine, even with colons.
 func parseSandboxPath(s string) (p sandboxPath, ok bool, err error) {
 	ref, file, found := strings.Cut(s, ":")
 	if !found || s[0] == '/' || s[0] == '.' || strings.Contains(ref, "/") {
@@ -59,12 +59,12 @@ func requireSandboxPath(s string) (sandboxPath, error) {
 	return p, err
 }
 
-// fileArg is the argument that identifies a file.
+// fileArg is the argument that identifies a file in a sandbox.
 type fileArg struct {
 	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
 }
 
-// ProvidePlace parses SANDBOX:PATH.
+// ProvidePath parses the argument SANDBOX:PATH.
 func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
 // filesLsCmd lists a directory.
@@ -99,7 +99,7 @@ func (c *filesCatCmd) Help() string {
 	return examples("caisson sandbox files cat web:/etc/os-release", "caisson sandbox files cat --limit 1M web:/var/log/app.log")
 }
 
-// ProvidePlace validates the flags and parses SANDBOX:PATH.
+// ProvidePath validates the flags and parses the argument SANDBOX:PATH.
 func (c *filesCatCmd) ProvidePlace() (sandboxPath, error) {
 	if c.Offset < 0 {
 		return sandboxPath{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
@@ -121,7 +121,7 @@ func (c *filesWriteCmd) Help() string {
 	return examples("caisson sandbox files write web:/etc/motd < motd", "echo 1 | caisson sandbox files write --mode 0600 web:/root/x")
 }
 
-// ProvideMode parses the mode, 0 if there is none.
+// ProvideMode parses the permission bits; it returns 0 if the flag was not given.
 func (c *filesWriteCmd) ProvideMode() (uint32, error) {
 	if c.Mode == "" {
 		return 0, nil
@@ -148,7 +148,7 @@ type filesStatCmd struct {
 
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
 
-// ProvidePlace parses SANDBOX:PATH.
+// ProvidePath parses the argument SANDBOX:PATH.
 func (c *filesStatCmd) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(c.Path) }
 
 func (c *filesStatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
@@ -161,7 +161,7 @@ func (c *filesStatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) 
 	})(api.StatFile(ctx, p.sandbox, p.path))
 }
 
-// filesMkdirCmd creates a directory.
+// filesMkdirCmd creates a directory in a sandbox.
 type filesMkdirCmd struct {
 	fileArg
 	Parents bool `help:"Also create missing parents, and do not fail if it exists." short:"p"`
@@ -173,7 +173,7 @@ func (c *filesMkdirCmd) Run(ctx context.Context, a *app, p sandboxPath, api api)
 	return api.MakeDir(ctx, p.sandbox, p.path, c.Parents)
 }
 
-// filesMvCmd moves a file.
+// filesMvCmd moves a file within a sandbox.
 type filesMvCmd struct {
 	From string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
 	To   string `arg:"" name:"path" help:"New path in the same sandbox; the prefix SANDBOX: is optional."`
@@ -181,7 +181,7 @@ type filesMvCmd struct {
 
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
 
-// ProvidePlaces parses the arguments, which must be in the same sandbox.
+// ProvidePaths parses the arguments, which must be paths in the same sandbox.
 func (c *filesMvCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
 	from, err := requireSandboxPath(c.From)
 	if err != nil {
@@ -203,7 +203,7 @@ func (c *filesMvCmd) Run(ctx context.Context, a *app, places [2]sandboxPath, api
 	return api.MoveFile(ctx, places[0].sandbox, places[0].path, places[1].path)
 }
 
-// filesRmCmd removes files.
+// filesRmCmd removes files in sandboxes.
 type filesRmCmd struct {
 	Path      []string `arg:"" name:"sandbox:path" help:"Absolute paths inside." complete:"sandbox"`
 	Recursive bool     `help:"Directories with everything in them." short:"r"`
@@ -211,7 +211,8 @@ type filesRmCmd struct {
 
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
-// ProvidePlaces parses the arguments. Kong calls it, as all methods named Provide…, for a parameter of Run with its result's type.
+// ProvidePaths parses the arguments. Kong calls methods with a name of the form Provide… to get the parameters of Run that have
+// the types of their results.
 func (c *filesRmCmd) ProvidePlaces() (places []sandboxPath, err error) {
 	for _, s := range c.Path {
 		p, err := requireSandboxPath(s)
@@ -232,7 +233,7 @@ func (c *filesRmCmd) Run(ctx context.Context, places []sandboxPath, api api) err
 	return nil
 }
 
-// filesWatchCmd follows changes.
+// filesWatchCmd prints changes of files in a directory of a sandbox as they happen.
 type filesWatchCmd struct {
 	fileArg
 	Recursive bool `help:"Also watch directories below." short:"r"`

@@ -20,7 +20,7 @@ func (c *gatewayCmd) Help() string {
 		examples("sudo caisson gateway --gateway-listen 127.0.0.1:8443", "caisson gateway run ls")
 }
 
-// gatewayServeCmd is serve with a model gateway for other machines.
+// gatewayServeCmd runs the daemon, like serveCmd, with a model gateway for other machines.
 type gatewayServeCmd struct {
 	serveCmd
 	GatewayListen  string `help:"Serve other machines on this TCP address (gateway.listen)." placeholder:"HOST:PORT"`
@@ -50,14 +50,14 @@ func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// gatewayRunCmd contains the commands that manage the runs of other machines.
+// gatewayRunCmd contains the commands that manage gateway runs, which are runs of other machines.
 type gatewayRunCmd struct {
 	Put gatewayRunPutCmd `cmd:"" help:"Register a run on another machine."`
 	Ls  gatewayRunLsCmd  `cmd:"" help:"List runs on other machines."`
 	Rm  gatewayRunRmCmd  `cmd:"" help:"Remove runs on other machines."`
 }
 
-// gatewayRunPutCmd registers a run on another machine.
+// gatewayRunPutCmd registers a gateway run.
 type gatewayRunPutCmd struct {
 	ID      string           `arg:"" name:"run" help:"Id of the run: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
 	Model   []string         `help:"Grant a model; may be repeated. Requests for an unknown model get the first one." placeholder:"ALIAS" complete:"model" required:""`
@@ -76,7 +76,7 @@ func (c *gatewayRunPutCmd) Help() string {
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
-// ProvideLimits parses the flags for the limits.
+// ProvideLimits parses the flags for the limits of the run's budget.
 func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
 	return parseLimits(limitFlag{"--usd", c.USD}, limitFlag{"--tokens", c.Tokens}, limitFlag{"--calls", c.Calls})
 }
@@ -92,9 +92,10 @@ func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app, limits caisson.Limit
 	return asDone(a, gatewayRunID)(api.PutGatewayRun(ctx, r))
 }
 
+// gatewayRunID returns the id of a gateway run, which its machine has chosen.
 func gatewayRunID(r *caisson.GatewayRun) string { return r.Run }
 
-// gatewayRunLsCmd lists runs on other machines.
+// gatewayRunLsCmd lists gateway runs.
 type gatewayRunLsCmd struct{}
 
 func (c *gatewayRunLsCmd) Help() string {
@@ -113,7 +114,7 @@ func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListGatewayRuns(ctx))
 }
 
-// gatewayRunRmCmd removes runs on other machines.
+// gatewayRunRmCmd removes gateway runs.
 type gatewayRunRmCmd struct {
 	IDs []string `arg:"" name:"run" help:"Ids."`
 }

@@ -59,12 +59,12 @@ func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
 	}
 	if cfg.Username == "" || cfg.Password == "" {
-		return none, nil // an anonymous pull; the identity tokens that docker may have stored instead are not supported
+		return none, nil // pull anonymously: identity tokens that docker may have stored are not supported
 	}
 	return caisson.RegistryAuth{Username: cfg.Username, Password: caisson.NewSecret(cfg.Password)}, nil
 }
 
-// isPathImage reports whether ref is a directory or archive of this machine.
+// isPathImage reports whether ref refers to a directory or an archive of this machine.
 func isPathImage(ref string) bool {
 	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
 }
@@ -80,8 +80,8 @@ func ensureImage(ctx context.Context, a *app, api api, ref string, l registryLog
 	return pullImage(ctx, a, api, caisson.PullRequest{Reference: ref}, l)
 }
 
-// pullImage pulls an image and shows the progress. The directory or archive of a dir: or tar: reference is opened here, with the
-// rights of the user who runs this command.
+// pullImage pulls an image and shows the progress. This process opens the directory or archive of a dir: or tar: reference, with
+// the rights of the user who runs the command.
 func pullImage(ctx context.Context, a *app, api api, req caisson.PullRequest, l registryLogin) (*caisson.Image, error) {
 	var err error
 	if req.Auth, err = l.auth(a, req.Reference); err != nil {
@@ -129,6 +129,7 @@ func openImage(scheme, path string) (*os.File, error) {
 // imageRef returns the reference by which an image was pulled.
 func imageRef(i *caisson.Image) string { return i.Reference }
 
+// imageDigest returns the digest by which an image is identified.
 func imageDigest(i *caisson.Image) string { return i.Digest }
 
 // imageLsCmd lists images.
@@ -151,7 +152,7 @@ func (c *imageLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListImages(ctx))
 }
 
-// shortDigest returns a SHA-256 digest with only its first twelve digits.
+// shortDigest returns a SHA-256 digest with only its first twelve hexadecimal digits.
 func shortDigest(d string) string {
 	const n = len("sha256:") + 12
 	if len(d) > n && strings.HasPrefix(d, "sha256:") {
@@ -189,12 +190,12 @@ func (c *imageRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Reference, api.RemoveImage)
 }
 
-// imagePruneCmd removes unused images.
+// imagePruneCmd removes images that nothing uses.
 type imagePruneCmd struct{}
 
 func (c *imagePruneCmd) Help() string { return examples("caisson image prune") }
 
-// freed is the output of prune with -o json.
+// freedSpace is the output of image prune with -o json.
 type freed struct {
 	Freed caisson.Size `json:"freed"`
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// interrupts handles signals from the user: the first one cancels the command, unless the command handles signals itself; a
-// second one that the command does not handle exits the program at once.
+// interrupts handles signals from the user: the first signal cancels the command, unless the command handles signals itself; a
+// second signal that the command does not handle exits the program at once.
 type interrupts struct {
 	cancel      context.CancelFunc // cancels the command
 	mu          sync.Mutex
@@ -42,7 +42,7 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 }
 
 // setHandler makes f the handler of signals until release is called. f is called for one signal at a time: further signals wait
-// until it returns.
+// until f returns.
 func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -55,7 +55,7 @@ func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 }
 
 // setCancelledBy records that s cancelled the command, as run does for a signal without a handler. The next signal exits the
-// program. It is for handlers.
+// program. Handlers of signals call it.
 func (i *interrupts) setCancelledBy(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 // localError converts err, an error about a path on this machine, to an Invalid error, so that all commands have the same exit
-// code for it. field is the name of the argument with the path. It returns nil and a [*caisson.Error] as they are.
+// code for it. It returns nil and a [*caisson.Error] unchanged. field is the name of the argument that contains the path.
 func localError(field, path string, err error) error {
 	_, known := errors.AsType[*caisson.Error](err)
 	switch {

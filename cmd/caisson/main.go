@@ -27,23 +27,23 @@ func main() {
 	dispatchRole()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// Without this, writing to a closed pipe, for example with "| head", would kill the program before it has cleaned up. With
-	// it the write returns EPIPE.
+	// If SIGPIPE were not handled, writing to a closed pipe, for example with "| head", would kill the program before it has
+	// cleaned up. With a handler, the write returns EPIPE.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(context.Background(), os.Args[1:], stdio{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, signals: signals,
 	}))
 }
 
-// dispatchRole runs this process as the wire process, and does not return, if argv[0] says so. It is called before everything
-// else: the wire process must start fast and must not depend on the rest of the program.
+// dispatchRole runs this process as the wire process, and does not return, if argv[0] is the name of that role. It is called
+// before everything else: the wire process must start fast and must not depend on the rest of the program.
 func dispatchRole() {
 	if wire.IsWire() {
 		os.Exit(wire.Main(wireproc.Process()))
 	}
 }
 
-// run executes the command line args and returns the exit code.
+// run executes the command line args and returns the exit code of the program.
 func run(ctx context.Context, args []string, io stdio) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -62,12 +62,12 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListModels(ctx))
 }
 
-// remoteGateway returns the URL of the gateway on another machine that a local daemon uses for its sandboxes, or "" if it uses
-// its own.
+// remoteGateway returns the URL of the model gateway on another machine that the daemon uses for its sandboxes, or "" if the
+// daemon uses its own.
 func remoteGateway(ctx context.Context, api api) string {
 	st, err := api.Status(ctx)
 	if err != nil {
-		return "" // an older daemon does not support this request
+		return "" // an older daemon does not support the request for the status
 	}
 	gateway, _ := st.Settings.InForce["gateway"].(map[string]any)
 	url, _ := gateway["remoteURL"].(string)
@@ -124,7 +124,7 @@ type priceList struct {
 	source string
 }
 
-// ProvideList reads the list from its source.
+// ProvideList reads the price list from its source.
 func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
 	return priceList{data, cmp.Or(c.Source, source)}, err
@@ -138,7 +138,7 @@ func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api ap
 	return printDone(a, importedPrices{list.source, n}, strconv.Itoa(n)+" models have a price in "+list.source)
 }
 
-// read returns the list and the name of its source.
+// read returns the price list and the name of its source.
 func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source string, err error) {
 	switch {
 	case c.List == "-":
@@ -162,9 +162,9 @@ func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source 
 }
 
 const (
-	maxPriceList = 16 << 20        // bytes; the API's limit
-	fetchTimeout = 2 * time.Minute // for the whole download of a price list
-	maxRedirects = 3               // redirects of one download that are followed
+	maxPriceList = 16 << 20        // maximum size of a price list in bytes, as in the API
+	fetchTimeout = 2 * time.Minute // time limit for the whole download of a price list
+	maxRedirects = 3               // maximum number of redirects of one download
 )
 
 // readList reads a price list of at most maxPriceList bytes.

@@ -18,7 +18,7 @@ var publicLists = map[string]string{
 	"openrouter": "https://openrouter.ai/api/v1/models",
 }
 
-// modelSyncCmd downloads lists of models.
+// modelSyncCmd downloads lists of models from public sources and from the servers of own providers.
 type modelSyncCmd struct {
 	Sources []string `arg:"" optional:"" help:"litellm, openrouter, or the name of a provider that was taken from the environment; litellm and openrouter without one."`
 }

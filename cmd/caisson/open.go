@@ -26,7 +26,7 @@ one. The daemon must have ingress.listen in its configuration; see docs/guides/r
 ` + examples("caisson open my-sandbox 3000", "caisson open my-sandbox 3000 --ttl 8h --no-browser", "caisson open --route app")
 }
 
-// ProvideRequest returns the request that the arguments describe.
+// ProvideRequest returns the request for the signed URL that the arguments describe.
 func (c *openCmd) ProvideRequest() (req caisson.SignRequest, err error) {
 	req = caisson.SignRequest{Route: c.Route, Path: c.Path, TTL: c.TTL}
 	switch {
@@ -58,7 +58,7 @@ func (c *openCmd) Run(ctx context.Context, a *app, req caisson.SignRequest, api 
 	return openBrowser(ctx, a, u.URL)
 }
 
-// openBrowser opens a URL in a browser, if there is one that a user can see.
+// openBrowser opens a URL in a browser, if the environment has a display or names a browser.
 func openBrowser(ctx context.Context, a *app, url string) error {
 	if a.getenv("DISPLAY") == "" && a.getenv("WAYLAND_DISPLAY") == "" && a.getenv("WSL_DISTRO_NAME") == "" && a.getenv("BROWSER") == "" {
 		return nil

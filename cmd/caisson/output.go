@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// printOne prints one object in the selected format: its properties, its id, JSON or YAML.
+// printOne prints one object in the selected format: its properties, only its id (with --quiet), JSON or YAML.
 func printOne(a *app, v any, id string, properties [][2]string) error {
 	switch {
 	case a.globals.Output != "table":
@@ -56,7 +56,7 @@ func (a *app) encode(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.out, safetext.EscapeJSON(text)) // no effect on YAML, which yamlOf has escaped
+	_, err = io.WriteString(a.out, safetext.EscapeJSON(text)) // EscapeJSON has no effect on YAML, which jsonToYAML has escaped
 	return err
 }
 
@@ -83,7 +83,7 @@ func plainJSON(v any, indent string) (string, error) {
 // backslash, so that characters such as u003c after one are kept.
 var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
-// yamlOf converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.
+// jsonToYAML converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.
 func yamlOf(text string) (string, error) {
 	var doc yaml.Node
 	// JSON is valid YAML except for characters that YAML requires to be escaped.
@@ -100,8 +100,8 @@ func yamlOf(text string) (string, error) {
 	return safetext.EscapeYAML(b.String()), nil
 }
 
-// restyle removes the styles of n and of all nodes below it, which are those of JSON, so that the encoder chooses those of YAML.
-// Strings with characters that must be escaped get quotes.
+// useYAMLStyles removes the styles of n and of all nodes below it, which come from JSON, so that the encoder chooses those of
+// YAML. Strings with characters that must be escaped get quotes.
 func restyle(n *yaml.Node) {
 	n.Style = 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && safetext.Escape(n.Value) != n.Value {
@@ -112,8 +112,8 @@ func restyle(n *yaml.Node) {
 	}
 }
 
-// colorize returns s in the colour sgr, if on is true. sgr is the two-digit parameter of an ECMA-48 SGR sequence: 01 is bold, 31
-// red, 32 green, 33 yellow, 35 magenta, 36 cyan and 39 the default colour.
+// colorize returns s in the colour sgr if on is true, otherwise s unchanged. sgr is the two-digit parameter of an ECMA-48 SGR
+// sequence: 01 is bold, 31 red, 32 green, 33 yellow, 35 magenta, 36 cyan and 39 the default colour.
 func colorize(on bool, sgr, s string) string {
 	if !on {
 		return s
@@ -121,7 +121,8 @@ func colorize(on bool, sgr, s string) string {
 	return "\x1b[" + sgr + "m" + s + "\x1b[00m"
 }
 
-// color reports whether standard output can show colours.
+// colorEnabled reports whether output may have colours: standard output is a terminal that can show them, and the user has not
+// turned them off.
 func (a *app) color() bool {
 	return !a.globals.NoColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.out)
 }
@@ -148,7 +149,7 @@ func stateColor(s caisson.State) string {
 	}
 }
 
-// age returns the time since t in its largest unit, "" if t is zero.
+// age returns the time since t in its largest unit, such as 5m; "" if t is zero.
 func age(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -164,7 +165,7 @@ func ago(t *time.Time) string {
 	return age(*t) + " ago"
 }
 
-// timeUntil returns the time until t in its largest unit, "" if t is nil.
+// timeUntil returns the time until t in its largest unit, such as 5m; "" if t is nil.
 func timeUntil(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -172,7 +173,7 @@ func timeUntil(t *time.Time) string {
 	return shortDuration(time.Until(*t))
 }
 
-// shortDuration formats d, at least 0, as a whole number of seconds, minutes, hours or days.
+// shortDuration formats d as a whole number of seconds, minutes, hours or days. A negative d is formatted as 0.
 func shortDuration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:
@@ -186,7 +187,7 @@ func shortDuration(d time.Duration) string {
 	}
 }
 
-// unlessZero returns text, or "" if n is zero, which means the default.
+// unlessZero returns text, or "" if n is zero, which means that there is no value or that the default applies.
 func unlessZero[T comparable](n T, text string) string {
 	if n == *new(T) {
 		return ""
@@ -194,10 +195,10 @@ func unlessZero[T comparable](n T, text string) string {
 	return text
 }
 
-// number formats n, "" if it is zero, which means the default, or none.
+// number formats n, or returns "" if n is zero, which means that there is no value or that the default applies.
 func number[N int | int64](n N) string { return unlessZero(n, strconv.FormatInt(int64(n), 10)) }
 
-// textOf formats what v points to, "" if v is nil.
+// textOf returns the text of what v points to, or "" if v is nil.
 func textOf[T fmt.Stringer](v *T) string {
 	if v == nil {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The parsers of ids in arguments. Their errors name the command that lists the objects.
+// The parsers of ids in arguments. Their errors name the command that lists the objects with such ids.
 var (
 	parseRun       = idParser(caisson.RunPrefix, "run", "runs ls")
 	parseDelivery  = idParser(caisson.DeliveryPrefix, "delivery", "relay ls")
@@ -15,8 +15,8 @@ var (
 	parseSandboxID = idParser(caisson.SandboxPrefix, "sandbox", "sandbox ls")
 )
 
-// idParser returns a function that parses ids with this prefix. object is the kind of object with such ids, and list the command
-// that lists them, for errors.
+// idParser returns a function that parses ids with this prefix. object is the kind of objects with such ids, and list the command
+// that lists these objects; both are part of the error message.
 func idParser(prefix, object, list string) func(string) (caisson.ID, error) {
 	return func(s string) (caisson.ID, error) {
 		id, err := caisson.ParseID(prefix, s)
@@ -35,7 +35,7 @@ func parseOptional(parse func(string) (caisson.ID, error), s string) (caisson.ID
 	return parse(s)
 }
 
-// parseStates parses names of states of objects such as runs; known has all of them.
+// parseStates parses names of states. known contains all valid states, and objects says in errors what has them, such as "runs".
 func parseStates[S ~string](names []string, known []S, objects string) (states []S, err error) {
 	for _, n := range names {
 		if !slices.Contains(known, S(n)) {

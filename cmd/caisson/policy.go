@@ -22,7 +22,7 @@ type policyCmd struct {
 	Presets policyPresetsCmd `cmd:"" help:"List the presets that rules may use, with their destinations."`
 }
 
-// specHelp explains the short form of rules, which several commands accept.
+// specHelp is the help about the short form of rules, which several commands accept.
 const specHelp = "A SPEC is a preset, or TARGET[:PORTS][/udp] with a name, *.name, *, an address or a CIDR: npm, example.com:443, " +
 	"*.example.com:80,443, 10.0.0.0/8, [2001:db8::1]:8000-8010, 192.0.2.1:53/udp. Rules of --deny are evaluated first, then those " +
 	"of --allow, then those of the file."
@@ -40,7 +40,7 @@ func (c *policyShowCmd) Run(ctx context.Context, a *app, api api) error {
 		return err
 	}
 	if a.globals.Output == "table" {
-		a.globals.Output = "yaml" // so that it can be edited and set again
+		a.globals.Output = "yaml" // YAML can be edited and then set again
 	}
 	return a.encode(p)
 }
@@ -141,7 +141,7 @@ func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api 
 	return err
 }
 
-// decisionText returns the text that is shown for a decision.
+// decisionText returns the text that is shown for a decision about a destination.
 func decisionText(allowed bool) string {
 	if allowed {
 		return "allowed"
@@ -149,7 +149,7 @@ func decisionText(allowed bool) string {
 	return "denied"
 }
 
-// decisionColor returns the colour of a decision, as a parameter of [colorize].
+// decisionColor returns the colour of the decision about a destination, as a parameter of [colorize].
 func decisionColor(e caisson.Explanation) string {
 	if e.Verdict.Allowed {
 		return "32"
@@ -157,7 +157,7 @@ func decisionColor(e caisson.Explanation) string {
 	return "31"
 }
 
-// policyExplainCmd explains the decision of a sandbox's policy.
+// policyExplainCmd explains what a sandbox's policy decides about a destination.
 type policyExplainCmd struct {
 	sandboxArg
 	Target string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, recent refusals are shown."`
@@ -190,7 +190,7 @@ func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ checked, api api) 
 	return nil
 }
 
-// printExplanation prints the verdict, the steps that led to it, a rule that would change it, and recent refusals.
+// printExplanation prints the verdict, the steps that led to it, a rule that would allow the destination, and recent refusals.
 func printExplanation(a *app, e *caisson.Explanation) error {
 	switch {
 	case a.globals.Output != "table":
@@ -223,7 +223,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 	return errors.Join(err, printDecisions(a, e.Recent))
 }
 
-// printDecisions prints recent refusals of the wire.
+// printDecisions prints destinations that the wire has recently refused.
 func printDecisions(a *app, list []caisson.Decision) error {
 	return printList(a, list, []column[caisson.Decision]{
 		{name: "DESTINATION", value: destinationOf},
@@ -234,7 +234,8 @@ func printDecisions(a *app, list []caisson.Decision) error {
 	})
 }
 
-// destinationOf returns the destination of a decision: its name and its address, as far as they are known, and the protocol.
+// destinationOf returns the destination of a decision as text: its name and its address, as far as they are known, and the
+// protocol.
 func destinationOf(d caisson.Decision) string {
 	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
 	s := strings.Join(parts, " ")

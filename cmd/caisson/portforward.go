@@ -27,13 +27,13 @@ reached this way, and the sandbox reaches nothing. Ends with Ctrl-C, or when the
 ` + examples("caisson port-forward web 3000", "caisson port-forward web 8080:80 0:5432", "caisson port-forward --address 0.0.0.0 web 3000")
 }
 
-// A forward is a local port and the server that it leads to.
+// A portForward is a listener on a local port, and the port in the sandbox that its connections are forwarded to.
 type forward struct {
 	listener net.Listener
 	port     int
 }
 
-// parseForward parses [LOCAL:]PORT.
+// parseForward parses [LOCAL:]PORT. Without LOCAL, both ports are PORT.
 func parseForward(s string) (local, port int, err error) {
 	first, second, both := strings.Cut(s, ":")
 	if !both {
@@ -74,7 +74,7 @@ func (c *forwardCmd) Run(ctx context.Context, a *app, api api) error {
 				switch {
 				case err == nil || ctx.Err() != nil:
 				case caisson.KindOf(err) == caisson.NotFound:
-					cancel(err) // the sandbox was removed
+					cancel(err) // the sandbox was removed, so that the command ends
 				default:
 					fmt.Fprintf(a.err, "caisson: %s: %s\n", f.listener.Addr(), caisson.MessageOf(err))
 				}
@@ -85,7 +85,7 @@ func (c *forwardCmd) Run(ctx context.Context, a *app, api api) error {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return nil // Ctrl-C
+	return nil // the user has interrupted the command
 }
 
 // accept calls serve in a goroutine for each connection until ctx is cancelled. It returns when all calls of serve have returned.
@@ -105,7 +105,7 @@ func (f forward) accept(ctx context.Context, serve func(*net.TCPConn)) error {
 	}
 }
 
-// join connects a local connection to the server. If that is not possible, the client gets a reset.
+// join connects a local connection to the server on a port in the sandbox. If that is not possible, the client gets a reset.
 func (c *forwardCmd) join(ctx context.Context, api api, local *net.TCPConn, port int) error {
 	server, err := api.Connect(ctx, c.Sandbox, caisson.ConnectRequest{Port: port})
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *forwardCmd) join(ctx context.Context, api api, local *net.TCPConn, port
 	return nil
 }
 
-// listen listens on all local ports. The listeners that it returns must be closed, also after an error.
+// listen listens on all local ports of the arguments. The caller must close the listeners, also after an error.
 func (c *forwardCmd) listen(ctx context.Context) (list []forward, err error) {
 	if net.ParseIP(c.Address) == nil {
 		return nil, usagef("port-forward", "--address %q is not an IP address", c.Address)

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// psCmd lists processes, or running sandboxes.
+// psCmd lists the processes of a sandbox, or the running sandboxes.
 type psCmd struct {
 	Sandbox string `arg:"" optional:"" help:"Id or name; without it the running sandboxes are listed." complete:"sandbox"`
 }
@@ -88,7 +88,7 @@ func (c *statsCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 }
 
-// statsColumns are the columns of the output of stats.
+// statsColumns returns the columns of the output of stats.
 func statsColumns() []column[statsRow] {
 	return []column[statsRow]{
 		{name: "SANDBOX", value: func(m statsRow) string { return m.Sandbox }},
@@ -111,7 +111,7 @@ func statsColumns() []column[statsRow] {
 	}
 }
 
-// networkValue returns a function that returns a value of a sandbox's network statistics, "" if it has none.
+// networkValue returns a function that returns the value of the network statistics in a row, or "" if the sandbox has none.
 func networkValue(value func(*caisson.NetworkStats) string) func(statsRow) string {
 	return func(m statsRow) string {
 		if m.Network == nil {
@@ -132,7 +132,7 @@ func (c *killCmd) Help() string {
 	return examples("caisson sandbox kill web 12", "caisson sandbox kill -s KILL web -- -1")
 }
 
-// ProvideSignal parses the flag.
+// ProvideSignal parses the flag --signal.
 func (c *killCmd) ProvideSignal() (int, error) { return parseSignal(c.Signal) }
 
 func (c *killCmd) Run(ctx context.Context, signal int, api api) error {

@@ -15,7 +15,7 @@ import (
 type progress struct {
 	a     *app
 	quiet bool                     // show nothing
-	tty   bool                     // show a bar: standard error is a terminal
+	tty   bool                     // show a bar, because standard error is a terminal
 	stage string                   // the stage and detail that were shown last
 	bar   *progressbar.ProgressBar // nil if none is on the screen
 }
@@ -24,7 +24,7 @@ func newProgress(a *app) *progress {
 	return &progress{a: a, quiet: a.globals.Quiet, tty: isTerminal(a.err) && !a.globals.Quiet}
 }
 
-// update shows u, which may be the beginning of another stage.
+// update shows the progress u. If u belongs to another stage than the progress before it, a new line or bar begins.
 func (p *progress) update(u caisson.Progress) {
 	if p.quiet {
 		return
@@ -49,11 +49,11 @@ func (p *progress) update(u caisson.Progress) {
 	}
 }
 
-// show updates the bar, which is created again for each stage.
+// show updates the bar. For each stage, it creates a new one.
 func (p *progress) show(u caisson.Progress) {
 	total := u.Total
 	if total <= 0 {
-		total = -1 // the total is unknown: the bar is a spinner
+		total = -1 // the total is unknown, and the bar becomes a spinner
 	}
 	if p.bar == nil {
 		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.a.err), progressbar.OptionSetDescription(p.stage),

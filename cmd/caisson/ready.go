@@ -9,12 +9,14 @@ import (
 	"strings"
 )
 
-// readyVar is the environment variable with the number of the file descriptor on which a daemon in the background reports to
-// the command that started it, in one line: "ok", or why it cannot serve: the kind of the error, a tab and its message.
+// readyVar is the environment variable with the number of the file descriptor on which a daemon in the background reports to the
+// command that started it. The report is one line: "ok", or, if the daemon cannot serve, the kind of the error, a tab and its
+// message.
 const readyVar = "CAISSON_READY_FD"
 
-// signalReady reports to the command or to systemd, whichever started this daemon, that it is ready (err is nil) or why it
-// cannot serve. Only the first call has an effect, because it removes the environment variables.
+// signalReady reports that this daemon is ready if err is nil, otherwise why it cannot serve. The report goes to the command that
+// has started the daemon, and readiness also to systemd, if the environment names them. A report removes its environment
+// variable, so that only the first call has an effect.
 func signalReady(err error) error {
 	line := "ok"
 	if err != nil {
@@ -36,9 +38,9 @@ func signalReady(err error) error {
 	return nil
 }
 
-// notifySystemd sends READY=1 to systemd, whose address is that in NOTIFY_SOCKET; see sd_notify(3).
+// notifySystemd sends READY=1 to systemd at the address addr, the value of NOTIFY_SOCKET; see sd_notify(3).
 func notifySystemd(addr string) error {
-	if strings.HasPrefix(addr, "@") { // an address in Linux's abstract namespace
+	if strings.HasPrefix(addr, "@") { // @ means an address in Linux's abstract namespace
 		addr = "\x00" + addr[1:]
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addr, Net: "unixgram"})

@@ -12,7 +12,7 @@ import (
 )
 
 // printSynced prints the result of a sync: a summary on standard error, and the receipt. dropped is the number of changes that
-// the request has dropped. r has no id if no receipt was stored, because no change was applied.
+// the request has dropped. The receipt r has no id if it was not stored, because no change was applied.
 func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	var did []string
 	if len(r.Entries) > 0 || dropped == 0 {
@@ -51,7 +51,7 @@ changes are pending in the workspace again.
 ` + examples("caisson sync undo", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// ProvideID parses the argument; "" if there is none.
+// ProvideID parses the id of the receipt; it returns "" if the argument was not given.
 func (c *syncUndoCmd) ProvideID() (caisson.ID, error) { return parseOptional(parseReceipt, c.Receipt) }
 
 func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
@@ -75,7 +75,8 @@ func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	return printDone(a, r, string(r.ID))
 }
 
-// find returns the receipt with an id or, if that is "", the last one that is applied in the current directory or one above it.
+// find returns the receipt with this id or, if id is "", the newest one whose sync into the current directory, or one above it,
+// is not undone.
 func (c *syncUndoCmd) find(ctx context.Context, a *app, id caisson.ID, api api) (*caisson.SyncReceipt, error) {
 	if id != "" {
 		return api.GetReceipt(ctx, id)
@@ -92,7 +93,7 @@ func (c *syncUndoCmd) find(ctx context.Context, a *app, id caisson.ID, api api) 
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range list { // the newest first
+	for _, r := range list { // ListReceipts returns the newest receipt first
 		if r.State != caisson.ReceiptApplied {
 			continue
 		}
@@ -113,7 +114,7 @@ func (c *syncLogCmd) Help() string {
 	return examples("caisson sync log", "caisson sync log -n 100 -o json", "caisson sync log rn-abcdefghijklmnop")
 }
 
-// ProvideFilter parses the arguments.
+// ProvideFilter returns the filter that the arguments specify.
 func (c *syncLogCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("sync log", "--count must be at least 1")
@@ -152,7 +153,7 @@ func (c *syncLogCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter,
 	}))
 }
 
-// syncShowCmd shows a receipt.
+// syncShowCmd shows the receipt of a sync.
 type syncShowCmd struct {
 	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
 }
@@ -161,7 +162,7 @@ func (c *syncShowCmd) Help() string {
 	return examples("caisson sync show rc-abcdefghijklmnop", "caisson sync show rc-abcdefghijklmnop -o json")
 }
 
-// ProvideID parses the argument.
+// ProvideID parses the id of the receipt.
 func (c *syncShowCmd) ProvideID() (caisson.ID, error) { return parseReceipt(c.Receipt) }
 
 func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {

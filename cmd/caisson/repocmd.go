@@ -61,7 +61,7 @@ func (c *repoAddCmd) Run(ctx context.Context, a *app, r caisson.Repo, api api) e
 	return printDone(a, made, made.Name)
 }
 
-// ProvideRepo returns the repository that the flags specify.
+// ProvideRepo returns the repository that the arguments specify.
 func (c *repoAddCmd) ProvideRepo(a *app) (caisson.Repo, error) {
 	r := caisson.Repo{
 		Name: c.Name, URL: c.URL, Forge: caisson.Forge(c.Forge), API: c.API, Credential: c.Credential, Protected: c.Protect, Allow: c.Allow,
@@ -81,7 +81,7 @@ func (c *repoAddCmd) ProvideRepo(a *app) (caisson.Repo, error) {
 	return r, err
 }
 
-// pullTemplate returns the template of the bodies of pull requests, which it reads from a file; "" if file is "".
+// pullTemplate reads the template of the bodies of pull requests from a file; it returns "" if file is "".
 func pullTemplate(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -142,7 +142,7 @@ func repoRows(r *caisson.Repo) [][2]string {
 	return rows
 }
 
-// bracketed returns an e-mail address in angle brackets, "" for none.
+// bracketed returns an e-mail address in angle brackets, or "" if the address is "".
 func bracketed(address string) string {
 	if address == "" {
 		return ""
@@ -164,7 +164,7 @@ func (c *repoBranchesCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListBranches(ctx, c.Name))
 }
 
-// repoFetchCmd fetches the mirror of a repository.
+// repoFetchCmd updates the mirror of a repository from its remote.
 type repoFetchCmd struct{ repoArg }
 
 func (c *repoFetchCmd) Help() string {

@@ -22,7 +22,7 @@ func (c *repoGrantCmd) Help() string {
 ` + examples("caisson repo grant web dev:/workspace", "caisson repo grant web dev:/src/web --base develop --branch fix/login --read main")
 }
 
-// ProvidePlace parses SANDBOX:DIR.
+// ProvidePath parses the argument SANDBOX:DIR.
 func (c *repoGrantCmd) ProvidePlace() (sandboxPath, error) {
 	p, ok, err := parseSandboxPath(c.Place)
 	if err == nil && !ok {
@@ -57,7 +57,7 @@ has failed. What the remote cannot take now is tried again later.
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Fix the login'")
 }
 
-// ProvidePlace validates the flags and parses SANDBOX[:DIR].
+// ProvidePath validates the flags and parses the argument SANDBOX[:DIR].
 func (c *repoDeliverCmd) ProvidePlace() (sandboxPath, error) {
 	if err := c.check("repo deliver"); err != nil {
 		return sandboxPath{}, err

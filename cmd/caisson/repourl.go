@@ -18,9 +18,9 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
 
-// repoURL makes the path of a directory absolute; other addresses are returned unchanged, and the daemon validates them. Like
-// git, it treats an address without scheme and colon as a path, but only if it begins with a dot or exists: "github.com/a/b" is
-// a mistake.
+// repoURL returns s as an absolute path if it is the path of a directory. It returns other addresses unchanged, and the daemon
+// validates them. Like git, it treats an address without scheme and colon as a path, but only if it begins with a dot or exists,
+// because an address such as "github.com/a/b" is a mistake.
 func repoURL(s string) (string, error) {
 	colon, slash := strings.Index(s, ":"), strings.Index(s, "/")
 	switch {
@@ -36,7 +36,7 @@ func repoURL(s string) (string, error) {
 }
 
 const (
-	// maxHostKeys is the maximum number of keys of a server that are read from a file.
+	// maxHostKeys is the maximum number of keys of a server that are read from a file of known hosts.
 	maxHostKeys = 20
 	// maxKnownHosts is the maximum size of a file of known hosts in bytes.
 	maxKnownHosts = 8 << 20
@@ -91,7 +91,7 @@ func readLimited(name string, limit int64) ([]byte, error) {
 }
 
 // knownKeys returns the keys of a server in a file of known hosts, at most maxHostKeys, each as a line of such a file in which
-// the name is not hashed. Entries with patterns, certificate authorities and revoked keys are skipped.
+// the name is not hashed. It skips entries with patterns, certificate authorities and revoked keys.
 func knownKeys(data []byte, host, port string) []string {
 	name := host
 	if port != "" && port != "22" {
@@ -114,7 +114,7 @@ func knownKeys(data []byte, host, port string) []string {
 	return lines
 }
 
-// isHost reports whether the name in an entry of a file of known hosts, which may be hashed, is this name.
+// isHost reports whether entry, a name in a file of known hosts that may be hashed, is the name of the host.
 func isHost(entry, name string) bool {
 	hashed, ok := strings.CutPrefix(entry, "|1|")
 	if !ok {

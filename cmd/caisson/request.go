@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// asList returns a function to which the result of a request is passed: asList(a, cols)(api.ListRuns(…)). It prints the result
-// with printList, or returns the error of the request.
+// asList returns a function that takes the result of a request, as in asList(a, cols)(api.ListRuns(…)). The function prints the
+// items with printList, or returns the error of the request.
 func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 	return func(items []T, err error) error {
 		if err != nil {
@@ -21,7 +21,8 @@ func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 	}
 }
 
-// asOne is like asList, for requests whose result is one object, which it prints with printOne.
+// asOne returns a function that takes the result of a request, as in asOne(a, id, rows)(api.GetRun(…)). The function prints the
+// object with printOne, or returns the error of the request.
 func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -31,7 +32,8 @@ func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, e
 	}
 }
 
-// asDone is like asList, for requests that change an object, which it prints with printDone.
+// asDone returns a function that takes the result of a request that changes an object, as in asDone(a, id)(api.CancelRun(…)). The
+// function prints the object with printDone, or returns the error of the request.
 func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -41,7 +43,8 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	}
 }
 
-// asLog is like asList, for requests whose result is a text, which it copies to standard output.
+// asLog returns a function that takes the result of a request for a log, as in asLog(a)(api.Logs(…)). The function copies the log
+// to standard output, or returns the error of the request.
 func asLog(a *app) func(io.ReadCloser, error) error {
 	return func(r io.ReadCloser, err error) error {
 		if err != nil {
@@ -57,7 +60,7 @@ func isNotFound(err error) bool {
 	return caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == ""
 }
 
-// removed is the output of rm with -o json.
+// removedObject is the output of commands that remove objects with -o json.
 type removed struct {
 	Removed string `json:"removed"`
 }
@@ -65,7 +68,7 @@ type removed struct {
 // An objectRequest is a function that sends a request about the object with the name or id ref.
 type objectRequest[T any] func(ctx context.Context, ref string) (T, error)
 
-// forEachRef calls r for every ref and prints its result with printDone. It continues after an error, unless ctx has ended, and
+// forEachRef calls r for every ref and prints the results with printDone. It continues after an error, unless ctx has ended, and
 // returns all errors.
 func forEachRef[T any](ctx context.Context, a *app, refs []string, id func(T) string, r objectRequest[T]) error {
 	var errs []error
@@ -80,7 +83,7 @@ func forEachRef[T any](ctx context.Context, a *app, refs []string, id func(T) st
 	return errors.Join(errs...)
 }
 
-// byID returns a request that parses the id with parse and calls do.
+// byID returns an objectRequest that parses ref as an id with parse and calls do with the id.
 func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context, caisson.ID) (T, error)) objectRequest[T] {
 	return func(ctx context.Context, ref string) (v T, err error) {
 		id, err := parse(ref)
@@ -91,7 +94,8 @@ func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context
 	}
 }
 
-// removeEach is like forEachRef, for requests without a result.
+// removeEach calls remove for every ref and prints the ref. It continues after an error, unless ctx has ended, and returns all
+// errors.
 func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
 	id := func(r removed) string { return r.Removed }
 	return forEachRef(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
@@ -99,11 +103,11 @@ func removeEach(ctx context.Context, a *app, refs []string, remove func(context.
 	})
 }
 
-// maxPage is the maximum number of items of a page, as the API limits it.
+// maxPage is the maximum number of items in one page of a list, as in the API.
 const maxPage = 1000
 
-// collectPages requests pages until it has count items or there are no more. next returns the page of at most limit items that follows
-// the item with the id after, or the first page for "", and whether there are more.
+// collectPages requests pages of a list until it has count items or the list ends. next returns the page of at most limit items
+// that follows the item with the id after, or the first page for "", and whether more pages follow.
 func collectPages[T any](count int, id func(T) string, next func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	var all []T
 	var after string
@@ -121,10 +125,10 @@ func collectPages[T any](count int, id func(T) string, next func(after string, l
 	return all, nil
 }
 
-// A listRequest is a function that requests one page of a list, and reports whether there are more.
+// A listRequest is a function that requests one page of a list, and reports whether more pages follow.
 type listRequest[T any] func(context.Context, caisson.Filter) ([]T, bool, error)
 
-// allPages is like collectPages, for a filter and without a limit.
+// allPages returns all items of a list that f selects, for which it requests every page. id returns the id of an item.
 func allPages[T any](ctx context.Context, f caisson.Filter, id func(T) string, list listRequest[T]) ([]T, error) {
 	return collectPages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
 		f.After, f.Limit = caisson.ID(after), limit

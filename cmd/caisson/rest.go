@@ -7,17 +7,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// restFlags are the flags that define when a new sandbox without use is suspended, paused and stopped, and whether a snapshot is
-// taken before a hard TTL removes it.
+// autoPauseFlags are the flags that define when a new sandbox without use is suspended, paused and stopped, and whether a
+// snapshot is taken before a hard TTL removes it.
 type restFlags struct {
 	AutoPause     *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." group:"new" placeholder:"STEPS"`
 	FinalSnapshot *bool      `negatable:"" help:"Take a snapshot before --hard-ttl removes it." group:"new"`
 }
 
-// autoPause is a [caisson.AutoPause] as a flag: steps with their times, separated by commas, or never.
+// autoPause is a [caisson.AutoPause] as the value of a flag: steps with their times, separated by commas, or never.
 type autoPause caisson.AutoPause
 
-// times returns pointers to the fields of p by their names in the flag.
+// times returns pointers to the fields of p by their names in the value of the flag.
 func (p *autoPause) times() map[string]*caisson.Duration {
 	return map[string]*caisson.Duration{"suspend": &p.Suspend, "pause": &p.Pause, "stop": &p.Stop}
 }
@@ -35,7 +35,7 @@ func (p *autoPause) UnmarshalText(text []byte) error {
 		if !ok {
 			return caisson.Errorf(caisson.Invalid, "write suspend=5m,pause=30m,stop=24h or some of it, or never; not %.70q", part)
 		}
-		delete(left, name) // each may be given once
+		delete(left, name) // a second value for the same step is an error
 		if err := field.UnmarshalText([]byte(after)); err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (p *autoPause) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String returns p in the form of the flag, or "" if p has no steps.
+// String returns p as the value of the flag, or "" if p has no steps.
 func (p autoPause) String() string {
 	var list []string
 	times := p.times()
@@ -55,10 +55,10 @@ func (p autoPause) String() string {
 	return strings.Join(list, ",")
 }
 
-// value returns p, which may be nil, for a request.
+// value returns p in the type of requests; p may be nil.
 func (p *autoPause) value() *caisson.AutoPause { return (*caisson.AutoPause)(p) }
 
-// wakeAt is a time as a flag; zero means never.
+// wakeAt is the time at which a sandbox wakes, as the value of a flag; zero means never.
 type wakeAt time.Time
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -80,5 +80,5 @@ func (w *wakeAt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// value returns w, which may be nil, for a request.
+// value returns w in the type of requests; w may be nil.
 func (w *wakeAt) value() *time.Time { return (*time.Time)(w) }

@@ -128,7 +128,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	return req, err
 }
 
-// inVolume makes the volume of --volume the workspace of the run, if that flag was given.
+// useVolume makes the volume of the flag --volume the workspace of the run. It does nothing if the flag was not given.
 func (c *runCmd) inVolume(req *caisson.RunRequest) error {
 	switch {
 	case c.Volume == "":
@@ -180,7 +180,8 @@ const (
 	startGrace = 2 * time.Second
 )
 
-// runConsole shows a run on the user's terminal. A run that the command itself has started is cancelled by signals.
+// runConsole shows a run on the user's terminal. The first signal from the user cancels a run that the command itself has
+// started.
 type runConsole struct {
 	*app
 	runs caisson.Runs

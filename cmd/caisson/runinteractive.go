@@ -28,9 +28,9 @@ func (i interactiveRun) start(ctx context.Context, req caisson.RunRequest, detac
 	return i.attach(ctx, run, attachFlags{DetachKeys: keysOf(defaultDetachKeys)})
 }
 
-// keysOf parses a constant text, which must be valid.
+// parseKeys returns the detach keys that text describes, which must be valid.
 func keysOf(text string) (k detachKeys) {
-	_ = k.UnmarshalText([]byte(text)) // never fails for a valid text
+	_ = k.UnmarshalText([]byte(text)) // UnmarshalText never fails for a valid text
 	return k
 }
 
@@ -46,7 +46,7 @@ func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags atta
 			i.infof("caisson: the run goes on; attach again with: caisson attach %s", run.ID)
 			return nil
 		}
-		if err != nil && caisson.KindOf(err) != caisson.NotFound { // NotFound: the terminal has just ended
+		if err != nil && caisson.KindOf(err) != caisson.NotFound { // NotFound means that the terminal has just ended
 			return err
 		}
 	}
@@ -54,12 +54,12 @@ func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags atta
 	if err != nil {
 		return err
 	}
-	for range events { // wait until the run has ended
+	for range events { // the channel is closed when the run has ended
 	}
 	return runConsole{i.app, i.api}.conclude(ctx, run, time.Time{})
 }
 
-// waitOpen shows the progress of a run until its terminal is open or the run has ended.
+// waitForTerminal shows the progress of a run until its terminal is open or the run has ended.
 func (i interactiveRun) waitOpen(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -55,7 +55,7 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	return err
 }
 
-// printEmpty prints that the stream has no log, and which other streams have one.
+// printEmpty prints that the log of the stream is empty, and which streams of the run have a log that is not.
 func (l *runLog) printEmpty(ctx context.Context, a *app) {
 	var have []string
 	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr, caisson.LogGateway, caisson.LogEgress} {
@@ -82,12 +82,12 @@ func (l *runLog) printEmpty(ctx context.Context, a *app) {
 type runLog struct {
 	api    caisson.Runs
 	id     caisson.ID
-	stream string // such as caisson.LogStdout
+	stream string // name of the stream, such as caisson.LogStdout
 	out    io.Writer
-	copied int64 // bytes of the log of the current attempt that were copied already
+	copied int64 // bytes of the current attempt's log that were copied already
 }
 
-// copyNew copies the data that was added since the last call.
+// copyNew copies the data that was added to the log since the last call.
 func (l *runLog) copyNew(ctx context.Context) error {
 	r, err := l.api.RunLog(ctx, l.id, l.stream)
 	if err != nil {
@@ -95,7 +95,7 @@ func (l *runLog) copyNew(ctx context.Context) error {
 	}
 	defer r.Close()
 	if n, err := io.CopyN(io.Discard, r, l.copied); n < l.copied {
-		if err == io.EOF { //nolint:errorlint // CopyN returns it as it is
+		if err == io.EOF { //nolint:errorlint // CopyN returns io.EOF as it is
 			return nil // another attempt has begun, whose log is still shorter than what was copied
 		}
 		return err
@@ -108,7 +108,7 @@ func (l *runLog) copyNew(ctx context.Context) error {
 // logPollInterval is the interval at which a log is polled with --follow.
 const logPollInterval = 500 * time.Millisecond
 
-// follow copies a log until its run has ended.
+// follow copies a log, as it grows, until its run has ended.
 func (l *runLog) follow(ctx context.Context) error {
 	run, err := l.api.GetRun(ctx, l.id)
 	if err != nil {

@@ -21,7 +21,7 @@ type pullFlags struct {
 	Title string `help:"Title of the pull request, and of a commit of what was not committed; default the subject of the first commit." group:"repo" placeholder:"TEXT"`
 }
 
-// check returns an error for flags that need other flags.
+// check returns an error if --ready was given without --pr. command names the command in the error.
 func (f *pullFlags) check(command string) error {
 	if f.Ready && !f.PR {
 		return usagef(command, "--ready needs --pr")
@@ -64,7 +64,7 @@ func (v *runView) printDelivery(d *caisson.RunDelivery) {
 	v.writeLine("%s", deliveryText(d))
 }
 
-// deliveryText returns the state of a delivery as a sentence, with what can be done about it.
+// deliveryText returns the state of a delivery as a sentence, with the commands that can be used next.
 func deliveryText(d *caisson.RunDelivery) string {
 	switch d.State {
 	case "":
@@ -75,7 +75,7 @@ func deliveryText(d *caisson.RunDelivery) string {
 		return fmt.Sprintf("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
 			d.ID, d.Repo, reasonText(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
-		if d.ID == "" { // the commits could not be fetched from the sandbox
+		if d.ID == "" { // there is no delivery, because the commits could not be fetched from the sandbox
 			return fmt.Sprintf("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
 		}
 		return fmt.Sprintf("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
@@ -85,7 +85,7 @@ func deliveryText(d *caisson.RunDelivery) string {
 	}
 }
 
-// reasonText returns a blank and reason in parentheses, or "" if reason is empty.
+// reasonText returns a blank and the reason in parentheses, or "" if reason is "".
 func reasonText(reason string) string {
 	if reason == "" {
 		return ""
@@ -93,7 +93,7 @@ func reasonText(reason string) string {
 	return " (" + oneLine(reason) + ")"
 }
 
-// deliveryRow returns the delivery of a run's commits as a property of the run.
+// deliveryRow returns the state, id, branch and URL of the delivery of a run's commits in one line; "" if there is no delivery.
 func deliveryRow(d *caisson.RunDelivery) string {
 	if d == nil || d.State == "" {
 		return ""
@@ -101,7 +101,7 @@ func deliveryRow(d *caisson.RunDelivery) string {
 	return strings.Join(strings.Fields(string(d.State)+" "+string(d.ID)+" "+d.Branch+" "+d.URL+reasonText(d.Error)), " ")
 }
 
-// repoOf returns the name of the repository that a run works on, "" if there is none.
+// repoOf returns the name of the repository that a run works on, or "" if there is none.
 func repoOf(r *caisson.Run) string {
 	if r.Request.Repo == nil {
 		return ""

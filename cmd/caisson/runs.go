@@ -82,7 +82,8 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 	}))
 }
 
-// runState returns a run's state, with the error code if it has failed. A run that was cancelled has failed as aborted in the API.
+// runState returns the text that is shown for a run's state, with the error code if the run has failed. A cancelled run, which
+// has failed with the code aborted, is shown as cancelled.
 func runState(r *caisson.Run) string {
 	switch {
 	case r.State != caisson.RunFailed || r.Result == nil || r.Result.Error == nil:
@@ -93,7 +94,7 @@ func runState(r *caisson.Run) string {
 	return string(r.State) + " (" + r.Result.Error.Code + ")"
 }
 
-// runTime returns how long a run has been running, or was running; "" if it has not started.
+// runTime returns how long a run has been running, or was running until its end; "" if it has not started.
 func runTime(r *caisson.Run) string {
 	switch {
 	case r.StartedAt.IsZero():

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// follow shows a run from the beginning of its current attempt to its end, and returns its error if it has failed. asked is the
-// time at which the command that started the run was given; it is zero for a run that existed before.
+// follow shows a run from the beginning of its current attempt to its end, and returns the run's error if it has failed. asked is
+// the time at which the user gave the command that started the run; it is zero for a run that existed before.
 func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
 	events, err := a.runs.WatchRun(ctx, run.ID, 0)
 	if err == nil {
@@ -29,7 +29,7 @@ func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Tim
 	return a.conclude(ctx, run, asked)
 }
 
-// conclude shows the outcome of a run that has ended, and returns its error if it has failed.
+// conclude shows the outcome of a run that has ended, and returns the run's error if it has failed.
 func (a runConsole) conclude(ctx context.Context, run *caisson.Run, asked time.Time) error {
 	run, err := a.runs.GetRun(ctx, run.ID)
 	if err != nil {
@@ -64,11 +64,11 @@ const redrawInterval = 120 * time.Millisecond
 type runView struct {
 	a             *app
 	form          int               // formAnswer, formEvents or formRecord
-	quiet         bool              // line prints nothing
+	quiet         bool              // writeLine prints nothing
 	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
 	shared        bool              // standard output and standard error go to the same place
 	out           io.Writer         // standard output, behind a filter if it is a terminal; see app.safeWriter
-	close         func() error      // must be called after the last write to out
+	close         func() error      // closes the filter of out; must be called after the last write to out
 	midLine       bool              // the answer so far does not end with a line break
 	statusShown   bool              // the status line is on the screen
 	frame         int               // number of times that the status line was drawn
@@ -77,7 +77,7 @@ type runView struct {
 	tools         map[string]string // names of the tools whose calls have no result yet, by the id of the call
 }
 
-// formOf returns the output format of a run for the value of -o.
+// runFormat returns the output format of a run for the value of -o.
 func formOf(output string) int {
 	switch output {
 	case "table":
@@ -92,14 +92,14 @@ func formOf(output string) int {
 func newRunView(a *app) *runView {
 	v := &runView{a: a, quiet: a.globals.Quiet, tools: map[string]string{}, activitySince: time.Now(), activity: "queued"}
 	v.form = formOf(a.globals.Output)
-	v.quiet = v.quiet || v.form == formEvents // the events show the progress
+	v.quiet = v.quiet || v.form == formEvents // in this format, the events show the progress
 	v.live = isTerminal(a.err) && !v.quiet
 	v.shared = v.live && isTerminal(a.out) || sameFile(a.out, a.err)
 	v.out, v.close = a.safeWriter(a.out, safetext.Log)
 	return v
 }
 
-// sameFile reports whether what is written to both arrives in the same file or pipe, as with 2>&1.
+// sameFile reports whether a and b are the same file or pipe, as with 2>&1.
 func sameFile(a, b any) bool {
 	var infos [2]os.FileInfo
 	for i, f := range []any{a, b} {
@@ -115,8 +115,8 @@ func sameFile(a, b any) bool {
 	return os.SameFile(infos[0], infos[1])
 }
 
-// follow shows events until the channel is closed or until, unless nil, returns true, and then completes the output. Events of
-// attempts before attempt are skipped.
+// follow shows events until the channel is closed or until, unless it is nil, returns true for an event, and then completes the
+// output. It skips events of attempts before attempt.
 func (v *runView) follow(events <-chan caisson.RunEvent, attempt int, until func(caisson.RunEvent) bool) (err error) {
 	defer func() {
 		if endErr := v.end(); err == nil {
@@ -198,7 +198,7 @@ func (v *runView) writeText(s string) error {
 	return err
 }
 
-// end completes the answer's last line, and removes the status line.
+// end completes the answer's last line, removes the status line and closes the filter of out.
 func (v *runView) end() error {
 	v.eraseStatus()
 	var err error
@@ -225,7 +225,7 @@ func (v *runView) writeLine(format string, args ...any) {
 	fmt.Fprintf(v.a.err, "%s\n", strings.TrimRight(safetext.Escape(fmt.Sprintf(format, args...)), " "))
 }
 
-// setActivity sets the current activity.
+// setActivity sets what the status line shows, and redraws it.
 func (v *runView) setActivity(what string) {
 	if what != v.activity {
 		v.activity, v.activitySince = what, time.Now()
@@ -234,8 +234,8 @@ func (v *runView) setActivity(what string) {
 }
 
 // elapsed returns how long a run took for a person who waited for it: from asked, the time of the command that started it, until
-// now. If asked is zero, it is the time in the run's record: queued, provisioning its sandbox, and running. The record does not
-// contain when a later attempt was requested, so for one of these it is the time of running only.
+// now. If asked is zero, it is the time in the run's record: queued, provisioning its sandbox, and running. For an attempt after
+// the first, it is only the time of running, because the record does not contain when such an attempt was requested.
 func elapsed(r *caisson.Run, asked, now time.Time) time.Duration {
 	began, ended := r.CreatedAt, r.EndedAt
 	switch {
@@ -247,7 +247,7 @@ func elapsed(r *caisson.Run, asked, now time.Time) time.Duration {
 	return ended.Sub(began).Round(100 * time.Millisecond)
 }
 
-// spinnerFrames are the characters with which the status line begins, one after the other each time that it is drawn.
+// spinnerFrames are the characters with which the status line begins, one after the other each time that the line is drawn.
 var spinnerFrames = []string{"|", "/", "-", `\`}
 
 // drawStatus redraws the status line, unless the answer has an incomplete line on the same terminal.
@@ -272,7 +272,7 @@ func (v *runView) eraseStatus() {
 	}
 }
 
-// maxOneLine is the maximum number of characters of an agent's text in one line.
+// maxOneLine is the maximum number of characters of an agent's text that are shown in one line.
 const maxOneLine = 160
 
 // oneLine returns the beginning of s as one line of at most maxOneLine characters.
@@ -284,7 +284,8 @@ func oneLine(s string) string {
 	return s
 }
 
-// usageOf returns the usage of all attempts of a run. Runs that an older daemon has stored have that of the last attempt only.
+// totalUsage returns the usage of all attempts of a run. For a run that an older daemon has stored, it is the usage of the last
+// attempt only.
 func usageOf(run *caisson.Run) caisson.RunUsage {
 	if run.Usage == (caisson.RunUsage{}) && run.Result != nil {
 		return run.Result.Usage
@@ -292,7 +293,7 @@ func usageOf(run *caisson.Run) caisson.RunUsage {
 	return run.Usage
 }
 
-// costText returns the cost of u, and whether it is an upper bound or an estimate.
+// costText returns the cost in u as text that says whether it is an upper bound or an estimate.
 func costText(u caisson.RunUsage) string {
 	switch {
 	case u.MaxCost > 0:
@@ -303,7 +304,7 @@ func costText(u caisson.RunUsage) string {
 	return "$" + u.Cost.String()
 }
 
-// summary prints the usage and the results of a run.
+// summary prints the usage and the results of a run. took is how long the run took for the user.
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
 	u := usageOf(run)

@@ -17,9 +17,9 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
-// prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive.
-// most returns the maximum size of the archive, or 0 if the daemon does not report it. The caller must call done when the run has
-// been started or has failed to start.
+// prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, otherwise as an
+// archive. most returns the maximum size of the archive, or 0 if the daemon does not report it. The caller must call done when
+// the run has been started or has failed to start.
 func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags, most func() (caisson.Size, error)) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 			return nil, localError("directory", abs, err)
 		}
 		req.Source, req.Directory = abs, f
-		return func() { f.Close() }, nil // has no effect if the client has closed it already
+		return func() { f.Close() }, nil // closing f again has no effect
 	}
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and receives a copy; leave out --workspace-kind and --sync")
@@ -82,8 +82,8 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	}, nil
 }
 
-// checkUpload returns Exhausted, before anything is sent, if the archive of root would be larger than the maximum that most
-// returns.
+// checkUpload returns Exhausted, before anything is sent, if the archive of root would be larger than the size that most returns.
+// mask hides the files that the archive omits.
 func checkUpload(root *os.Root, mask *baseline.Mask, most func() (caisson.Size, error)) error {
 	limit, err := most()
 	if err != nil || limit == 0 {
@@ -104,7 +104,7 @@ func checkOutsideDataDir(dir, data string) error {
 		return localError("directory", dir, err)
 	}
 	if d, err := filepath.EvalSymlinks(data); err == nil {
-		data = d // otherwise it does not exist yet
+		data = d // EvalSymlinks fails if the data directory does not exist yet
 	}
 	for _, pair := range [][2]string{{real, data}, {data, real}} {
 		if rel, err := filepath.Rel(pair[0], pair[1]); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
@@ -123,7 +123,7 @@ func listHidden(root *os.Root, list *namemask.Lister) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // removed since its directory was read
+			return nil // the file was removed after its directory was read
 		case err != nil:
 			return err
 		case path != "." && list.Hides(path) && d.IsDir():
@@ -138,11 +138,12 @@ func packContents(root *os.Root, mask *baseline.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
 	go func() { packer.CloseWithError(tree.PackVisible(root, ".", packedTop, mask.Hides, packer)) }()
 	err := stripTop(w, r)
-	r.CloseWithError(err) // makes the packer return
+	r.CloseWithError(err) // makes PackVisible return
 	return err
 }
 
-// stripTop copies an archive of one tree and removes the top directory from its names.
+// stripTop copies a tar archive from r to w without the entry of its top directory packedTop, and removes packedTop from the
+// other names.
 func stripTop(w io.Writer, r io.Reader) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	for {
@@ -155,7 +156,7 @@ func stripTop(w io.Writer, r io.Reader) error {
 		}
 		name, ok := strings.CutPrefix(h.Name, packedTop+"/")
 		if !ok || name == "" {
-			continue // the entry of the top directory
+			continue // skip the entry of the top directory
 		}
 		h.Name = name
 		if err := out.WriteHeader(h); err != nil {

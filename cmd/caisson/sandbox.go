@@ -35,7 +35,7 @@ type sandboxCmd struct {
 
 func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
 
-// nameInList returns a sandbox's name as lists show it. Sandboxes of a pool have no name and are marked.
+// nameInList returns the name of a sandbox as lists show it. A sandbox of a pool has no name and is shown as (pool).
 func nameInList(name string, pooled bool) string {
 	if pooled {
 		return "(pool)"
@@ -43,7 +43,7 @@ func nameInList(name string, pooled bool) string {
 	return name
 }
 
-// sandboxColumns are the columns of a list of sandboxes.
+// sandboxColumns returns the columns of a list of sandboxes.
 func sandboxColumns() []column[*caisson.Sandbox] {
 	return []column[*caisson.Sandbox]{
 		{name: "ID", value: sandboxID},
@@ -116,7 +116,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// specRows returns the properties of the spec of a sandbox, snapshot or template for printOne.
+// specRows returns the properties of the spec of a sandbox, snapshot or template, in the form for printOne.
 func specRows(s caisson.Spec) [][2]string {
 	r := s.Resources
 	rows := [][2]string{
@@ -209,7 +209,7 @@ func (c *wakeCmd) Run(ctx context.Context, a *app, api api) error {
 	return forEachRef(ctx, a, c.Sandbox, sandboxID, api.Wake)
 }
 
-// extendCmd sets time limits.
+// extendCmd changes the time limits of sandboxes, and the time at which they wake.
 type extendCmd struct {
 	sandboxesArg
 	TTL     *caisson.Duration `name:"ttl" help:"Pause after this time, counted from now; 0s means never." placeholder:"DURATION"`
@@ -252,7 +252,7 @@ func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Sandbox, api.Remove)
 }
 
-// pairs formats a map as KEY=VALUE pairs, sorted by key.
+// pairs formats a map as KEY=VALUE pairs, sorted by key and separated by blanks.
 func pairs(m map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {

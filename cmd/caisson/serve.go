@@ -24,7 +24,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// serve runs the daemon until ctx ends or, in the background, until it is idle. It calls [signalReady] when it is ready.
+// serve runs the daemon until ctx ends or, if background is set, until it is idle. It calls [signalReady] when the daemon is
+// ready.
 //
 // load returns the validated configuration.
 func serve(ctx context.Context, a *app, load func() (*config, error), background bool) error {
@@ -45,7 +46,8 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: st.level}))
 	st.log = log.With("component", "settings")
 	var lockWait time.Duration
-	// The command that started this daemon found none that accepts connections, but one that is exiting may still hold the lock.
+	// The command that started this daemon found no daemon that accepts connections, but a daemon that is exiting may still hold
+	// the lock of the data directory.
 	if background {
 		lockWait = 10 * time.Second
 	}
@@ -74,7 +76,7 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 	st.setOffer = e.SetOffer
 	release := a.interrupts.setHandler(func(s os.Signal) {
 		if s == syscall.SIGHUP {
-			_, _ = st.Reload(ctx) // logs its result
+			_, _ = st.Reload(ctx) // Reload logs its result
 			return
 		}
 		a.interrupts.setCancelledBy(s)
@@ -85,7 +87,7 @@ func serve(ctx context.Context, a *app, load func() (*config, error), background
 	return errors.Join(err, e.Close())
 }
 
-// listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
+// listenAndServe serves the API of e until ctx ends or, in a background daemon, until the daemon has been idle for cfg.IdleExit.
 func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.Engine, log *slog.Logger) error {
 	api, err := httpapi.New(httpapi.Config{
 		API: e.API(), Answers: e.Store().Answers(), FindToken: e.Tokens().FindToken, FindAccount: e.Store().Accounts().Get,
@@ -100,7 +102,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 	clients := &requestCounter{}
 	g.Go(func() error {
 		<-gctx.Done()
-		return api.Close() // ends streams and sessions before the listeners wait for them
+		return api.Close() // streams and sessions end before the servers wait for them
 	})
 	g.Go(func() error {
 		return e.Run(gctx, func() error {
@@ -131,7 +133,7 @@ func listenAndServe(ctx context.Context, cfg *config, st *settings, e *engine.En
 	return g.Wait()
 }
 
-// serveOn serves l in the group until ctx ends.
+// serveOn serves connections of l in the group until ctx ends.
 func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.Listener) {
 	g.Go(func() error {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -141,7 +143,7 @@ func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		// Active requests get 2 s to finish; streams would never finish.
+		// Active requests get 2 s to finish. Requests with streams would never finish.
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(sctx) != nil {
@@ -151,7 +153,8 @@ func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.
 	})
 }
 
-// listenUnix listens on the data directory's socket. This process holds the directory's lock, so an existing socket is stale.
+// listenUnix listens on the data directory's unix socket. This process holds the directory's lock, so that an existing socket is
+// stale, and listenUnix removes it.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -160,10 +163,11 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s; is the path longer than 100 characters?", path)
 	}
-	// The umask has set this mode already, and until here the mode of the data directory prevents access.
+	// The umask has set this mode already. Until Chmod has confirmed it, the mode of the data directory prevents access.
 	return l, os.Chmod(path, socketMode)
 }
 
+// listenTCP listens on the configured TCP address, with TLS if a certificate is configured, and limits the connections.
 func listenTCP(cfg *config) (net.Listener, error) {
 	l, err := reach.Listen("listen", cfg.Listen)
 	if err != nil {
@@ -171,7 +175,7 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	}
 	l = httpapi.Limit(l)
 	if cfg.TLSCert == "" {
-		return l, nil // only on loopback, which config.validate has checked
+		return l, nil // without TLS only on loopback, as config.validate has checked
 	}
 	cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
 	if err != nil {
@@ -181,13 +185,14 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }
 
-// requestCounter counts the active requests and records when the last one ended.
+// requestCounter counts the active requests and records when the last of them ended.
 type requestCounter struct {
 	mu      sync.Mutex
-	active  int       // guarded by mu
-	lastEnd time.Time // guarded by mu
+	active  int       // number of active requests; guarded by mu
+	lastEnd time.Time // when the last request began or ended; guarded by mu
 }
 
+// count returns a handler that counts the requests to h.
 func (c *requestCounter) count(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.add(1)
@@ -196,6 +201,7 @@ func (c *requestCounter) count(h http.Handler) http.Handler {
 	})
 }
 
+// add adds n to the number of active requests and sets lastEnd to the present time.
 func (c *requestCounter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +209,7 @@ func (c *requestCounter) add(n int) {
 	c.lastEnd = time.Now()
 }
 
-// idleFor returns the time since the last request ended, 0 if requests are active.
+// idleFor returns the time since the last request ended, or 0 if requests are active.
 func (c *requestCounter) idleFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +219,7 @@ func (c *requestCounter) idleFor() time.Duration {
 	return time.Since(c.lastEnd)
 }
 
-// stopWhenIdle calls stop when there has been no request for the time limit and no sandbox needs the daemon.
+// stopWhenIdle calls stop when there has been no request for limit and e.Idle reports that the daemon may exit.
 func stopWhenIdle(ctx context.Context, limit time.Duration, clients *requestCounter, e *engine.Engine, stop func()) error {
 	clients.add(0)
 	tick := time.NewTicker(max(limit/4, 50*time.Millisecond))

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// serveCmd runs the daemon. Its flags override the configuration.
+// serveCmd runs the daemon. Its flags override settings of the configuration.
 type serveCmd struct {
 	Listen           string            `help:"Also serve the API on this TCP address, to clients with a token." placeholder:"HOST:PORT"`
 	TLSCert          string            `name:"tls-cert" help:"Certificate for --listen, in PEM; required except on loopback." placeholder:"FILE" complete:"file"`
@@ -29,7 +29,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(*config) error { return nil })
 }
 
-// run runs the daemon with the configuration as modified by the flags and then by also.
+// run runs the daemon with the configuration, in which first the flags and then the function also replace settings.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
 	fileRequired := !c.Background // a daemon that a command starts may run before the file is written
 	err := serve(ctx, a, func() (*config, error) {
@@ -49,17 +49,17 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
-		fileRequired = fileRequired || !cfg.missing // a file that was read once must exist at every reload
+		fileRequired = fileRequired || !cfg.missing // once the file was read, it must exist at every reload
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)
 	if err != nil {
-		_ = signalReady(err) // its error is ignored, because err is returned anyway
+		_ = signalReady(err) // the error of signalReady is ignored, because err is returned anyway
 	}
 	return err
 }
 
-// override replaces settings of cfg by those of the flags that were given.
+// override replaces settings of cfg by the flags that were given.
 func (c *serveCmd) override(cfg *config) error {
 	if err := makeAbsolute(&c.TLSCert, &c.TLSKey); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (c *serveCmd) override(cfg *config) error {
 	return nil
 }
 
-// makeAbsolute makes the paths of files absolute; "" is not changed.
+// makeAbsolute makes the paths of files absolute. It leaves "" unchanged.
 func makeAbsolute(files ...*string) (err error) {
 	for _, file := range files {
 		if *file == "" {

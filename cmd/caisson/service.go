@@ -28,7 +28,7 @@ func (c *serviceLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, serviceColumns())(api.ListServices(ctx, c.Sandbox))
 }
 
-// serviceColumns are the columns of a list of services.
+// serviceColumns returns the columns of a list of services.
 func serviceColumns() []column[caisson.ServiceStatus] {
 	return []column[caisson.ServiceStatus]{
 		{name: "SERVICE", value: func(s caisson.ServiceStatus) string { return s.ID }},
@@ -42,7 +42,7 @@ func serviceColumns() []column[caisson.ServiceStatus] {
 	}
 }
 
-// serviceApplyCmd adds or changes services.
+// serviceApplyCmd adds or changes services of a sandbox.
 type serviceApplyCmd struct {
 	sandboxArg
 	Command []string         `arg:"" optional:"" help:"After --: program and arguments of the service; none: another program serves the port."`
@@ -67,7 +67,7 @@ func (c *serviceApplyCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson service apply dev -f services.yaml --prune", "caisson service apply dev --id web --port 3000 -- npm run dev")
 }
 
-// ProvideRequest returns the request that the flags specify.
+// ProvideRequest returns the request that the flags and the file specify.
 func (c *serviceApplyCmd) ProvideRequest(a *app) (req caisson.ServicesRequest, err error) {
 	req.Prune = c.Prune
 	if c.File != "" {
@@ -102,7 +102,7 @@ func (c *serviceApplyCmd) Run(ctx context.Context, a *app, req caisson.ServicesR
 	return asList(a, serviceColumns())(api.ApplyServices(ctx, c.Sandbox, req))
 }
 
-// servicesArg is the arguments that identify services of a sandbox.
+// servicesArg are the arguments that identify services of a sandbox.
 type servicesArg struct {
 	sandboxArg
 	Services []string `arg:"" name:"service" help:"Ids of services."`
@@ -131,7 +131,7 @@ func (c *serviceRestartCmd) Run(ctx context.Context, a *app, api api) error {
 	})
 }
 
-// restarted is the output for a service that was restarted.
+// restartedService is the output for a service that was restarted, with -o json.
 type restarted struct {
 	Restarted string `json:"restarted"`
 }

@@ -63,7 +63,7 @@ func (c *sessionRmCmd) Run(ctx context.Context, a *app, api api) error {
 	})
 }
 
-// sessionOfKey returns the id of the only session with a key.
+// sessionOfKey returns the id of the session with the key. It returns an error if no session or several sessions have that key.
 func sessionOfKey(ctx context.Context, api api, key string) (caisson.ID, error) {
 	list, err := api.ListSessions(ctx, caisson.SessionFilter{Key: key})
 	switch {

@@ -17,26 +17,26 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// settings is the configuration of a daemon: the settings in force, and the keys of those that have other values in the files
-// now. It is safe for concurrent use.
+// settings is the configuration of a daemon: the settings in force, and the keys of settings that have other values in the files
+// now. The files are the configuration file and the file of own providers. settings is safe for concurrent use.
 type settings struct {
-	load       func() (*config, error) // reads the files, and overrides them with environment and flags
-	background bool
-	level      *slog.LevelVar
-	setOffer   func(context.Context, models.Offer) error
+	load       func() (*config, error)                   // reads the files, whose settings the environment and the flags override
+	background bool                                      // the daemon was started by a command and ends when it is idle
+	level      *slog.LevelVar                            // level of the daemon's log
+	setOffer   func(context.Context, models.Offer) error // puts an offer in force in the daemon
 	log        *slog.Logger
 
 	reloading sync.Mutex // held while the configuration is read again and applied; taken before mu
 
 	mu      sync.Mutex
-	inForce *config      // guarded by mu
-	offer   models.Offer // guarded by mu
+	inForce *config      // the settings in force; guarded by mu
+	offer   models.Offer // the offer in force; guarded by mu
 	seen    [2]fileStamp // stamps of the files when changed and invalid were determined; guarded by mu
 	changed []string     // keys whose values in the files are not those in force; guarded by mu
 	invalid string       // the error in the files, "" if they are valid; guarded by mu
 }
 
-// fileStamp identifies a version of a file.
+// fileStamp identifies the version of a file by its size and its modification time.
 type fileStamp struct {
 	size  int64
 	mtime time.Time
@@ -51,6 +51,7 @@ func stampOf(file string) fileStamp {
 	return fileStamp{info.Size(), info.ModTime()}
 }
 
+// stamps returns the stamps of the configuration file and of the file of own providers.
 func (c *config) stamps() [2]fileStamp {
 	return [2]fileStamp{stampOf(c.lookedFor), stampOf(c.ownProvidersFile())}
 }
@@ -58,10 +59,10 @@ func (c *config) stamps() [2]fileStamp {
 // clientKeys are the keys of settings that only commands use.
 var clientKeys = []string{"host", "account", "caFile", "token"}
 
-// runTimeKeys are the keys of settings that take effect when the configuration is read again.
+// runTimeKeys are the keys of settings that a reload puts in force; changes of other settings need a restart of the daemon.
 var runTimeKeys = []string{"providers", "models", "logLevel"}
 
-// changedKeys returns the keys whose values differ in a and b, except clientKeys.
+// changedKeys returns the keys of settings whose values differ in a and b, except clientKeys.
 func changedKeys(a, b *config) (keys []string) {
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range x.NumField() {
@@ -70,7 +71,7 @@ func changedKeys(a, b *config) (keys []string) {
 			continue
 		}
 		u, v := x.Field(i), y.Field(i)
-		if u.Kind() == reflect.Slice && u.Len()+v.Len() == 0 { // nil and empty mean the same
+		if u.Kind() == reflect.Slice && u.Len()+v.Len() == 0 { // nil and an empty list mean the same
 			continue
 		}
 		if !reflect.DeepEqual(u.Interface(), v.Interface()) {
@@ -80,8 +81,8 @@ func changedKeys(a, b *config) (keys []string) {
 	return keys
 }
 
-// read returns the configuration and the offer in the files. It stores the keys whose values are not those in force, or the error
-// in the files. The caller must hold mu.
+// read returns the configuration and the offer that the files contain now. It stores the keys of settings whose values are not
+// those in force, or the error in the files. The caller must hold mu.
 func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 	s.seen, s.changed, s.invalid = s.inForce.stamps(), nil, ""
 	if cfg, err = s.load(); err == nil {
@@ -101,7 +102,7 @@ func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 // check updates changed and invalid if the files have changed since the last call of read. The caller must hold mu.
 func (s *settings) check() {
 	if s.inForce.stamps() != s.seen {
-		_, _, _ = s.read() // read stores its error in invalid
+		_, _, _ = s.read() // the error is ignored: read stores it in invalid
 	}
 }
 
@@ -144,7 +145,7 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 		s.log.ErrorContext(ctx, "the configuration is invalid; the one that was read before stays in force", "err", err)
 		return nil, err
 	}
-	// An equal offer must be set, too, because the files with the scripts of its models may have changed.
+	// Set the offer even if it is equal, because the files with the scripts of its models may have changed.
 	if err := s.setOffer(ctx, offer); err != nil {
 		return nil, err
 	}
@@ -169,7 +170,8 @@ func (s *settings) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	return done, nil
 }
 
-// applyCommand returns the command that puts changed settings in force.
+// applyCommand returns the command that puts the changed settings in force: a reload if one of them allows that, otherwise a
+// restart.
 func applyCommand(changed []string) string {
 	if slices.ContainsFunc(changed, func(key string) bool { return slices.Contains(runTimeKeys, key) }) {
 		return "caisson daemon reload"
@@ -177,7 +179,7 @@ func applyCommand(changed []string) string {
 	return "caisson daemon restart"
 }
 
-// changedNow returns the keys of settings whose present values in the files are not those in force.
+// changedNow returns the keys of settings whose values in the files now are not those in force.
 func (s *settings) changedNow() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,13 +187,13 @@ func (s *settings) changedNow() []string {
 	return slices.Clone(s.changed)
 }
 
-// notices prints, at most once, the messages for the notices in the daemon's responses.
+// notices prints, at most once, messages about the notices that the daemon's responses contain.
 type notices struct {
 	a    *app
 	once sync.Once
 }
 
-// show prints the messages for the notice of the first response. Later calls do nothing.
+// show prints the messages about the notice of the first response. Later calls do nothing.
 func (n *notices) show(of client.Notice) {
 	n.once.Do(func() {
 		if ours := buildVersion().Version; of.Version != "" && of.Version != ours {

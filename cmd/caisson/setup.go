@@ -34,7 +34,7 @@ func (c *setupCmd) Help() string {
 		examples("sudo caisson setup", "caisson setup --config ./caisson.yaml")
 }
 
-// ProvideSetup checks the terminal and the configuration file before a daemon is started.
+// ProvideSetup checks the terminal and the configuration file, before a daemon is started.
 func (c *setupCmd) ProvideSetup(a *app) (*setup, error) {
 	if !isTerminal(a.in) {
 		return nil, usagef("setup", "standard input is not a terminal; store a key instead: caisson credential set ANTHROPIC_API_KEY -")
@@ -76,7 +76,7 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 	if _, err := api.Reload(ctx); err != nil {
 		return err
 	}
-	// This is checked after the reload, because a daemon that has started without a file reports its file only then.
+	// Check the daemon's file after the reload, because a daemon that has started without a file reports its file only then.
 	if st, err := api.Status(ctx); err == nil && readsOther(st, s.file) {
 		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
 	}
@@ -94,16 +94,16 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 	})
 }
 
-// setup is the state of one execution of setupCmd.
+// setup is the state of one execution of setupCmd, which talks to the user on the terminal.
 type setup struct {
 	*app
-	file string // the configuration file
-	text []byte // content of the file, or configTemplate if it does not exist
+	file string // path of the configuration file
+	text []byte // content of the configuration file, or configTemplate if the file does not exist
 	keys *keyStore
 }
 
-// compatible is the choice of a server that does not belong to a vendor; the other constants are the name and the credential of
-// its provider. The provider has a credential of its own, so that no vendor's key is sent to the server.
+// The choice of a server that does not belong to a vendor, and the name and the credential of its provider. The provider has a
+// credential of its own, so that no vendor's key is sent to the server.
 const (
 	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
 	compatibleProvider   = "server"
@@ -129,7 +129,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	if err != nil {
 		return p, nil, err
 	}
-	if !stored { // a stored key belongs to the server of p, so the environment must not replace the server
+	if !stored { // the environment must not replace the server of a provider whose key is stored
 		key, err := s.vendorKey(ctx, v)
 		if err != nil {
 			return p, nil, err
@@ -151,8 +151,8 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	return p, list, nil
 }
 
-// compatibleServer prompts for the URL of a server that does not belong to a vendor, and for its key, which may be empty. It
-// stores the key, and returns the provider with the models that the server lists.
+// compatibleServer prompts for the URL of a server that does not belong to a vendor, and for the server's key, which may be
+// empty. It stores the key, and returns the provider with the models that the server lists.
 func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list []caisson.Model, err error) {
 	for valid := false; !valid; {
 		base, err := s.ask(ctx, "Its URL, for example http://127.0.0.1:11434/v1: ")
@@ -166,7 +166,7 @@ func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list 
 		}
 	}
 	key, err := s.promptSecret(ctx, "Its key, which is not shown; Enter if it needs none: ")
-	if err != nil && caisson.FieldOf(err) != "value" { // an error of this field means that nothing was entered
+	if err != nil && caisson.FieldOf(err) != "value" { // an error in the field value means that no key was entered
 		return p, nil, err
 	}
 	served, err := servedModels(ctx, p.BaseURL, key)
@@ -204,7 +204,7 @@ func (s *setup) vendorKey(ctx context.Context, v keyVariables) (caisson.Secret, 
 	return s.promptSecret(ctx, "Its key, which is not shown: ")
 }
 
-// maxOffered is the maximum number of models in the list to choose from.
+// maxOffered is the maximum number of models in the list from which the user chooses one.
 const maxOffered = 20
 
 // chooseModel prompts for one of the models in list, and returns list with that model at the beginning. If list is empty, it
@@ -277,7 +277,7 @@ func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
 	}))
 }
 
-// choose prompts for an entry of list and returns its index. Enter alone selects the first entry.
+// choose prompts for an entry of list and returns its index. An empty answer selects the first entry.
 func (s *setup) choose(ctx context.Context, question string, list []string) (int, error) {
 	fmt.Fprintln(s.err, question)
 	for i, text := range list {
@@ -307,7 +307,7 @@ func (s *setup) ask(ctx context.Context, prompt string) (string, error) {
 	}
 }
 
-// readLine prompts for a line. It reads no byte after the line, because the next line may be a key, which is read in another way.
+// readLine prompts for a line. It reads no byte after the line, because the next line may be a key, which is read without echo.
 // The terminal delivers whole lines.
 func (s *setup) readLine(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(s.err, prompt)

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// takeSnapshotCmd captures a sandbox.
+// takeSnapshotCmd takes a snapshot of a sandbox.
 type takeSnapshotCmd struct {
 	sandboxArg
 	Name      string   `help:"Name of the snapshot, which can be used instead of its id." placeholder:"NAME"`
@@ -45,13 +45,13 @@ type forkCmd struct {
 	grantFlags
 }
 
-// randomnessFlags are the flags for sandboxes that are restored from a snapshot of memory.
+// randomnessFlags are the flags about random number generators in sandboxes that are restored from a snapshot of memory.
 type randomnessFlags struct {
 	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
 }
 
-// warnShared prints a warning if programs in forks may generate the same random numbers as their copies in other forks and in
-// the origin.
+// warnShared prints a warning if programs in forks may generate the same random numbers as the same programs in other forks and
+// in the origin of the forks.
 func (a *app) warnShared(forks ...*caisson.Sandbox) {
 	names := map[string]bool{}
 	for _, f := range forks {
@@ -99,7 +99,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api 
 	}
 	a.warnShared(forks...)
 	if a.globals.Output == "table" {
-		a.globals.Quiet = true // like create: prints ids, one per line
+		a.globals.Quiet = true // as after create, ids are printed, one per line
 	}
 	return printList(a, forks, sandboxColumns())
 }
@@ -113,7 +113,7 @@ type snapshotCmd struct {
 
 func snapshotID(s *caisson.Snapshot) string { return string(s.ID) }
 
-// memoryOrFiles returns a word for the content of a snapshot: memory and files, or only files.
+// memoryOrFiles returns what a snapshot contains: "memory", which includes the files, or only "files".
 func memoryOrFiles(s *caisson.Snapshot) string {
 	if s.Memory {
 		return "memory"

@@ -12,13 +12,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sshSuffix is the suffix of host names for ssh; see [sshConfigCmd].
+// sshSuffix is the suffix of the names by which ssh reaches sandboxes: the host NAME.caisson is the sandbox NAME.
 const sshSuffix = ".caisson"
 
-// rawVariable is the environment variable that ssh sends to the server to request the unfiltered output of a terminal.
+// rawVariable is the environment variable that ssh sends to the server to request the output of a terminal without filter.
 const rawVariable = "CAISSON_RAW_TTY"
 
-// sshCmd runs ssh.
+// sshCmd runs ssh to connect to a sandbox.
 type sshCmd struct {
 	Sandbox string   `arg:"" help:"Sandbox." complete:"sandbox"`
 	Command []string `arg:"" optional:"" passthrough:"" help:"Command, which the shell in the sandbox interprets; without one, a shell."`
@@ -40,7 +40,7 @@ func (c *sshCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	if _, err := api.Get(ctx, ref); err != nil { // because the error that ssh would print is less clear
+	if _, err := api.Get(ctx, ref); err != nil { // report an error now, because ssh would report it less clearly
 		return err
 	}
 	var args []string
@@ -72,14 +72,14 @@ func (a *app) relaySSH(ctx context.Context, api api, ref string) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	go func() {
-		defer conn.Close() // the end of standard input means that ssh has exited
+		defer conn.Close() // end the connection with standard input, which ends when ssh has exited
 		io.Copy(conn, a.in)
 	}()
-	_, _ = io.Copy(a.out, conn) // the error is ignored: ssh itself reports that the connection has ended
+	_, _ = io.Copy(a.out, conn) // the error is ignored: ssh reports that the connection has ended
 	return ctx.Err()
 }
 
-// sshOption is a line of a configuration of ssh.
+// sshOption is a line of ssh's configuration.
 type sshOption struct{ name, value string }
 
 // sshOptions returns the options with which ssh reaches sandboxes.
@@ -112,7 +112,7 @@ func sshOptions(a *app) ([]sshOption, error) {
 	}, nil
 }
 
-// quoteSSH quotes words for the shell that ssh starts commands with, and for ssh itself, which expands %.
+// quoteSSH quotes words for the shell that ssh runs ProxyCommand with, and for ssh itself, which expands %.
 func quoteSSH(words []string) string {
 	var quoted []string
 	for _, w := range words {
@@ -124,7 +124,7 @@ func quoteSSH(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// sshConfigCmd prints a configuration for ssh.
+// sshConfigCmd prints a configuration with which ssh reaches sandboxes.
 type sshConfigCmd struct {
 	KnownHost string `name:"known-host" help:"Print the server's key for this host name instead, as a line of known_hosts." placeholder:"NAME"`
 }

@@ -19,19 +19,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// keyVariables are the names of the environment variables for a built-in provider. The libraries of the vendor use the same
-// names.
+// keyVariables are the names of the environment variables for one built-in provider. The client libraries of its vendor use the
+// same names.
 type keyVariables struct {
 	provider string
-	vendor   string   // the vendor's name for messages
-	keys     []string // variables with the key; the first one that is set is used
-	baseURL  string   // variable with the base URL of another server with the same API; "" for none
+	vendor   string   // the vendor's name, for messages
+	keys     []string // variables that can contain the key; the first one that is set is used
+	baseURL  string   // variable with the base URL of another server with the same API; "" if there is no such variable
 }
 
-// openAIBaseURL is the variable with the URL of a server with OpenAI's API. Such servers, for example Ollama and vLLM, often need
-// no key.
+// openAIBaseURL is the environment variable with the URL of a server with OpenAI's API. Such servers, for example Ollama and
+// vLLM, often need no key.
 const openAIBaseURL = "OPENAI_BASE_URL"
 
+// providerVariables are the environment variables of the built-in providers.
 var providerVariables = []keyVariables{
 	{"anthropic", "Anthropic", []string{"ANTHROPIC_API_KEY"}, "ANTHROPIC_BASE_URL"},
 	{"openai", "OpenAI", []string{"OPENAI_API_KEY"}, openAIBaseURL},
@@ -42,9 +43,9 @@ var providerVariables = []keyVariables{
 // storeKeys stores a key of the environment as a credential if the configuration has no models and no stored key allows the run
 // to call a model. It prints which key it has stored, and which variables of the environment are not used.
 //
-// It does so only for the daemon of the data directory, so that a key never leaves this machine without the user's consent. It
-// does nothing if CI is set, because the stored key could outlive the CI job, nor for accounts other than the local one, because
-// built-in providers use the keys of the local account.
+// It stores keys only for the daemon of the data directory, so that a key never leaves this machine without the user's consent.
+// It does nothing if CI is set, because the stored key could outlive the CI job, nor for accounts other than the local one,
+// because built-in providers use the keys of the local account.
 func storeKeys(ctx context.Context, a *app, api api, agent, model string) error {
 	cfg := a.cfg
 	configured := !models.Offer{Providers: cfg.Providers, Models: cfg.Models}.IsZero() || cfg.Gateway.RemoteURL != ""
@@ -77,12 +78,12 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 	return nil
 }
 
-// keyStore stores keys and servers of the environment.
+// keyStore stores keys from the environment as credentials, and servers from the environment as own providers.
 type keyStore struct {
 	a     *app
 	api   api
 	own   models.Offer // the own providers and their models
-	offer models.Offer // the built-in offer with own in place of built-in providers; can be granted if the keys are stored
+	offer models.Offer // the built-in providers and models, with own in their place; can be granted if the keys are stored
 }
 
 // newKeyStore returns a keyStore with the present content of the file of own providers.
@@ -91,7 +92,7 @@ func newKeyStore(a *app, api api) (*keyStore, error) {
 	return &keyStore{a: a, api: api, own: own, offer: models.Builtin().With(own)}, err
 }
 
-// key returns the name of the variable with a provider's key, and the key. name is "" if no such variable is set.
+// key returns the name of the environment variable with a provider's key, and the key. name is "" if no such variable is set.
 func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
 	for _, name := range v.keys {
 		if value := strings.TrimSpace(k.a.getenv(name)); value != "" {
@@ -109,8 +110,8 @@ func providerOf(o models.Offer, name string) (p caisson.Provider) {
 	return p
 }
 
-// wanted returns the providers whose models the run can call: that of the model, if one was named, or else those whose API the
-// agent speaks, in the order of the offer.
+// wanted returns the providers whose models the run can call: the provider of the model, if model is not "", otherwise those
+// whose API the agent speaks, in the order of the offer.
 func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyVariables, err error) {
 	var usable func(caisson.Model) bool
 	if model != "" {
@@ -132,13 +133,14 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 		if slices.ContainsFunc(k.offer.Models, func(m caisson.Model) bool { return m.Provider == v.provider && usable(m) }) {
 			list = append(list, v)
 		} else if model != "" && v.baseURL == openAIBaseURL && k.a.getenv(openAIBaseURL) != "" {
-			list = append(list, v) // the models of that server are not known yet; this model may be one of them
+			list = append(list, v) // that server's models are not known yet, and may include this one
 		}
 	}
 	return list, nil
 }
 
-// compare prints a message if the environment has another server or key than the stored ones, which are used.
+// compare prints a message if the environment names another server or contains another key than those that are stored, which are
+// used.
 func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provider) error {
 	if u := k.a.getenv(v.baseURL); u != "" && u != p.BaseURL {
 		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
@@ -157,7 +159,7 @@ func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provid
 	return nil
 }
 
-// howToChange returns the part of a message that explains how to use another server.
+// howToChange returns the part of a message that explains how to use another server instead of p.
 func (k *keyStore) howToChange(p caisson.Provider) string {
 	if p.Credential == "" {
 		return "the file " + k.a.cfg.ownProvidersFile() + ", which you can remove"
@@ -165,14 +167,15 @@ func (k *keyStore) howToChange(p caisson.Provider) string {
 	return "caisson credential rm " + p.Credential + ", after which the next run takes both from the environment"
 }
 
-// store stores the key of a provider as a credential, and the server that the environment names, if any, as an own provider.
+// store stores the key of a provider as a credential, and makes the server that the environment names, if any, an own provider.
 func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	name, key := k.key(v)
 	p, list, err := k.server(ctx, v, key)
 	if err != nil {
 		return err
 	}
-	// Set the server before the key is stored, so that the key is never sent to a server other than the one in the environment.
+	// Set the server before the key is stored, so that the key is never sent to a server other than the one that the environment
+	// names.
 	if err := k.setOwn(ctx, v.provider, p, list); err != nil {
 		return err
 	}
@@ -193,8 +196,8 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 	return err
 }
 
-// server returns a provider for the server that the environment names, and the models that [ownModels] returns for it. It returns
-// nil if the environment names no server, or the vendor's.
+// server returns a provider for the server that the environment names, with the models that [ownModels] returns for it. It
+// returns nil if the environment names no server, or the vendor's.
 func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
 	base := strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
 	builtin := models.Builtin()
@@ -219,9 +222,9 @@ func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secre
 	return &p, ownModels(p, served, builtin.Models), nil
 }
 
-// ownModels returns the models that a server has listed. Models that are built in have their built-in prices. Other models are
-// free if the server is on this machine, and have no price otherwise, so that calls are refused until the configuration has one.
-// It returns nil if all listed models are built in.
+// ownModels returns the models that the server of p has listed. Built-in models have their built-in prices. Other models are free
+// if the server is on this machine; otherwise they have no price, so that calls are refused until the configuration has one.
+// ownModels returns nil if all listed models are built in.
 func ownModels(p caisson.Provider, served []servedModel, builtin []caisson.Model) (list []caisson.Model) {
 	u, err := url.Parse(p.BaseURL)
 	here := err == nil && reach.Loopback(u.Hostname())
@@ -243,20 +246,20 @@ func ownModels(p caisson.Provider, served []servedModel, builtin []caisson.Model
 	return list
 }
 
-// servedModel is a model in the list of a server with OpenAI's API.
+// servedModel is a model in the list of models that a server with OpenAI's API returns.
 type servedModel struct {
 	ID      string `json:"id"`
-	Context int64  `json:"max_model_len"` // of vLLM
+	Context int64  `json:"max_model_len"` // maximum number of tokens of a call; only vLLM has this field
 }
 
 const (
-	maxServed     = 200     // maximum number of models that are used of a server's list
-	maxServedList = 4 << 20 // maximum size of the list in bytes
-	servedTimeout = 15 * time.Second
+	maxServed     = 200              // maximum number of models of a server's list that are used
+	maxServedList = 4 << 20          // maximum size of a server's list of models in bytes
+	servedTimeout = 15 * time.Second // time limit for the request of a server's list
 )
 
-// servedModels returns the models that a server with OpenAI's API lists, without those for embeddings. It returns nil if the
-// server has no list. It follows no redirects, so that the key is sent to no other server.
+// servedModels returns the models that the server with OpenAI's API at base lists, without those for embeddings. It returns nil
+// if the server has no list. It follows no redirects, so that the key is sent to no other server.
 func servedModels(ctx context.Context, base string, key caisson.Secret) ([]servedModel, error) {
 	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
 	defer cancel()
@@ -291,12 +294,12 @@ func servedModels(ctx context.Context, base string, key caisson.Secret) ([]serve
 	return served[:min(len(served), maxServed)], nil
 }
 
-// ownHeader is the beginning of the file of own providers.
+// ownHeader is the comment at the beginning of the file of own providers.
 const ownHeader = "# Providers that replace built-in ones, in the form of the configuration. \"caisson run\" has taken them from the environment.\n" +
 	"# They count only while the configuration has no providers and models. After a change: caisson daemon reload\n"
 
-// setOwn makes p, with the models in list, the own provider of this name, or removes that provider if p is nil. Then the daemon
-// reads the file.
+// setOwn makes p, with the models in list, the own provider with this name, or removes that provider if p is nil. Then it has the
+// daemon read the file of own providers.
 func (k *keyStore) setOwn(ctx context.Context, name string, p *caisson.Provider, list []caisson.Model) error {
 	if p == nil && !slices.ContainsFunc(k.own.Providers, func(old caisson.Provider) bool { return old.Name == name }) {
 		return nil

@@ -22,7 +22,7 @@ func (c *syncCmd) Help() string {
 	return "Its flags are those of caisson sync apply.\n\n" + c.Apply.Help()
 }
 
-// syncApplyCmd applies changes.
+// syncApplyCmd applies changes of a workspace to the directory on the host.
 type syncApplyCmd struct {
 	workspaceArg
 	Only   []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
@@ -44,7 +44,7 @@ What is chosen is applied as a whole or not at all, exactly as it was shown. The
 		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// ProvideChecked returns an error for flags that exclude each other, and for a review without a terminal.
+// ProvideChecked returns an error for flags that exclude each other, and for a review or a confirmation without a terminal.
 func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	modes := 0
 	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
@@ -65,7 +65,7 @@ func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	return checked{}, err
 }
 
-// interactive reports whether a person can be prompted.
+// isInteractive reports whether standard input and output are terminals, so that a person can be prompted.
 func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
 
 func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
@@ -91,7 +91,7 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // has no effect if the client has closed it already
+	defer dir.Close() // closing dir again has no effect
 	req := caisson.SyncRequest{Auto: c.Auto, Only: c.Only, Directory: dir}
 	if !c.Auto {
 		if req, err = c.choose(ctx, a, api, w); err != nil {
@@ -110,8 +110,8 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 	return printSynced(a, r, len(req.Drop))
 }
 
-// choose returns a request that applies or drops the changes that the user selects in a review; with --yes, that applies all
-// changes that may be applied.
+// choose returns a request that applies or drops the changes that the user selects in a review. With --yes, the request applies
+// all changes that may be applied.
 func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.Workspace) (req caisson.SyncRequest, err error) {
 	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only, Patch: !c.Yes, Freeze: true})
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 	return req, nil
 }
 
-// sandboxStopped reports whether the sandbox of the workspace is not running, so that changes in it may be dropped.
+// sandboxStopped reports whether the sandbox of the workspace is not running, so that changes of the workspace may be dropped.
 func sandboxStopped(ctx context.Context, api api, w *caisson.Workspace) bool {
 	if w.State != caisson.WorkspaceLive {
 		return true
@@ -154,12 +154,12 @@ func sandboxStopped(ctx context.Context, api api, w *caisson.Workspace) bool {
 	return err == nil && (sb.State == caisson.Stopped || sb.State == caisson.Created || sb.State == caisson.Failed)
 }
 
-// applicable reports whether a change may be applied after a person has confirmed it. A change with an unknown verdict may not.
+// isApplicable reports whether a change may be applied after a person has confirmed it. A change with an unknown verdict may not.
 func applicable(ch *caisson.Change) bool {
 	return ch.Verdict == caisson.VerdictPass || ch.Verdict == caisson.VerdictAsk
 }
 
-// printDryRun prints what --auto would apply.
+// printDryRun prints the changes that --auto would apply.
 func printDryRun(a *app, d *caisson.Diff) error {
 	warnTruncated(a, d)
 	if a.globals.Output != "table" {
@@ -181,9 +181,9 @@ type syncCounts struct {
 	Changes   int                `json:"changes"`
 	Pass      int                `json:"pass"`
 	Ask       int                `json:"ask"`
-	Clash     int                `json:"clash"` // verdict conflict
+	Clash     int                `json:"clash"` // number of changes with the verdict conflict
 	Denied    int                `json:"denied"`
-	Cut       bool               `json:"cut,omitempty"` // there are more changes, which are not counted
+	Cut       bool               `json:"cut,omitempty"` // there are more changes, which were not counted
 }
 
 // syncStatus prints the numbers of pending changes in a workspace.
@@ -197,7 +197,7 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 		Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut,
 		Pass: of[caisson.VerdictPass], Ask: of[caisson.VerdictAsk], Clash: of[caisson.VerdictConflict],
 	}
-	s.Denied = s.Changes - s.Pass - s.Ask - s.Clash // also those of an unknown verdict
+	s.Denied = s.Changes - s.Pass - s.Ask - s.Clash // includes changes with an unknown verdict
 	n := strconv.Itoa
 	changes := n(s.Changes)
 	if s.Cut {
@@ -209,7 +209,7 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	})
 }
 
-// reset drops all changes in the workspace, with --yes or after the user has confirmed it.
+// reset drops all changes in the workspace if --yes was given or the user confirms it.
 func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
 	if !c.Yes {
 		d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// reviewer prompts a person on a terminal to decide about changes.
+// reviewer prompts a person on a terminal to decide which changes are applied or dropped.
 type reviewer struct {
 	in        *bufio.Reader
 	out       io.Writer
@@ -21,13 +21,13 @@ type reviewer struct {
 	droppable bool   // changes may be dropped, because the sandbox is not running
 	onPanic   func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
 
-	applyPassing bool                // apply all further changes that pass every check
-	apply        []caisson.Selection // the changes to apply
-	drop         []string            // paths of the changes to drop
+	applyPassing bool                // apply all further changes that pass every check, without prompts
+	apply        []caisson.Selection // the changes that the person has selected to be applied
+	drop         []string            // paths of the changes that the person has selected to be dropped
 	needsConsent bool                // the checks require a person's consent for a change in apply
 }
 
-// changeKeyHelp explains each key for a change.
+// changeKeyHelp explains each key that answers the prompt for a change.
 var changeKeyHelp = map[byte]string{
 	'y': "apply it",
 	'n': "leave it for later",
@@ -38,7 +38,7 @@ var changeKeyHelp = map[byte]string{
 	'?': "explain",
 }
 
-// hunkKeyHelp explains each key for a part of a change.
+// hunkKeyHelp explains each key that answers the prompt for a hunk of a change.
 var hunkKeyHelp = map[byte]string{
 	'y': "apply this part",
 	'n': "leave this part for later",
@@ -48,10 +48,11 @@ var hunkKeyHelp = map[byte]string{
 	'?': "explain",
 }
 
-// errStop ends a review; the changes selected so far are kept.
+// errStop ends a review at the user's request. The changes that were selected before are applied.
 var errStop = errors.New("stop")
 
-// review prompts for each change. Afterwards r.apply and r.drop contain the decisions; after an error they must not be used.
+// review prompts for each change. Afterwards r.apply and r.drop contain the decisions. After an error, r.apply and r.drop must
+// not be used.
 func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	for i := range changes {
 		err := r.reviewChange(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
@@ -113,8 +114,8 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 	return nil
 }
 
-// reviewHunks prompts for each hunk of a change. It returns errStop if the user ends the review; the hunks selected before are
-// applied.
+// reviewHunks prompts for each hunk of a change. It returns errStop if the user ends the review; the hunks that were selected
+// before are applied.
 func (r *reviewer) reviewHunks(ctx context.Context, ch *caisson.Change, hunks []string) error {
 	var wanted []int
 	var stop error
@@ -154,14 +155,14 @@ parts:
 	return stop
 }
 
-// selectChange adds a change to those that are to be applied. hunks are the indices of the hunks to apply, nil for the whole
+// selectChange adds a change to those that are to be applied. hunks are the indices of the hunks to apply; nil means the whole
 // change.
 func (r *reviewer) selectChange(ch *caisson.Change, hunks []int) {
 	r.apply = append(r.apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash, Hunks: hunks})
 	r.needsConsent = r.needsConsent || ch.Verdict == caisson.VerdictAsk
 }
 
-// show writes what write prints to the terminal.
+// show calls write with a patchPrinter, and writes its output to the terminal.
 func (r *reviewer) show(write func(*patchPrinter)) error {
 	var b strings.Builder
 	write(&patchPrinter{&b, r.color, r.raw})
@@ -169,7 +170,8 @@ func (r *reviewer) show(write func(*patchPrinter)) error {
 	return err
 }
 
-// promptWithHelp is like promptKey, but explains the keys and prompts again if the answer is '?'. meaning has the explanations.
+// promptWithHelp prints question and reads lines until one consists of one of the keys in can, which it returns. For the key '?',
+// it prints the explanations in meaning and prompts again.
 func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
 	for {
 		key, err := r.promptKey(ctx, question, can)
@@ -182,8 +184,8 @@ func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, mea
 	}
 }
 
-// promptKey prints question and reads lines until one consists of one of the keys in can, which it returns. The end of the input
-// is an error.
+// promptKey prints question and reads lines until one consists of one of the keys in can, which it returns. It returns an error
+// at the end of the input.
 func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, error) {
 	for {
 		prompt := colorize(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "

@@ -11,19 +11,19 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// A column is one column of a table of Ts.
+// A column is one column of a table whose rows show values of type T.
 type column[T any] struct {
-	name  string         // the heading
-	value func(T) string // returns the cell for an item, not escaped yet
-	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil for none
-	id    func(T) string // printed by -q instead of the first column's value; nil in all columns but one
-	// wrap is set in the last column of a table that may be wider than a terminal: its text is broken into lines, also where it has line
-	// breaks. cut may be set in another column of such a table: its text is shortened at its beginning.
+	name  string         // heading of the column
+	value func(T) string // returns the cell for an item, without escapes
+	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil means the default colour
+	id    func(T) string // returns what -q prints instead of the first column's value; nil in all columns but one
+	// wrap is set in the last column of a table that may be wider than a terminal: its text is broken into lines, at line breaks
+	// and where it is too long. cut may be set in another column of such a table: its text is shortened at the beginning.
 	wrap, cut bool
 }
 
-// plainColor is the terminal's default colour. Like all colours it has two digits: tabwriter counts escape sequences as text, so
-// they must have the same length in all cells of a column.
+// plainColor is the terminal's default colour, as a parameter of [colorize]. Like all colours it has two digits: tabwriter counts
+// escape sequences as text, so that they must have the same length in all cells of a column.
 const plainColor = "39"
 
 // tableWidth returns the width in characters of the terminal that is standard output, or 0 if standard output is not a terminal.
@@ -41,7 +41,7 @@ func printList[T any](a *app, items []T, cols []column[T]) error {
 	return printListIn(a, a.tableWidth(), items, cols)
 }
 
-// printListIn is like printList, but fits tables to the given width in characters; 0 means no limit.
+// printListIn prints items like printList, but fits tables to the given width in characters; 0 means no limit.
 func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 	switch {
 	case a.globals.Output == "jsonl":
@@ -70,7 +70,7 @@ func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 		}
 		return nil
 	}
-	cells := make([][]string, len(cols)) // by column, with the heading first
+	cells := make([][]string, len(cols)) // cells of each column, with the heading first
 	for i, c := range cols {
 		cells[i] = append(cells[i], c.name)
 		for _, it := range items {
@@ -81,7 +81,7 @@ func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 	tw := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	for n := range len(items) + 1 {
 		row := make([]string, len(cols))
-		var more []string // lines of the last cell after its first one
+		var more []string // lines of the last cell after its first line
 		for i, c := range cols {
 			row[i] = cells[i][n]
 			switch {
@@ -123,12 +123,12 @@ func (c *column[T]) escape(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// minWidth is the minimum width of a wrap or cut column, even if the table is then wider than the terminal.
+// minWidth is the minimum width in characters of a wrap or cut column, even if the table is then wider than the terminal.
 const minWidth = 16
 
 // columnWidths returns the widths of the columns in a table of the given width in characters; 0 means no limit. Columns without
-// wrap and cut are as wide as their text. Of the width that they leave, the cut column gets the width of its text, but at most
-// the part that the wrap column does not need or half, whichever is more. The wrap column gets the remainder.
+// wrap and cut are as wide as their text. Of the remaining width, the cut column gets the width of its text, but at most the part
+// that the wrap column does not need or half, whichever is more. The wrap column gets the remainder.
 func columnWidths[T any](cols []column[T], cells [][]string, width int) []int {
 	widths := make([]int, len(cols))
 	left := width - 2*(len(cols)-1)
@@ -165,7 +165,7 @@ func columnWidths[T any](cols []column[T], cells [][]string, width int) []int {
 	return widths
 }
 
-// shorten returns text, or its end after an ellipsis if it has more than width characters.
+// shorten returns text, or an ellipsis and the end of text if text has more than width characters.
 func shorten(text string, width int) string {
 	r := []rune(text)
 	if len(r) <= width {

@@ -109,7 +109,7 @@ func (a *app) readTemplate(file string) (*caisson.Template, error) {
 	case t.Name == "":
 		return nil, caisson.Invalidf("name", "is missing, in %s", file)
 	}
-	dir := filepath.Dir(file) // . for standard input
+	dir := filepath.Dir(file) // the working directory for standard input
 	for i := range t.Mounts {
 		if t.Mounts[i].Source, err = absFrom(dir, t.Mounts[i].Source); err != nil {
 			return nil, err
@@ -152,7 +152,7 @@ func (c *templateBuildCmd) Help() string {
 	return examples("caisson template build web", "caisson template build ./web.yaml")
 }
 
-// ProvideTemplate reads the template if the argument is a file; else it returns nil.
+// ProvideTemplate reads the template if the argument is a file. Otherwise it returns nil.
 func (c *templateBuildCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
 	if strings.HasSuffix(c.Template, ".yaml") || strings.HasSuffix(c.Template, ".yml") {
 		return a.readTemplate(c.Template)
@@ -169,7 +169,7 @@ func (c *templateBuildCmd) Run(ctx context.Context, a *app, t *caisson.Template,
 	if err != nil {
 		return err
 	}
-	if isPathImage(t.Image) { // the daemon does not open paths
+	if isPathImage(t.Image) { // this command opens the path, because the daemon opens none
 		if _, err := pullImage(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 const signalTimeout = 5 * time.Second
 
 // safeWriter returns a writer to w. If w is a terminal, the writer filters output that could deceive the user or control the
-// terminal, unless --raw-tty was given. The returned function must be called at the end of the output.
+// terminal, unless --raw-tty was given. The caller must call the returned function at the end of the output.
 func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() error) {
 	if !isTerminal(w) || a.globals.RawTTY {
 		return w, func() error { return nil }
@@ -39,7 +39,7 @@ func copySafely(a *app, w io.Writer, r io.Reader, mode safetext.Mode) error {
 	return err
 }
 
-// console connects a process in a sandbox with the user's terminal.
+// console connects a process in a sandbox with the user's terminal or other standard streams.
 type console struct{ *app }
 
 // copyOutput copies the output r of p to w, which may be a terminal. If writing fails, p is killed, because its output would be
@@ -47,7 +47,7 @@ type console struct{ *app }
 func (a console) copyOutput(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
 	defer a.restoreOnPanic()
 	if err := copySafely(a.app, w, r, mode); err != nil {
-		_ = p.Close() // the first error is more useful
+		_ = p.Close() // the first error is more useful than that of Close
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
@@ -61,7 +61,7 @@ func (a console) copyInput(p caisson.Process) {
 	if stdin == nil {
 		return
 	}
-	_, _ = io.Copy(stdin, a.in) // a process that has closed its input is not an error
+	_, _ = io.Copy(stdin, a.in) // the error is ignored: a process may close its input
 	_ = stdin.Close()
 }
 
@@ -84,14 +84,14 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 			select {
 			case <-resized:
 				if rows, cols := terminalSize(a.in, a.out); rows > 0 {
-					_ = p.Resize(rows, cols) // errors are ignored: the next change tries again
+					_ = p.Resize(rows, cols) // the error is ignored: the next change of size tries again
 				}
 			case <-done:
 				return
 			}
 		}
 	}()
-	// In raw mode keys such as Ctrl-C send no signals, so a signal comes from another process. It ends the session.
+	// In raw mode, keys such as Ctrl-C send no signals, so that a signal comes from another process. It ends the connection to p.
 	release := a.interrupts.setHandler(func(s os.Signal) {
 		a.interrupts.setCancelledBy(s)
 		_ = p.Close()
@@ -119,7 +119,7 @@ func (a *app) restoreOnPanic() {
 	}
 }
 
-// terminalSize returns the size of the first of fs that is a terminal, or 0, 0.
+// terminalSize returns the size in characters of the first of fs that is a terminal, or 0, 0 if none is one.
 func terminalSize(fs ...any) (rows, cols uint16) {
 	for _, f := range fs {
 		if file, ok := f.(*os.File); ok {
@@ -131,7 +131,8 @@ func terminalSize(fs ...any) (rows, cols uint16) {
 	return 0, 0
 }
 
-// forwardInterrupts sends the first signal on to p and kills p at the second one, until release is called.
+// forwardInterrupts sends the first signal that this program receives to p, and kills p at the second one, until release is
+// called.
 func (a console) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
 	sent := false
 	return a.interrupts.setHandler(func(s os.Signal) {

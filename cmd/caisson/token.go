@@ -94,9 +94,10 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(list, err)
 }
 
-// hintOtherAccounts tells a local caller that the list is only that of the account [caisson.LocalAccount], if there are others.
+// hintOtherAccounts tells a local caller that the list contains only tokens of the account [caisson.LocalAccount], if there are
+// other accounts.
 func hintOtherAccounts(ctx context.Context, a *app, api api) {
-	st, err := api.Status(ctx) // denied to callers with a token, who have one account
+	st, err := api.Status(ctx) // denied to callers with a token, who have only one account
 	if err != nil {
 		return
 	}
@@ -115,7 +116,7 @@ func (c *tokenRmCmd) Help() string {
 	return examples("caisson token rm tk-abcdefghijklmnop", "caisson token rm dashboard --account team-a")
 }
 
-// findToken returns the id of the account's token that ref names, by id or name.
+// findToken returns the id of the token of the account that has ref as its id or, alone, as its name.
 func findToken(ctx context.Context, a *app, api api, ref string) (caisson.ID, error) {
 	list, err := api.ListTokens(ctx)
 	if err != nil {

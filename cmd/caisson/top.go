@@ -25,7 +25,7 @@ func (c *topCmd) Help() string {
 		examples("caisson top", "caisson top --every 5s", "caisson top --once -o json")
 }
 
-// topRow is one line of the output of top.
+// topRow is one line of the output of top: a sandbox and its resource usage. Stats is nil if the sandbox was not measured.
 type topRow struct {
 	ID       caisson.ID    `json:"id"`
 	Name     string        `json:"name,omitempty"`
@@ -36,7 +36,7 @@ type topRow struct {
 	*caisson.Stats
 }
 
-// firstTop is the time between the first two measurements, which determine the first value of processor usage.
+// firstInterval is the time between the first two measurements of top, from which the first value of processor usage is computed.
 const firstTop = 500 * time.Millisecond
 
 func (c *topCmd) Run(ctx context.Context, a *app, api api) error {
@@ -82,7 +82,8 @@ func (c *topCmd) paint(a *app, rows []topRow) error {
 	return err
 }
 
-// measureAll measures the live sandboxes, the busiest first. Those that end meanwhile are left out.
+// measureAll measures the live sandboxes and returns their rows, the busiest first. last are the rows of the previous
+// measurement. Sandboxes that end during the measurement are left out.
 func measureAll(ctx context.Context, api api, last []topRow) ([]topRow, error) {
 	list, err := allPages(ctx, caisson.Filter{States: []caisson.State{caisson.Running, caisson.Suspended}}, sandboxID, api.List)
 	if err != nil {
@@ -122,7 +123,7 @@ func measureAll(ctx context.Context, api api, last []topRow) ([]topRow, error) {
 	return rows, nil
 }
 
-// topColumns are the columns of the output of top.
+// topColumns returns the columns of the output of top.
 func topColumns() []column[topRow] {
 	measured := func(value func(topRow) string) func(topRow) string {
 		return func(r topRow) string {

@@ -36,7 +36,7 @@ func (c *usageCmd) Help() string {
 // maxListed is the maximum number of calls or charges that are listed; a longer list is an error.
 const maxListed = 100_000
 
-// ProvideQuery parses the flags.
+// ProvideQuery checks the flags and returns the query that those other than --sandbox specify.
 func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
 		return q, usagef("usage", "--calls, --receipts and --reconcile exclude each other")
@@ -95,7 +95,8 @@ func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
 	return q, nil
 }
 
-// parseMoment parses a duration before now, a date or a time; "" is the zero time.
+// parseMoment parses a point in time: a duration before now, a date or a time. "" is the zero time. field is the name of the flag
+// in errors.
 func parseMoment(field, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -111,7 +112,7 @@ func parseMoment(field, s string, now time.Time) (time.Time, error) {
 	return time.Time{}, caisson.Invalidf(field, "%.40q is not a time; write for example 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z", s)
 }
 
-// print prints sums of calls.
+// print prints sums of calls of models.
 func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	count := func(of func(caisson.UsageRow) int64) func(caisson.UsageRow) string {
 		return func(r caisson.UsageRow) string { return strconv.FormatInt(of(r), 10) }
@@ -193,7 +194,8 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 	})
 }
 
-// reconcile prints the differences between the ledger and the spend logs of a LiteLLM provider since a time.
+// reconcile prints the differences between the ledger and the spend logs of the LiteLLM provider c.Compare, for calls since a
+// time.
 func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
 	id := func(d caisson.Discrepancy) string { return cmp.Or(string(d.Call), d.UpstreamID) }
 	return asList(a, []column[caisson.Discrepancy]{

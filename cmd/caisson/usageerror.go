@@ -20,7 +20,7 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// usagef returns a usageError that a command, and not kong, has found.
+// usagef returns a usageError that a command, and not kong, has found. command is the command without "caisson".
 func usagef(command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: "caisson " + command}
 }
@@ -40,7 +40,7 @@ func newUsageError(err error) error {
 	return u
 }
 
-// Patterns of the messages of kong that plainUsage replaces.
+// Patterns of the messages of kong that plainUsage replaces or adds advice to.
 var (
 	unknownFlag     = regexp.MustCompile(`^unknown flag (-\S+?)(?:, did you mean .*)?$`)
 	unknownArgument = regexp.MustCompile(`^unexpected argument (\S+?)(?:, did you mean .*)?$`)
@@ -51,8 +51,8 @@ var (
 )
 
 // advice contains the advice for common mistakes. A key is an unknown flag or argument, <name> for a missing argument, or … for
-// one argument too many; it may be preceded by the full name of the command or by its last word. Most are flags and commands of
-// other programs.
+// one argument too many; the full name of the command or its last word may precede it. Most keys are flags and commands of other
+// programs.
 var advice = map[string]string{
 	"-v":             "mount a directory with --mount SRC:DST[:rw]",
 	"-p":             reachPorts,
@@ -78,12 +78,14 @@ var advice = map[string]string{
 	"shell …":        "to run a program: caisson exec SANDBOX -- PROGRAM",
 }
 
+// Advice that several common mistakes have in common.
 const (
 	reachPorts = "reach ports with caisson port-forward, caisson open or caisson route add"
 	runAgents  = "run gives a task to an agent; for a program in a new sandbox: caisson exec --rm -it IMAGE -- PROGRAM"
 )
 
-// adviceFor returns the advice for a mistake in the command node, or "" if there is none.
+// adviceFor returns the advice for a mistake in the command node, or "" if there is none. mistake is a key of advice without
+// command.
 func adviceFor(node *kong.Node, mistake string) string {
 	command := strings.TrimPrefix(node.FullPath(), "caisson ")
 	for _, key := range []string{command + " " + mistake, node.Name + " " + mistake, mistake} {
@@ -94,14 +96,14 @@ func adviceFor(node *kong.Node, mistake string) string {
 	return ""
 }
 
-// plainUsage returns msg, a message of kong, in clearer words and with advice if possible. node is the command in which kong has
-// found the error.
+// plainUsage returns msg, an error message of kong, in clearer words and with advice if possible. node is the command in which
+// kong has found the error.
 func plainUsage(msg string, node *kong.Node) string {
 	if m := unknownFlag.FindStringSubmatch(msg); m != nil {
 		if text := adviceFor(node, m[1]); text != "" {
 			return "unknown flag " + m[1] + "; " + text
 		}
-		if len(m[1]) == len("-x") { // omit the suggestion of kong, for which all flags of one letter are equally similar
+		if len(m[1]) == len("-x") { // omit kong's suggestion, for which all flags of one letter are equally similar
 			return "unknown flag " + m[1]
 		}
 	}
@@ -109,7 +111,8 @@ func plainUsage(msg string, node *kong.Node) string {
 		if text := cmp.Or(adviceFor(node, m[1]), advice[node.Name+" …"]); text != "" {
 			return "unexpected argument " + m[1] + "; " + text
 		}
-		// The group before the command is missing, or node has the same name as the intended command of another group.
+		// Either the group of commands is missing before the command, or node has the same name as the intended command of
+		// another group.
 		command, rest := m[1], ""
 		if node.Type != kong.ApplicationNode {
 			command, rest = node.Name, " "+m[1]
@@ -136,7 +139,7 @@ func plainUsage(msg string, node *kong.Node) string {
 	return msg
 }
 
-// rootOf returns the node of the program.
+// rootOf returns the node of the whole command line, to which n belongs.
 func rootOf(n *kong.Node) *kong.Node {
 	for n.Parent != nil {
 		n = n.Parent
@@ -144,7 +147,8 @@ func rootOf(n *kong.Node) *kong.Node {
 	return n
 }
 
-// groupsWith returns at most three commands one level below app that have this name or alias, each followed by rest.
+// commandsInGroups returns at most three commands, such as "caisson GROUP NAME", that groups of commands have under this name or
+// alias, each followed by rest.
 func groupsWith(app *kong.Node, name, rest string) (list []string) {
 	if of := aliases[name]; of != "" {
 		name = of

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// release is the version of this build. The Makefile sets it with the linker's flag -X; if it is empty, the version is that of
+// release is the version of this build. The Makefile sets it with the linker's flag -X. If it is empty, the version is that of
 // the main module in the build information.
 var release string
 
@@ -24,7 +24,7 @@ type version struct {
 	Platform string `json:"platform"`
 }
 
-// buildVersion returns the version from the build information.
+// buildVersion returns the version of this binary, from release and the build information.
 func buildVersion() version {
 	v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

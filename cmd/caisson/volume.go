@@ -114,10 +114,11 @@ func (c *volumeRmCmd) Run(ctx context.Context, a *app, api api) error {
 // namePattern matches names of volumes and repositories. It also matches ids of volumes, which can be used instead of names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// parseNameTarget parses NAME[:TARGET], where NAME is the name of a volume or repository; field is the flag's name.
+// parseNameTarget parses NAME[:TARGET], where NAME is the name of a volume or repository, and TARGET an absolute path. field is
+// the name of the flag in errors.
 func parseNameTarget(field, s string) (name, target string, err error) {
 	name, target, ok := strings.Cut(s, ":")
-	if ok { // two slashes mean an address such as https://host/name
+	if ok { // a target with two slashes is the rest of an address such as https://host/name
 		if clean := filepath.Clean(target); filepath.IsAbs(target) && !strings.HasPrefix(target, "//") && clean != "/" && !strings.ContainsRune(target, 0) {
 			target = clean
 		} else {
@@ -130,7 +131,7 @@ func parseNameTarget(field, s string) (name, target string, err error) {
 	return name, target, nil
 }
 
-// volumeRequest returns the workspace request for the value of --volume.
+// volumeRequest returns the workspace request for the value of the flag --volume.
 func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
 	name, target, err := parseNameTarget("volume", s)
 	if err != nil {
@@ -139,7 +140,7 @@ func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
 	return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target}, nil
 }
 
-// volumeOf returns the volume that a run works in, "" if there is none.
+// volumeOf returns the name of the volume that a run works in, or "" if there is none.
 func volumeOf(r *caisson.Run) string {
 	if r.Request.Kind != caisson.WorkspaceVolume {
 		return ""
@@ -147,7 +148,7 @@ func volumeOf(r *caisson.Run) string {
 	return r.Request.Source
 }
 
-// directoryOf returns the directory that a run works on, "" if there is none.
+// directoryOf returns the directory that a run works on, or "" if there is none.
 func directoryOf(r *caisson.Run) string {
 	if r.Request.Kind == caisson.WorkspaceVolume {
 		return ""

@@ -79,7 +79,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 	}))
 }
 
-// runOrSandbox returns the id of the run for which a workspace was created, or else of its sandbox.
+// runOrSandbox returns the id of the run for which a workspace was created, or else the id of its sandbox.
 func runOrSandbox(w *caisson.Workspace) string {
 	return string(cmp.Or(w.Run, w.Sandbox))
 }
@@ -118,7 +118,7 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	return append(rows, [2]string{"Searched", searchSummary(w)})
 }
 
-// searchSummary returns how many files of a workspace were searched for secrets.
+// searchSummary returns a text about how many files of a workspace were searched for secrets; "" for a workspace of kind direct.
 func searchSummary(w *caisson.Workspace) string {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
@@ -133,15 +133,15 @@ func searchSummary(w *caisson.Workspace) string {
 	return s
 }
 
-// warnSuspects prints a warning if the workspace of a new sandbox contains files in which the search for secrets, which may
-// still be in progress, has found something.
+// warnSuspects prints a warning if the search for secrets, which may still be in progress, has found something in files of the
+// workspace of the new sandbox sb.
 func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	if sb.Spec.Workspace == "" || a.globals.Quiet {
 		return
 	}
 	w, err := api.GetWorkspace(ctx, string(sb.Spec.Workspace))
 	if err != nil || w.SuspectCount == 0 {
-		return // errors are ignored: the sandbox has been created
+		return // an error is ignored, because the sandbox has been created
 	}
 	var names []string
 	for _, s := range w.Suspects {
@@ -150,8 +150,8 @@ func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	a.infof("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
-// hiddenRows returns the properties for printOne of files that are hidden from a sandbox. count is the number of all of them,
-// which may be more than hidden contains.
+// hiddenRows returns the names of files that are hidden from a sandbox, as properties for printOne. count is the number of all
+// hidden files, which may be more than hidden contains.
 func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	for _, p := range hidden {
 		rows = append(rows, [2]string{"Hidden", p})
@@ -162,8 +162,8 @@ func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	return rows
 }
 
-// hiddenFiles returns a text with the names of the first five hidden files and the number of the others. count is the number of
-// all hidden files.
+// hiddenFiles returns a text with the names of the first five of hidden and the number of the other hidden files. count is the
+// number of all hidden files.
 func hiddenFiles(hidden []string, count int) string {
 	shown := hidden[:min(len(hidden), 5)]
 	s := quoteCommand(shown)
@@ -173,7 +173,7 @@ func hiddenFiles(hidden []string, count int) string {
 	return safetext.Escape(s)
 }
 
-// find returns the workspace that the argument identifies.
+// find returns the workspace that the argument identifies. Without an argument, it returns that of [workspaceHere].
 func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if c.Ref == "" {
 		w, err := workspaceHere(ctx, a, api)
@@ -201,7 +201,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 	return api.GetWorkspace(ctx, ref)
 }
 
-// containsDir returns a function that reports whether a directory is dir or one above it.
+// containsDir returns a function that reports whether the directory path is dir or a directory above it.
 func containsDir(dir string) func(path string) bool {
 	var above []os.FileInfo
 	for d := dir; ; d = filepath.Dir(d) {
@@ -256,14 +256,14 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 	return nil, caisson.Errorf(caisson.NotFound, "no workspace is of %s or a directory above it; see caisson workspace ls", dir)
 }
 
-// workspaceChoice chooses one of the workspaces of a directory.
+// workspaceChoice chooses one of several workspaces of a directory.
 type workspaceChoice struct {
-	pending *caisson.Workspace // the newest that may have pending changes
-	settled *caisson.Workspace // the newest that is settled
-	others  []string           // runs or sandboxes of older workspaces that have pending changes
+	pending *caisson.Workspace // the newest workspace that may have pending changes; nil if there is none
+	settled *caisson.Workspace // the newest workspace that is settled; nil if there is none
+	others  []string           // ids of the runs or sandboxes of older workspaces that have pending changes
 }
 
-// add considers a workspace. The newest must be added first.
+// add considers the workspace w for the choice. The newest workspace must be added first.
 func (c *workspaceChoice) add(w *caisson.Workspace) {
 	switch {
 	case w.State == caisson.WorkspaceSettled:
@@ -284,8 +284,8 @@ func (c *workspaceChoice) note() string {
 		runOrSandbox(c.pending), strings.Join(c.others[:min(len(c.others), maxOthers)], ", "))
 }
 
-// openWorkspace opens the directory of a workspace with the rights of the user who runs this command, who must be allowed to
-// write in it.
+// openWorkspace opens the host directory of a workspace with the rights of the user who runs this command. It returns an error if
+// this user may not write in the directory.
 func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 	if !a.local() {
 		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")

@@ -14,10 +14,11 @@ type workspaceFlags struct {
 	ShowHidden []string `help:"Do not hide secret-looking files of this name or path from the sandbox; may be repeated." group:"new" placeholder:"PATTERN" sep:"none"`
 }
 
-// given reports whether any flag was set.
+// given reports whether any of the flags was set.
 func (f *workspaceFlags) given() bool { return f.Kind != "" || f.Sync != "" || len(f.ShowHidden) > 0 }
 
-// request returns the workspace request for dir that the flags specify. It warns if changes cannot be reviewed.
+// request returns the workspace request for the directory dir that the flags specify. It prints a note if the sandbox writes in
+// dir itself, so that changes cannot be reviewed.
 func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.WorkspaceRequest, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {

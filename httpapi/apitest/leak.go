@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Leaks waits until no goroutine of the API or its client is left, and returns the exit code for a test binary: 0, or 1 if some
-// are left after Timeout; it then prints the stacks of all goroutines that are left.
+// Leaks waits until no goroutine of the API or its client is left, and returns the exit code for a test binary: 0, or 1 if such
+// goroutines are left after Timeout. In that case it prints their stacks.
 func Leaks() int {
 	end := time.Now().Add(Timeout)
 	for {
@@ -17,7 +17,7 @@ func Leaks() int {
 		buf = buf[:runtime.Stack(buf, true)]
 		var left [][]byte
 		for i, g := range bytes.Split(buf, []byte("\n\n")) {
-			// The first one is the goroutine that calls Leaks.
+			// The first goroutine is the one that calls Leaks.
 			if i > 0 && (bytes.Contains(g, []byte("caisson/httpapi")) || bytes.Contains(g, []byte("caisson/client"))) {
 				left = append(left, g)
 			}

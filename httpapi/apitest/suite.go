@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Cores are the services of the API, and the functions that tests need besides the API.
+// Cores are the services of the API under test, and the functions that tests need besides the API.
 type Cores struct {
 	caisson.API
 	// Secrets returns the values of the credentials that were set through the API, which does not return them.
@@ -94,7 +94,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 	}
 }
 
-// must takes the results of a call, as in must(f())(t): it returns a function that returns v, or fails the test if err is not
+// must takes the results of a call, as in must(f())(t). It returns a function that returns v, or fails the test if err is not
 // nil.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
@@ -114,7 +114,7 @@ func succeeds(t testing.TB, err error) {
 	}
 }
 
-// Fails checks that err is an error of this kind about this field, "" if it is about none.
+// Fails checks that err is an error of this kind about this field. field is "" for an error that is about no field.
 func Fails(t testing.TB, err error, kind caisson.Kind, field string) {
 	t.Helper()
 	if err == nil || caisson.KindOf(err) != kind || caisson.FieldOf(err) != field {
@@ -128,6 +128,7 @@ func createSandbox(t testing.TB, ctx context.Context, c Cores, req caisson.Creat
 	return must(c.Sandboxes.Create(ctx, req))(t)
 }
 
+// testLifecycle checks the states of a sandbox from its creation to its removal.
 func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 	ttl := caisson.Duration(90 * time.Minute)
 	sb := createSandbox(t, ctx, c, caisson.CreateRequest{
@@ -183,6 +184,7 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.NotFound, "")
 }
 
+// testListing checks filters and pages of the list of sandboxes.
 func testListing(t *testing.T, ctx context.Context, c Cores) {
 	var ids []caisson.ID
 	for i := range 5 {
@@ -324,7 +326,7 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v", e)
 	}
 	stop()
-	for range changes { // closed when the context ends
+	for range changes { // changes is closed when the context ends
 	}
 	Fails(t, c.Files.MakeDir(ctx, sb, "/x/y", false), caisson.Conflict, "")
 	succeeds(t, c.Files.MoveFile(ctx, sb, name, "/x/y/z"))
@@ -344,6 +346,7 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.NotFound, "")
 }
 
+// testTrees checks that file trees can be read and written as tar archives.
 func testTrees(t *testing.T, ctx context.Context, c Cores) {
 	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	for _, p := range []string{"/a/1", "/a/b/2"} {

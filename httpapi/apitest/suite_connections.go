@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// serve starts a server of package guestd in the sandbox and waits until it listens.
+// serve starts the test server of guestd in the sandbox, with these arguments, and waits until it listens.
 func serve(t *testing.T, ctx context.Context, c Cores, sb, network, address, mode string) {
 	t.Helper()
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"/.caisson/inside", "test", "serve", network, address, mode}}))(t)
@@ -57,6 +57,7 @@ func testConnections(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
+// testConnectionsRefused checks the errors for connections that cannot be made.
 func testConnectionsRefused(t *testing.T, ctx context.Context, c Cores) {
 	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{Name: "server"}).ID)
 	for _, r := range []struct {
@@ -88,7 +89,7 @@ func testConnectionsRefused(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Conflict, "")
 }
 
-// testConnectionLimit opens more connections than a sandbox can have, closes them, and opens another one.
+// testConnectionLimit opens more connections than a sandbox can have at once, closes them, and opens another one.
 func testConnectionLimit(t *testing.T, ctx context.Context, c Cores) {
 	const limit = 512
 	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)

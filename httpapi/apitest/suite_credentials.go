@@ -28,7 +28,7 @@ func testCredentials(t *testing.T, ctx context.Context, c Cores) {
 	stored(value)
 	_, err := c.Credentials.SetCredential(ctx, "ANTHROPIC_API_KEY", caisson.NewSecret("x"))
 	Fails(t, err, caisson.Conflict, "")
-	long := strings.Repeat("\x02", 64<<10) // six bytes each in JSON
+	long := strings.Repeat("\x02", 64<<10) // each of these characters takes six bytes in JSON
 	if r := must(c.Credentials.RotateCredential(ctx, "ANTHROPIC_API_KEY", caisson.NewSecret(long)))(t); r.RotatedAt == nil {
 		t.Errorf("%+v", r)
 	}

@@ -38,7 +38,7 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%q", b)
 	}
 	stop()
-	io.Copy(io.Discard, logs) // must return; whether it returns an error is not defined
+	io.Copy(io.Discard, logs) // Copy must return; whether it returns an error is not defined
 	logs = must(c.Processes.Logs(ctx, sb, false))(t)
 	defer logs.Close()
 	if b := must(io.ReadAll(logs))(t); string(b) != "first\n" {
@@ -108,6 +108,7 @@ func testExec(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, p.Signal(ctx, 99), caisson.Invalid, "signal")
 }
 
+// testFlood checks that large inputs and outputs of a process arrive complete.
 func testFlood(t *testing.T, ctx context.Context, c Cores) {
 	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	const size = 8 << 20
@@ -149,6 +150,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 	})
 }
 
+// testExecEnds checks how exec sessions end: by a time limit, with unread output, or when the client closes them.
 func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
 	sb := string(createSandbox(t, ctx, c, caisson.CreateRequest{}).ID)
 	t.Run("time limit", func(t *testing.T) {

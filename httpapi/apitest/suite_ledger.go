@@ -81,7 +81,7 @@ func testBudgets(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("budget %+v", b)
 	}
 	call := Calls(b.Account)[0]
-	call.At = time.Now() // in the current month
+	call.At = time.Now() // makes it a call in the current month
 	succeeds(t, c.Charge(ctx, call))
 	run := must(c.Ledger.SetBudget(ctx, caisson.Budget{Key: "run/ü 1/2%2f?"}))(t)
 	list := must(c.Ledger.ListBudgets(ctx))(t)

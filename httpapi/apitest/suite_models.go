@@ -71,8 +71,8 @@ func testModels(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// priceList returns a price list in LiteLLM's format of the models in the lines of names, which all cost the same. comment is
-// added to each, so that tests can make the list longer.
+// priceList returns a price list in LiteLLM's format with one model for each line of names, all at the same price. comment is
+// added to each model, so that tests can make the list longer.
 func priceList(names, comment string) []byte {
 	list := map[string]any{}
 	for name := range strings.Lines(names) {

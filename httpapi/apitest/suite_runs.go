@@ -106,6 +106,7 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Invalid, "model")
 }
 
+// testWaitingRuns checks runs that do not end by themselves: they can be watched and cancelled, but not removed.
 func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	run := startRun(t, ctx, c, "say a; wait")
 	if run.State.Ended() {
@@ -222,7 +223,7 @@ func testRunEvents(t *testing.T, ctx context.Context, c Cores) {
 	if all[i].Tool != "bash" || all[i].CallID == "" || string(all[i].Args) != `{"input":"ls -l"}` || all[i+1].Result != "ls -l" || !all[i+3].IsError {
 		t.Errorf("%+v", all[i:i+4])
 	}
-	for after := range len(all) + 2 { // after each event, and after numbers beyond the last one
+	for after := range len(all) + 2 { // numbers of all events, and numbers beyond the last one
 		got := runEvents(t, ctx, c, run.ID, int64(after))
 		if diff := cmp.Diff(all[min(after, len(all)):], got, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("after %d: %s", after, diff)
@@ -271,6 +272,7 @@ func testRunWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
+// testRunTrees checks a run that has started a sub-run: listing both, and cancelling them together.
 func testRunTrees(t *testing.T, ctx context.Context, c Cores) {
 	top := startRun(t, ctx, c, "child wait; say started; wait")
 	events := must(c.Runs.WatchRun(ctx, top.ID, 0))(t)
@@ -286,7 +288,7 @@ func testRunTrees(t *testing.T, ctx context.Context, c Cores) {
 	if got := must(c.Runs.GetRun(ctx, children[0].ID))(t); got.State != caisson.RunFailed || got.Parent != top.ID {
 		t.Errorf("%+v", got)
 	}
-	for range events { // to the end of the run
+	for range events { // wait until the run has ended
 	}
 	if !slices.ContainsFunc(runEvents(t, ctx, c, top.ID, 0), func(e caisson.RunEvent) bool { return e.Child == children[0].ID }) {
 		t.Errorf("nothing says that %s was started", children[0].ID)

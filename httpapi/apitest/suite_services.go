@@ -11,12 +11,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// serving returns a service that serves a port.
+// portService returns a service with this id that serves port 8000. Its program listens on the given port.
 func serving(id, port string) caisson.Service {
 	return caisson.Service{ID: id, Port: 8000, Command: []string{"/.caisson/inside", "test", "serve", "tcp", port, "echo"}}
 }
 
-// awaitService waits until as returns true for the status of a service, and returns that status.
+// awaitService waits until as returns true for the status of the service with this id, and returns that status.
 func awaitService(t *testing.T, ctx context.Context, c Cores, ref, id string, as func(caisson.ServiceStatus) bool) (s caisson.ServiceStatus) {
 	t.Helper()
 	poll.Until(t, time.Minute, func() bool {
@@ -30,6 +30,7 @@ func awaitService(t *testing.T, ctx context.Context, c Cores, ref, id string, as
 	return s
 }
 
+// inState returns a condition for awaitService: that a service has the state want.
 func inState(want caisson.ServiceState) func(caisson.ServiceStatus) bool {
 	return func(s caisson.ServiceStatus) bool { return s.State == want }
 }
@@ -98,7 +99,7 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Services.ListServices(ctx, "nowhere")
 	Fails(t, err, caisson.NotFound, "")
 
-	// The services can be replaced, and changed while the sandbox is stopped; they run again when the sandbox starts.
+	// Services can be replaced, and changed while their sandbox is stopped. They run again when the sandbox starts.
 	list = must(c.Services.ApplyServices(ctx, ref, caisson.ServicesRequest{Services: []caisson.Service{serving("web", "8000")}, Prune: true}))(t)
 	if len(list) != 1 || list[0].State != caisson.ServiceReady {
 		t.Errorf("%+v", list)

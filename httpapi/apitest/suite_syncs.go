@@ -14,7 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// makeReview makes a review of the changes of a workspace and returns its id and, by path, the selections that apply each change.
+// makeReview makes a review of the changes of a workspace. It returns the id of the review and, by path, the selections that
+// apply each change.
 func makeReview(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
 	t.Helper()
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)

@@ -82,7 +82,7 @@ func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
 // one sandbox.
 func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	sb := createWithVolume(t, ctx, c, "data", "/srv/data")
-	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, does not count its files
+	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, does not count the volume's files
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
@@ -120,7 +120,7 @@ func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
 	if got := waitForEnd(t, ctx, c, run.ID); got.Result.Answer != "dir/ dir/file" || got.Workspace != "" || got.Request.Source != "data" {
 		t.Errorf("%+v", got)
 	}
-	poll.Until(t, Timeout, func() bool { // the sandbox of a run is removed after its end
+	poll.Until(t, Timeout, func() bool { // the sandbox of a run is removed some time after the run has ended
 		list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"})
 		return err == nil && list[0].Sandbox == ""
 	})
@@ -157,7 +157,7 @@ func testVolumeEvents(t *testing.T, ctx context.Context, c Cores, id caisson.ID)
 		}
 	}
 	stop()
-	for range events { // closed when the context ends
+	for range events { // the channel is closed when the context ends
 	}
 }
 

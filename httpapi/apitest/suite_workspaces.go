@@ -178,7 +178,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%d changes wait, want %d", w.Changes, len(want))
 	}
 	_, err := c.Workspaces.Reset(ctx, ref)
-	Fails(t, err, caisson.Conflict, "") // its sandbox is running
+	Fails(t, err, caisson.Conflict, "") // the sandbox of the workspace is running
 	succeeds(t, c.Sandboxes.Remove(ctx, ref))
 	if w := must(c.Workspaces.GetWorkspace(ctx, ref))(t); w.State != caisson.WorkspaceDetached || w.EndedAt.IsZero() {
 		t.Errorf("when its sandbox is gone: %+v", w)

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Page is one page of a listing, or all of a listing that has no pages.
+// Page is one page of a list, or the whole list if it has no pages.
 type Page[T any] struct {
 	Items []T        `json:"items"`
 	Next  caisson.ID `json:"next,omitempty" doc:"Value of after for the next page; absent on the last"`
@@ -40,10 +40,10 @@ type KillRequest struct {
 	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Signal number"`
 }
 
-// Bytes of each output stream that are returned for a [ProcessRequest]. The rest is discarded.
+// Numbers of bytes of each output stream that are returned for a [ProcessRequest]. The rest is discarded.
 const (
-	DefaultOutput = 2 << 20  // if ProcessRequest.MaxOutput is 0
-	MaxOutput     = 16 << 20 // the maximum of ProcessRequest.MaxOutput
+	DefaultOutput = 2 << 20  // bytes that are returned if ProcessRequest.MaxOutput is 0
+	MaxOutput     = 16 << 20 // maximum value of ProcessRequest.MaxOutput
 )
 
 // ProcessRequest is the body of a non-interactive exec.
@@ -69,7 +69,7 @@ type Output struct {
 	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
 }
 
-// NewOutput returns the Output for a stream of size bytes, of which kept is the part to return, from the beginning.
+// NewOutput returns the Output for a stream of size bytes. kept is the beginning of the stream, which is to be returned.
 func NewOutput(kept []byte, size int64) Output {
 	o := Output{Size: size, Truncated: size > int64(len(kept))}
 	text := kept
@@ -130,7 +130,7 @@ type MoveRequest struct {
 }
 
 // PullRequest is the body of a request to pull an image, as clients encode it; in the encoding of a [caisson.PullRequest] the
-// password is redacted. The code that creates one must marshal it at once and keep no copy.
+// password is redacted. Code that creates a PullRequest must marshal it at once and keep no copy.
 type PullRequest struct {
 	Reference string `json:"reference"`
 	Platform  string `json:"platform,omitempty"`
@@ -144,7 +144,7 @@ type Login struct {
 	Password string `json:"password,omitempty"`
 }
 
-// LoginOf returns a with its password in plain text.
+// LoginOf returns the registry login a with its password in plain text.
 func LoginOf(a caisson.RegistryAuth) Login {
 	return Login{Username: a.Username, Password: a.Password.Reveal()}
 }
@@ -162,13 +162,13 @@ type TokenRequest struct {
 	SSHKey  string           `json:"sshKey,omitempty" maxLength:"16384" doc:"The token is for this SSH key, a line of authorized_keys without options, and has no secret"`
 }
 
-// CredentialValue is the body of a request with the value of a credential as clients encode it; the server decodes it as a
-// [caisson.Secret]. The code that creates one must marshal it at once and keep no copy.
+// CredentialValue is the body of a request with the value of a credential, as clients encode it; the server decodes it as a
+// [caisson.Secret]. Code that creates a CredentialValue must marshal it at once and keep no copy.
 type CredentialValue struct {
 	Value string `json:"value"`
 }
 
-// Matched is the response to a comparison with the value of a credential.
+// Matched is the response to a request that compares a value with that of a credential.
 type Matched struct {
 	Matches bool `json:"matches"`
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// ErrWindow means that a peer sent more, or granted more, than the window allows.
+// ErrWindow means that a peer has sent more, or granted more, than the flow-control window allows.
 var ErrWindow = errors.New("window exceeded")
 
 // Credit is the sender's side of a channel's flow control: how many bytes may still be sent. Safe for concurrent use.
@@ -20,7 +20,7 @@ type Credit struct {
 // NewCredit returns a credit of [Window] bytes.
 func NewCredit() *Credit { return &Credit{n: Window, change: make(chan struct{})} }
 
-// Take waits until at least one byte may be sent, and takes at most limit bytes. Returns the cause of ctx if ctx ends first.
+// Take waits until at least one byte may be sent, and takes at most limit bytes. It returns the cause of ctx if ctx ends first.
 func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
 	for {
 		c.mu.Lock()
@@ -39,7 +39,7 @@ func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
 	}
 }
 
-// Grant adds n bytes, for which the receiver has made room. Returns ErrWindow if n is not positive or the credit would exceed
+// Grant adds n bytes, for which the receiver has made room. It returns ErrWindow if n is not positive or the credit would exceed
 // [Window].
 func (c *Credit) Grant(n int) error {
 	c.mu.Lock()
@@ -54,16 +54,16 @@ func (c *Credit) Grant(n int) error {
 }
 
 // Queue is the receiver's side of a channel's flow control: it holds at most [Window] bytes that were received and not read yet.
-// One goroutine may call Push and one Read at the same time; Close is safe for concurrent use.
+// One goroutine may call Push and another one Read at the same time; Close is safe for concurrent use.
 type Queue struct {
-	grant func(n int) // called by Read without mu
+	grant func(n int) // tells the peer that it may send n more bytes; called by Read without mu
 
 	mu         sync.Mutex
 	ready      *sync.Cond // signalled when data is added and when the queue is closed
-	buf        []byte     // received and not read yet; guarded by mu
-	ungranted  int        // bytes that were read, but not granted to the peer again yet; guarded by mu
-	ended      error      // returned by Read once buf is empty; nil before Close; guarded by mu
-	windowUsed int        // bytes of the peer's window in use, len(buf)+ungranted; guarded by mu
+	buf        []byte     // data that was received and not read yet; guarded by mu
+	ungranted  int        // number of bytes that were read, but that the peer was not told it may send again; guarded by mu
+	ended      error      // error that Read returns once buf is empty; nil before Close; guarded by mu
+	windowUsed int        // number of bytes of the peer's window in use, len(buf)+ungranted; guarded by mu
 }
 
 // NewQueue returns a queue that calls grant when the peer may send n bytes more.
@@ -73,7 +73,7 @@ func NewQueue(grant func(n int)) *Queue {
 	return q
 }
 
-// Push adds received data. It never blocks. Returns ErrWindow if the peer exceeds its window. Data for a closed queue is
+// Push adds received data. It never blocks. It returns ErrWindow if the peer exceeds its window. Data for a closed queue is
 // discarded.
 func (q *Queue) Push(b []byte) error {
 	q.mu.Lock()

@@ -19,33 +19,33 @@ import (
 // An empty frame on an output channel is its end. The exit frame is the last one, sent exactly once, after all output.
 type Channel byte
 
-// The channels.
+// The channels of an exec session.
 const (
-	Stdin   Channel = iota // client to server
-	Stdout                 // server to client
-	Stderr                 // server to client
+	Stdin   Channel = iota // standard input, client to server
+	Stdout                 // standard output, server to client
+	Stderr                 // standard error, server to client
 	Control                // both ways: a [Message] as JSON
 )
 
-// Sizes in bytes.
+// Sizes in bytes of an exec session.
 const (
-	Window   = 256 << 10  // data in flight on one channel
-	MaxData  = 32<<10 - 1 // data in a frame that is sent; with the channel it is 32 KiB, which every WebSocket library accepts
-	MaxFrame = 1 + 64<<10 // a frame that is accepted, with its channel
+	Window   = 256 << 10  // maximum amount of data in flight on one channel
+	MaxData  = 32<<10 - 1 // maximum size of sent data; with the channel it is 32 KiB, which every WebSocket library accepts
+	MaxFrame = 1 + 64<<10 // maximum size of a frame that is accepted, including its channel
 )
 
-// The types of control messages, with the fields they use.
+// The types of control messages, each with the end that sends it and the fields that it uses.
 const (
-	MsgResize     = "resize"     // client: Rows, Cols
-	MsgSignal     = "signal"     // client: Signal
-	MsgCloseStdin = "closeStdin" // client: end of input; server: the process reads no further input
-	MsgWindow     = "window"     // both: Channel, Bytes: the receiver has room for more
-	MsgStarted    = "started"    // server: PID
-	MsgExit       = "exit"       // server: Exit
-	MsgError      = "error"      // server: Problem; the session is over
+	MsgResize     = "resize"     // sent by the client with Rows and Cols
+	MsgSignal     = "signal"     // sent by the client with Signal
+	MsgCloseStdin = "closeStdin" // from the client: the input has ended; from the server: the process reads no further input
+	MsgWindow     = "window"     // sent by both ends with Channel and Bytes: the receiver has room for more bytes
+	MsgStarted    = "started"    // sent by the server with PID
+	MsgExit       = "exit"       // sent by the server with Exit
+	MsgError      = "error"      // sent by the server with Problem; ends the session
 )
 
-// Message is a control message.
+// Message is a control message of an exec session.
 type Message struct {
 	Type    string              `json:"type"`
 	Rows    uint16              `json:"rows,omitempty"`
@@ -58,11 +58,11 @@ type Message struct {
 	Problem *Problem            `json:"problem,omitempty"`
 }
 
-// Frame returns m as a frame.
+// Frame returns m as a frame on the channel Control.
 func (m Message) Frame() []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
-		// Cannot happen: every field of a Message can be marshalled.
+		// This cannot happen: every field of a Message can be marshalled.
 		b = []byte(`{"type":"error"}`)
 	}
 	return append([]byte{byte(Control)}, b...)
@@ -71,7 +71,7 @@ func (m Message) Frame() []byte {
 // errFrame is wrapped by the errors for frames and control messages that violate the protocol.
 var errFrame = errors.New("malformed frame")
 
-// ParseFrame splits a frame. The data shares memory with b.
+// ParseFrame splits a frame into its channel and its data, which shares memory with b.
 func ParseFrame(b []byte) (Channel, []byte, error) {
 	switch {
 	case len(b) == 0:

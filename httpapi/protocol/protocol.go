@@ -54,7 +54,7 @@ func StatusOf(k caisson.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// KindOf returns the kind of errors with this status; Internal if no kind has it.
+// KindOf returns the kind of errors with this HTTP status; Internal if no kind has it.
 func KindOf(status int) caisson.Kind {
 	for k, s := range statuses {
 		if s == status {
@@ -77,7 +77,7 @@ type Problem struct {
 	Detail string       `json:"detail" doc:"One sentence that describes the problem"`
 }
 
-// ProblemOf returns the Problem for err: its kind, field and message, without its cause, which users may not see.
+// ProblemOf returns the Problem for err: with its kind, field and message, and without its cause, which users must not see.
 func ProblemOf(err error) *Problem {
 	kind, field := caisson.KindOf(err), caisson.FieldOf(err)
 	detail := caisson.MessageOf(err)
@@ -100,8 +100,8 @@ func (p *Problem) Err() error {
 	return &caisson.Error{Kind: kind, Field: p.Field, Msg: p.Detail}
 }
 
-// ParseProblem returns the error for a response with this status and body. A body that is not a problem, for example one of a
-// proxy, is not quoted.
+// ParseProblem returns the error for a response with this status and body. If the body is not a problem, as for example that of a
+// proxy, the error does not quote it.
 func ParseProblem(status int, body []byte) error {
 	var p Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Detail == "" {

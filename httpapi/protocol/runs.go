@@ -22,7 +22,7 @@ const (
 	MaxRunRequest = 8 << 20
 	// MaxRunEvent is the maximum size of a [caisson.RunEvent] as JSON. It is large because one event contains the whole answer.
 	MaxRunEvent = 64 << 20
-	// MaxExcerpt is the size to which prompts and answers are cut in listings.
+	// MaxExcerpt is the size in bytes to which prompts and answers are cut in lists.
 	MaxExcerpt = 2000
 )
 
@@ -40,10 +40,10 @@ type CatalogAgent struct {
 	Description *string `json:"description" doc:"null if there is none"`
 }
 
-// GraphPrefix is the prefix of an agent's id in a graph name.
+// GraphPrefix is the prefix of an agent's id in the field graphName of a chat request.
 const GraphPrefix = "sandbox:"
 
-// Detail is an error in one field of a chat request.
+// Detail is an error in one field of a chat request, or in its whole body.
 type Detail struct {
 	Path    string `json:"path" doc:"The field, as in messages[2].content; empty for the whole body"`
 	Message string `json:"message"`
@@ -63,7 +63,8 @@ type ChatProblem struct {
 	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model may not be used: one that the agent may use"`
 }
 
-// ChatProblemOf returns the ChatProblem for err: its kind, field and message, without its cause, which users may not see.
+// ChatProblemOf returns the ChatProblem for err: with its kind, field and message, and without its cause, which users must not
+// see.
 func ChatProblemOf(err error) *ChatProblem {
 	p := ProblemOf(err)
 	return &ChatProblem{
@@ -71,7 +72,8 @@ func ChatProblemOf(err error) *ChatProblem {
 	}
 }
 
-// ChatRequest documents the body of a chat request. The server also accepts some other forms: see the operation.
+// ChatRequest documents the body of a chat request. The server also accepts other forms, which the description of the operation
+// lists.
 type ChatRequest struct {
 	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"The user's message. Either this or messages"`
 	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is the user's new message. Content may be a string or a list of parts {type: text, text}"`
