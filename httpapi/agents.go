@@ -64,8 +64,9 @@ func (h agentRoutes) warm(ctx context.Context, in *AgentParam, progress func(cai
 	return h.core.WarmAgent(ctx, in.ID, progress)
 }
 
-// catalogOf returns agents in the format of GET /ai/agents, sorted by name. fallback is the id of the default agent for chats.
-func catalogOf(agents []*caisson.Agent, fallback string) protocol.AgentCatalog {
+// newAgentCatalog returns agents in the format of GET /ai/agents, sorted by name. fallback is the id of the default agent for
+// chats.
+func newAgentCatalog(agents []*caisson.Agent, fallback string) protocol.AgentCatalog {
 	c := protocol.AgentCatalog{Agents: make([]protocol.CatalogAgent, 0, len(agents))}
 	for _, a := range agents {
 		entry := protocol.CatalogAgent{AgentID: a.ID, GraphID: protocol.GraphPrefix + a.ID, Name: cmp.Or(a.Name, a.ID)}

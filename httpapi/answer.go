@@ -73,9 +73,9 @@ func withAnswer[I, T any](fn func(context.Context, *I) (*T, error), answer func(
 	}
 }
 
-// pageOf returns one page of a list. It applies answer, such as [sandboxAnswer], to each object. If more pages follow, it sets
+// newPage returns one page of a list. It applies answer, such as [sandboxAnswer], to each object. If more pages follow, it sets
 // the field next of the page to the id of the last object.
-func pageOf[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID) protocol.Page[T] {
+func newPage[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID) protocol.Page[T] {
 	p := protocol.Page[T]{Items: mapAnswers(list, answer)}
 	if more && len(list) > 0 {
 		p.Next = id(list[len(list)-1])
@@ -83,7 +83,7 @@ func pageOf[T any](list []T, more bool, answer func(T) T, id func(T) caisson.ID)
 	return p
 }
 
-// listPages returns a handler that responds with one page of a list of objects whose ids have this prefix; see [pageOf].
+// listPages returns a handler that responds with one page of a list of objects whose ids have this prefix; see [newPage].
 func listPages[P pageParams, T any](prefix string, list func(context.Context, caisson.Filter) ([]T, bool, error), answer func(T) T,
 	id func(T) caisson.ID,
 ) func(context.Context, *P) (protocol.Page[T], error) {
@@ -93,6 +93,6 @@ func listPages[P pageParams, T any](prefix string, list func(context.Context, ca
 			return protocol.Page[T]{}, err
 		}
 		page, more, err := list(ctx, f)
-		return pageOf(page, more, answer, id), err
+		return newPage(page, more, answer, id), err
 	}
 }

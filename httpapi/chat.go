@@ -61,7 +61,7 @@ func (h chatRoutes) register(rt *router) {
 
 func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (protocol.AgentCatalog, error) {
 	list, err := h.agents.ListAgents(ctx)
-	return catalogOf(list, h.fallback), err
+	return newAgentCatalog(list, h.fallback), err
 }
 
 // chatInput contains the parameters of a chat request except its body, which [readChat] reads.
@@ -123,7 +123,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 	return say.end(s)
 }
 
-// readChat reads and validates the request. If the request has no state key, readChat generates one.
+// readChat reads and validates a chat request. If the request has no state key, readChat generates one.
 func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatRequest, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -220,7 +220,7 @@ func (eventEncoder) end(*sseWriter) error { return nil }
 // chatError adds the id of the chat's agent to an error.
 type chatError struct {
 	err   error
-	agent string
+	agent string // id of the chat's agent
 }
 
 func (e chatError) Error() string { return e.err.Error() }

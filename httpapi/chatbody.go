@@ -58,12 +58,13 @@ type chatBody struct {
 	Message  *string         `json:"message"`
 	Messages json.RawMessage `json:"messages"`
 	Model    *string         `json:"model"`
-	ModelRef json.RawMessage `json:"modelRef"`
-	Graph    *string         `json:"graphName"`
+	ModelRef json.RawMessage `json:"modelRef"`  // alias of a model, or an object with modelId
+	Graph    *string         `json:"graphName"` // id of the agent, with or without protocol.GraphPrefix
 	StateKey *string         `json:"stateKey"`
-	System   json.RawMessage `json:"system"`
-	Tools    json.RawMessage `json:"tools"`
+	System   json.RawMessage `json:"system"` // instructions for the agent; must be empty
+	Tools    json.RawMessage `json:"tools"`  // tools for the agent; must be empty
 
+	// The other fields of client libraries are ignored.
 	ID        json.RawMessage `json:"id"`
 	Trigger   json.RawMessage `json:"trigger"`
 	MessageID json.RawMessage `json:"messageId"`

@@ -167,7 +167,7 @@ func (l *listener) markIdleLocked(c *conn, idle bool) {
 type conn struct {
 	net.Conn
 	listener *listener
-	source   netip.Prefix // see [reach.Source]
+	source   netip.Prefix // source of the connection, from [reach.Source]
 
 	timer         *time.Timer   // closes c if c is still unauthenticated; set once
 	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu

@@ -41,7 +41,7 @@ type CredentialValue struct {
 // credentialInput is a request with the value of a credential.
 type credentialInput struct {
 	CredentialParam
-	RawBody []byte
+	RawBody []byte // the body as the client has sent it
 	Body    CredentialValue
 }
 

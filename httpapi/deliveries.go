@@ -54,7 +54,7 @@ func (h deliveryRoutes) list(ctx context.Context, in *struct {
 		return protocol.Page[*caisson.Delivery]{}, err
 	}
 	page, more, err := h.core.ListDeliveries(ctx, f)
-	return pageOf(page, more, deliveryExcerpt, func(d *caisson.Delivery) caisson.ID { return d.ID }), err
+	return newPage(page, more, deliveryExcerpt, func(d *caisson.Delivery) caisson.ID { return d.ID }), err
 }
 
 // deliveryExcerpt returns d as lists contain it: with a shortened body and without findings.

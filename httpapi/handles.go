@@ -35,7 +35,7 @@ type handleTable struct {
 // heldFile is an open file in a handleTable.
 type heldFile struct {
 	*os.File
-	account string      // the account that may take it
+	account string      // the account that may take the file
 	expiry  *time.Timer // closes the file after handleLifetime
 }
 

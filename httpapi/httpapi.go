@@ -128,7 +128,7 @@ func Server(h http.Handler, log *slog.Logger) *http.Server {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // such as failed handshakes of untrusted clients
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // logs failed handshakes of untrusted clients
 		Protocols:         new(http.Protocols),
 	}
 	s.Protocols.SetHTTP1(true)

@@ -17,7 +17,7 @@ type KeyParam struct {
 	Key string `header:"Idempotency-Key" maxLength:"200" doc:"Chosen by the client. A repeated request with the same key gets the first one's answer; while that is being worked on, a conflict"`
 }
 
-// idempotency is what [once] needs to make requests safe to repeat.
+// idempotency contains what [once] needs to make requests safe to repeat.
 type idempotency struct {
 	answers caisson.AnswerStore
 	log     *slog.Logger

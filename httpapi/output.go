@@ -90,9 +90,9 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 
 // limitedBuffer keeps the first limit bytes that are written to it.
 type limitedBuffer struct {
-	kept  []byte
-	limit int
-	size  int64 // number of bytes written, including those that were not kept
+	kept  []byte // the first bytes that were written
+	limit int    // maximum number of bytes to keep
+	size  int64  // number of bytes written, including those that were not kept
 }
 
 func (c *limitedBuffer) write(b []byte) error {

@@ -11,8 +11,8 @@ import (
 
 // repoRoutes serves the repositories of the relay.
 type repoRoutes struct {
-	core caisson.Repos
-	once idempotency
+	core        caisson.Repos
+	idempotency idempotency
 }
 
 // RepoParam is the name of a repository in a path.
@@ -66,7 +66,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 		return nil, errHostPath()
 	}
 	r.Account, r.Local, r.Head, r.CreatedAt, r.FetchedAt = "", false, "", time.Time{}, time.Time{}
-	return once(ctx, h.once, in.Key, "add-repo", r, func() (*caisson.Repo, error) { return h.core.AddRepo(ctx, r) })
+	return once(ctx, h.idempotency, in.Key, "add-repo", r, func() (*caisson.Repo, error) { return h.core.AddRepo(ctx, r) })
 }
 
 // sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.
@@ -80,7 +80,7 @@ func (h repoRoutes) grant(ctx context.Context, in *sandboxRepoInput) (*caisson.R
 	if err := checkPath("dir", in.Body.Dir); err != nil {
 		return nil, err
 	}
-	return once(ctx, h.once, in.Key, "grant-repo "+in.Ref, in.Body, func() (*caisson.RepoGrant, error) {
+	return once(ctx, h.idempotency, in.Key, "grant-repo "+in.Ref, in.Body, func() (*caisson.RepoGrant, error) {
 		return h.core.GrantRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
 	})
 }
@@ -91,7 +91,7 @@ func (h repoRoutes) deliver(ctx context.Context, in *sandboxRepoInput) (*caisson
 			return nil, err
 		}
 	}
-	return once(ctx, h.once, in.Key, "deliver-repo "+in.Ref, in.Body, func() (*caisson.Delivery, error) {
+	return once(ctx, h.idempotency, in.Key, "deliver-repo "+in.Ref, in.Body, func() (*caisson.Delivery, error) {
 		return h.core.DeliverRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
 	})
 }

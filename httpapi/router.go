@@ -22,17 +22,17 @@ const bodyLimit = 1 << 20
 
 // router registers routes with Huma.
 type router struct {
-	mux  *http.ServeMux
-	api  huma.API
-	log  *slog.Logger
-	open context.Context // context that ends when the API is closed, which ends streams
+	mux        *http.ServeMux
+	api        huma.API
+	log        *slog.Logger
+	apiContext context.Context // context that ends when the API is closed, which ends streams
 	// document returns the OpenAPI document. The first call generates it, because few daemons ever serve it. finish sets
 	// document.
 	document func() ([]byte, error)
 }
 
 func newRouter(open context.Context, log *slog.Logger) *router {
-	rt := &router{mux: http.NewServeMux(), log: log, open: open}
+	rt := &router{mux: http.NewServeMux(), log: log, apiContext: open}
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	registerDomainSchemas(registry)
 	json := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
@@ -199,7 +199,7 @@ func registerRoute[I, T any](rt *router, o huma.Operation, fn func(context.Conte
 func registerListRoute[I, T any](rt *router, o huma.Operation, fn func(context.Context, *I) ([]T, error)) {
 	registerRoute(rt, o, func(ctx context.Context, in *I) (protocol.Page[T], error) {
 		list, err := fn(ctx, in)
-		return pageOf(list, false, asIs, nil), err
+		return newPage(list, false, asIs, nil), err
 	})
 }
 
@@ -217,7 +217,7 @@ func registerStreamRoute[I any](rt *router, o huma.Operation, fn func(http.Respo
 			r, w := humago.Unwrap(hc)
 			ctx, cancel := context.WithCancel(r.Context())
 			defer cancel()
-			defer context.AfterFunc(rt.open, cancel)()
+			defer context.AfterFunc(rt.apiContext, cancel)()
 			err := fn(w, r.WithContext(ctx), in)
 			if err == nil {
 				return

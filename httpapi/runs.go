@@ -13,9 +13,9 @@ import (
 
 // runRoutes serves runs.
 type runRoutes struct {
-	core    caisson.Runs
-	once    idempotency
-	handles *handleTable
+	core        caisson.Runs
+	idempotency idempotency
+	handles     *handleTable
 }
 
 // RunRef is the id of a run in a path.
@@ -74,7 +74,7 @@ func (h runRoutes) start(ctx context.Context, in *struct {
 	case req.Source != "" && len(in.Handles) == 0:
 		return nil, caisson.Invalidf("source", "needs the descriptor of the directory; pass it, or upload the workspace")
 	}
-	return once(ctx, h.once, in.Key, "start-run", req, func() (*caisson.Run, error) {
+	return once(ctx, h.idempotency, in.Key, "start-run", req, func() (*caisson.Run, error) {
 		dirs, err := h.handles.take(caller.Account, in.Handles)
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func (h runRoutes) list(ctx context.Context, in *struct {
 		return protocol.Page[*caisson.Run]{}, err
 	}
 	page, more, err := h.core.ListRuns(ctx, f)
-	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), err
+	return newPage(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), err
 }
 
 // runExcerpt returns r as lists contain it, with long texts cut and the largest fields omitted: a page of a thousand complete

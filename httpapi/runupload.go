@@ -68,7 +68,7 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 			return err
 		}
 		ctx := r.Context()
-		run, err := once(ctx, h.once, in.Key, "upload-run", req, func() (*caisson.Run, error) {
+		run, err := once(ctx, h.idempotency, in.Key, "upload-run", req, func() (*caisson.Run, error) {
 			req.Workspace = formReader{part}
 			return h.core.StartRun(ctx, req)
 		})

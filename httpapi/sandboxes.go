@@ -13,9 +13,9 @@ const defaultGrace = 10 * time.Second
 
 // sandboxRoutes serves the lifecycle of sandboxes.
 type sandboxRoutes struct {
-	core    caisson.Sandboxes
-	once    idempotency
-	handles *handleTable
+	core        caisson.Sandboxes
+	idempotency idempotency
+	handles     *handleTable
 }
 
 func (h sandboxRoutes) register(rt *router) {
@@ -75,7 +75,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	default:
 		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
 	}
-	return once(ctx, h.once, in.Key, "create", req, func() (*caisson.Sandbox, error) {
+	return once(ctx, h.idempotency, in.Key, "create", req, func() (*caisson.Sandbox, error) {
 		dirs, err := h.handles.take(caller.Account, in.Handles)
 		if err != nil {
 			return nil, err

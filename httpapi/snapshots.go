@@ -8,8 +8,8 @@ import (
 
 // snapshotRoutes serves snapshots and forks.
 type snapshotRoutes struct {
-	core caisson.Snapshots
-	once idempotency
+	core        caisson.Snapshots
+	idempotency idempotency
 }
 
 func (h snapshotRoutes) register(rt *router) {
@@ -33,7 +33,7 @@ func (h snapshotRoutes) take(ctx context.Context, in *struct {
 	if err := checkLabels(in.Body.Labels); err != nil {
 		return nil, err
 	}
-	return once(ctx, h.once, in.Key, "snapshot "+in.Ref, in.Body, func() (*caisson.Snapshot, error) {
+	return once(ctx, h.idempotency, in.Key, "snapshot "+in.Ref, in.Body, func() (*caisson.Snapshot, error) {
 		s, err := h.core.Snapshot(ctx, in.Ref, in.Body)
 		if err != nil {
 			return nil, err
@@ -56,7 +56,7 @@ func (h snapshotRoutes) fork(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
-	return once(ctx, h.once, in.Key, "fork "+in.Ref, in.Body, func() ([]*caisson.Sandbox, error) {
+	return once(ctx, h.idempotency, in.Key, "fork "+in.Ref, in.Body, func() ([]*caisson.Sandbox, error) {
 		forks, err := h.core.Fork(ctx, in.Ref, in.Body)
 		if err != nil {
 			return nil, err

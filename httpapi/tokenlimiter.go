@@ -35,8 +35,8 @@ type tokenLimiter struct {
 
 // tokenSource is a token and the source that has sent it.
 type tokenSource struct {
-	source netip.Prefix
-	hash   [32]byte // SHA-256 of the token
+	source netip.Prefix // the sender's IPv4 address, or /64 of IPv6
+	hash   [32]byte     // SHA-256 of the token
 }
 
 // failureBucket is a leaky bucket of wrong tokens that drains at failureRate.

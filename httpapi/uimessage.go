@@ -34,7 +34,7 @@ type uiChunk struct {
 type uiStatus struct {
 	Phase string     `json:"phase"`
 	Label string     `json:"label,omitempty"`
-	Child caisson.ID `json:"child,omitempty"`
+	Child caisson.ID `json:"child,omitempty"` // id of a sub-run that was started
 }
 
 // uiMessageEncoder writes the events of a run as a UI message stream, in which blocks of text and tool calls have start and end

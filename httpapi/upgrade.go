@@ -12,7 +12,7 @@ import (
 )
 
 // An upgradedConn is a connection that carries another protocol than HTTP after a request.
-type upgraded struct {
+type upgradedConn struct {
 	net.Conn
 	r *bufio.Reader // reads from Conn; its buffer may contain data that the client has sent before the response
 }
@@ -30,7 +30,7 @@ const upgradeTimeout = 10 * time.Second
 
 // upgrade responds with status 101 and returns the connection, which the caller must close. The caller must have called
 // checkUpgrade. If upgrade returns neither a connection nor an error, the client has disconnected, and no response can be sent.
-func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
+func upgrade(w http.ResponseWriter, to string) (*upgradedConn, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "this connection cannot be upgraded")
@@ -41,7 +41,7 @@ func upgrade(w http.ResponseWriter, to string) (*upgraded, error) {
 		return nil, nil
 	}
 	conn.SetDeadline(time.Time{})
-	return &upgraded{conn, rw.Reader}, nil
+	return &upgradedConn{conn, rw.Reader}, nil
 }
 
 // serveUpgraded calls open, upgrades the client's connection, and copies data between it and the connection that open has
@@ -64,7 +64,7 @@ func serveUpgraded(w http.ResponseWriter, r *http.Request, to string, open func(
 }
 
 // Read implements [net.Conn].
-func (u *upgraded) Read(p []byte) (int, error) {
+func (u *upgradedConn) Read(p []byte) (int, error) {
 	if u.r.Buffered() > 0 {
 		return u.r.Read(p)
 	}
@@ -72,7 +72,7 @@ func (u *upgraded) Read(p []byte) (int, error) {
 }
 
 // CloseWrite ends the stream to the client: with FIN, and over TLS with close_notify.
-func (u *upgraded) CloseWrite() error {
+func (u *upgradedConn) CloseWrite() error {
 	if half, ok := u.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

@@ -8,8 +8,8 @@ import (
 
 // volumeRoutes serves volumes.
 type volumeRoutes struct {
-	core caisson.Volumes
-	once idempotency
+	core        caisson.Volumes
+	idempotency idempotency
 }
 
 // VolumeRef is the reference of a volume in a path.
@@ -42,7 +42,7 @@ func (h volumeRoutes) create(ctx context.Context, in *struct {
 	if err := caisson.CheckVolumeName("name", in.Body.Name); err != nil {
 		return nil, err
 	}
-	return once(ctx, h.once, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) { return h.core.CreateVolume(ctx, in.Body) })
+	return once(ctx, h.idempotency, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) { return h.core.CreateVolume(ctx, in.Body) })
 }
 
 // checkVolumeSource returns Invalid if ref cannot refer to a volume, or if descriptors of directories were passed, which a

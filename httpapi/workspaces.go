@@ -13,9 +13,9 @@ const syncLimit = 32 << 20
 
 // workspaceRoutes serves workspaces, and reviews, syncs and undo through the gate.
 type workspaceRoutes struct {
-	core    caisson.Workspaces
-	once    idempotency
-	handles *handleTable
+	core        caisson.Workspaces
+	idempotency idempotency
+	handles     *handleTable
 }
 
 // WorkspaceRef is the reference of a workspace in a path.
@@ -92,7 +92,7 @@ func (h workspaceRoutes) list(ctx context.Context, in *struct {
 	}
 	f.States = in.State
 	page, more, err := h.core.ListWorkspaces(ctx, f)
-	return pageOf(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), err
+	return newPage(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), err
 }
 
 func (h workspaceRoutes) diff(ctx context.Context, in *struct {
@@ -159,7 +159,7 @@ func (h workspaceRoutes) sync(ctx context.Context, in *struct {
 	}
 	defer done() // a repeated request, which gets the stored answer, does not take the descriptor
 	req := in.Body
-	return once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
+	return once(ctx, h.idempotency, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
 		dir, err := h.takeDirectory(ctx, in.Handles)
 		if err != nil {
 			return nil, err
@@ -212,5 +212,5 @@ func (h workspaceRoutes) receipts(ctx context.Context, in *struct {
 		return protocol.Page[*caisson.SyncReceipt]{}, err
 	}
 	page, more, err := h.core.ListReceipts(ctx, f)
-	return pageOf(page, more, receiptAnswer, func(r *caisson.SyncReceipt) caisson.ID { return r.ID }), err
+	return newPage(page, more, receiptAnswer, func(r *caisson.SyncReceipt) caisson.ID { return r.ID }), err
 }

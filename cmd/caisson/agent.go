@@ -35,7 +35,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "ID", value: agentID},
 		{name: "VERSION", value: func(g *caisson.Agent) string { return g.Version }},
 		{name: "DRIVER", value: func(g *caisson.Agent) string { return g.Driver }},
-		{name: "READY", value: agentReady},
+		{name: "READY", value: agentReadiness},
 		{name: "DESCRIPTION", value: func(g *caisson.Agent) string { return cmp.Or(g.Description, g.Name) }},
 	})(api.ListAgents(ctx))
 }
@@ -43,7 +43,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 // agentReadiness returns how far an agent is prepared: "warm" if it has a warm snapshot; "cold" with the reason if it has none
 // for a known reason; "no set-up" if it uses the root file system of the host unchanged; "built" if its own root file system was
 // built; otherwise "".
-func agentReady(g *caisson.Agent) string {
+func agentReadiness(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":
 		return "warm"
@@ -77,6 +77,7 @@ func (c *agentShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, agentID, agentRows)(api.GetAgent(ctx, c.Agent))
 }
 
+// agentRows returns the properties of an agent, in the form for printOne.
 func agentRows(g *caisson.Agent) [][2]string {
 	list := func(s []string) string { return strings.Join(s, ", ") }
 	l := g.Limits
@@ -104,9 +105,9 @@ func agentRows(g *caisson.Agent) [][2]string {
 	for i, r := range g.Policy.Rules {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
-	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
+	rows = append(rows, [2]string{"Ready", agentReadiness(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
 		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", unlessZero(g.Status.Size, g.Status.Size.String())},
-		[2]string{"Pool", number(g.Status.Pool)})
+		[2]string{"Pool", formatNumber(g.Status.Pool)})
 	return rows
 }
 
@@ -203,10 +204,10 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 	if err == nil && c.Pool != nil {
 		g, err = api.SetAgentPool(ctx, c.Agent, *c.Pool)
 	}
-	if err == nil && c.Pool != nil && a.local() {
+	if err == nil && c.Pool != nil && a.overSocket() {
 		var st *caisson.DaemonStatus
 		if st, err = api.Status(ctx); err == nil {
-			if n, limited := poolFits(g.Status.Size, st.Settings.InForce); limited && n < *c.Pool {
+			if n, limited := maxPoolForks(g.Status.Size, st.Settings.InForce); limited && n < *c.Pool {
 				a.infof("caisson: about %d of %d forks fit into limits.poolMemory of the configuration; the others are not made", n, *c.Pool)
 			}
 		}
@@ -216,7 +217,7 @@ func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
 
 // maxPoolForks returns approximately how many forks of a snapshot of this size fit into limits.poolMemory of inForce, the
 // settings of a daemon. It returns false if the size or the limit is unknown or 0.
-func poolFits(size caisson.Size, inForce map[string]any) (int, bool) {
+func maxPoolForks(size caisson.Size, inForce map[string]any) (int, bool) {
 	limits, _ := inForce["limits"].(map[string]any)
 	most, _ := limits["poolMemory"].(float64)
 	if size <= 0 || most <= 0 {

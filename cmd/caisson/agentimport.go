@@ -42,7 +42,8 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	in.Agent.ID = c.ID
-	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"} // as the built-in openclaw
+	// The image and the randomness are those of the built-in agent openclaw.
+	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"}
 	report := in.Report
 	if c.DryRun {
 		for _, s := range in.Secrets {

@@ -15,11 +15,11 @@ func TestAgentReady(t *testing.T) {
 		"no set-up":  {Image: "host", Status: built},
 		"":           {Image: "docker.io/x/y:1", Status: built},
 	} {
-		if got := agentReady(&g); got != want {
+		if got := agentReadiness(&g); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
-	if got := agentReady(&caisson.Agent{Driver: caisson.DriverOpenClaw, Status: built}); got != "built" {
+	if got := agentReadiness(&caisson.Agent{Driver: caisson.DriverOpenClaw, Status: built}); got != "built" {
 		t.Errorf("openclaw: %q", got)
 	}
 }
@@ -27,15 +27,15 @@ func TestAgentReady(t *testing.T) {
 func TestPoolFits(t *testing.T) {
 	t.Parallel()
 	limits := func(v any) map[string]any { return map[string]any{"limits": map[string]any{"poolMemory": v}} }
-	if n, ok := poolFits(1<<30, limits(float64(4<<30))); n != 4 || !ok {
+	if n, ok := maxPoolForks(1<<30, limits(float64(4<<30))); n != 4 || !ok {
 		t.Errorf("%d, %v", n, ok)
 	}
 	for _, settings := range []map[string]any{nil, {}, limits(0.0), limits("4GiB")} {
-		if n, ok := poolFits(1<<30, settings); ok {
+		if n, ok := maxPoolForks(1<<30, settings); ok {
 			t.Errorf("%v: %d", settings, n)
 		}
 	}
-	if _, ok := poolFits(0, limits(1.0)); ok {
+	if _, ok := maxPoolForks(0, limits(1.0)); ok {
 		t.Error("the size is not known")
 	}
 }

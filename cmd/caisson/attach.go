@@ -291,7 +291,7 @@ func (c *terminalLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "SIZE", value: func(t caisson.Terminal) string { return fmt.Sprintf("%dx%d", t.Cols, t.Rows) }},
 		{name: "VIEWERS", value: func(t caisson.Terminal) string { return strconv.Itoa(t.Viewers) }},
 		{name: "STARTED", value: func(t caisson.Terminal) string { return ago(&t.StartedAt) }},
-		{name: "STATUS", value: func(t caisson.Terminal) string { return cmp.Or(textOf(t.Exit), "running") }},
+		{name: "STATUS", value: func(t caisson.Terminal) string { return cmp.Or(textOrEmpty(t.Exit), "running") }},
 		{name: "COMMAND", value: func(t caisson.Terminal) string { return strings.Join(t.Command, " ") }},
 	})(api.ListTerminals(ctx, sandbox))
 }

@@ -33,11 +33,11 @@ func (c *backupCmd) Help() string {
 
 // A backupReport describes a backup for the output of the commands backup and restore.
 type backupReport struct {
-	File string `json:"file,omitempty"`
-	Data string `json:"dataDir"`
+	File string `json:"file,omitempty"` // path of the backup; "" for a stream
+	Data string `json:"dataDir"`        // data directory
 	backup.Header
-	Entries int64        `json:"entries"`
-	Size    caisson.Size `json:"size"` // size of the backup's contents in bytes
+	Entries int64        `json:"entries"` // number of files and directories
+	Size    caisson.Size `json:"size"`    // size of the backup's contents in bytes
 }
 
 // show prints the report.
@@ -60,7 +60,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		_, err := c.write(ctx, a, d, a.out)
 		return err
 	}
-	if err := c.checkFree(); err != nil {
+	if err := c.checkNotExists(); err != nil {
 		return err
 	}
 	// The temporary file, which has mode 0600, gets the name c.File only when the backup is complete.
@@ -77,9 +77,9 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, c.File, unix.RENAME_NOREPLACE)
 		switch {
 		case errors.Is(err, unix.EEXIST):
-			err = c.checkFree()
+			err = c.checkNotExists()
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // NFS, for example, does not support RENAME_NOREPLACE.
-			if err = c.checkFree(); err == nil {
+			if err = c.checkNotExists(); err == nil {
 				err = os.Rename(f.Name(), c.File)
 			}
 		}
@@ -98,7 +98,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 }
 
 // checkNotExists returns Conflict if the file c.File exists already.
-func (c *backupCmd) checkFree() error {
+func (c *backupCmd) checkNotExists() error {
 	_, err := os.Lstat(c.File)
 	switch {
 	case err == nil:
@@ -118,7 +118,7 @@ func (c *backupCmd) write(ctx context.Context, a *app, d *localDaemon, w io.Writ
 	defer in.Close()
 	p := newProgress(a)
 	defer p.end()
-	src := &measured{r: in, stage: "backing up " + d.cfg.DataDir, show: p.update}
+	src := &progressReader{r: in, stage: "backing up " + d.cfg.DataDir, show: p.update}
 	h, m, err := backup.Verify(ctx, io.TeeReader(src, w))
 	if src.err != nil { // src.err is the cause of an incomplete backup; err only says that it is incomplete
 		err = src.err
@@ -157,17 +157,17 @@ func (c *backupCmd) open(ctx context.Context, d *localDaemon) (io.ReadCloser, er
 
 // progressReader is a reader that calls show with the number of bytes that were read from r, at most every 100 ms, and stores the
 // error of r.
-type measured struct {
+type progressReader struct {
 	r     io.Reader
-	n     int64
-	stage string
-	total int64 // expected number of bytes; 0 if it is unknown
+	n     int64  // number of bytes that were read so far
+	stage string // name of the operation for the user
+	total int64  // expected number of bytes; 0 if it is unknown
 	show  func(caisson.Progress)
-	next  time.Time
-	err   error
+	next  time.Time // time from which show is called again
+	err   error     // last error of r except io.EOF
 }
 
-func (m *measured) Read(b []byte) (int, error) {
+func (m *progressReader) Read(b []byte) (int, error) {
 	n, err := m.r.Read(b)
 	m.n += int64(n)
 	if now := time.Now(); now.After(m.next) {
@@ -195,7 +195,7 @@ func (c *restoreCmd) Help() string {
 
 func (c *restoreCmd) Run(ctx context.Context, a *app, d *localDaemon) error {
 	p := newProgress(a)
-	src := &measured{r: a.in, stage: "restoring " + d.cfg.DataDir, show: p.update}
+	src := &progressReader{r: a.in, stage: "restoring " + d.cfg.DataDir, show: p.update}
 	if c.File != "-" {
 		f, err := openBackup(c.File)
 		if err != nil {

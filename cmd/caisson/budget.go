@@ -62,7 +62,7 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 			a.infof("caisson: %s had %s, and has %s now", set.Key, limitText(before[i]), limitText(set))
 		}
 	}
-	return asDone(a, keyOfBudget)(set, err)
+	return asDone(a, budgetID)(set, err)
 }
 
 // limitText formats the limits of a budget, such as "$5, 500 calls per day".
@@ -84,8 +84,8 @@ func limitText(b *caisson.Budget) string {
 	return text
 }
 
-// keyOfBudget returns the key of a budget, such as account/NAME.
-func keyOfBudget(b *caisson.Budget) string { return b.Key }
+// budgetID returns the key of a budget, such as account/NAME.
+func budgetID(b *caisson.Budget) string { return b.Key }
 
 // budgetKey returns the key of a budget; a name without a slash is that of an account.
 func budgetKey(s string) string {
@@ -95,7 +95,8 @@ func budgetKey(s string) string {
 	return "account/" + s
 }
 
-// withSandboxID returns the key of a budget with the id of a sandbox in place of its name.
+// withSandboxID returns key, the key of a budget. If it contains the name of a sandbox, the result contains the id of the sandbox
+// instead.
 func withSandboxID(ctx context.Context, api api, key string) (string, error) {
 	name, ok := strings.CutPrefix(key, "sandbox/")
 	if !ok || name == "" {
@@ -111,7 +112,7 @@ func withSandboxID(ctx context.Context, api api, key string) (string, error) {
 	return "sandbox/" + string(sb.ID), nil
 }
 
-// A limitFlag is a flag for a limit with its value; "" means that there is none.
+// A limitFlag is a flag that sets a limit, and its value; "" means that there is no limit.
 type limitFlag struct{ flag, value string }
 
 // parseLimits parses limits of dollars, tokens and calls. An error names the flag.
@@ -171,9 +172,9 @@ func (c *budgetLsCmd) Help() string {
 
 func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 	return asList(a, []column[*caisson.Budget]{
-		{name: "BUDGET", value: keyOfBudget},
+		{name: "BUDGET", value: budgetID},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
-		{name: "USD", value: func(b *caisson.Budget) string { return textOf(b.Limits.USD) }},
+		{name: "USD", value: func(b *caisson.Budget) string { return textOrEmpty(b.Limits.USD) }},
 		{name: "USED", value: func(b *caisson.Budget) string { return b.Used.USD.String() }},
 		{name: "HELD", value: func(b *caisson.Budget) string { return b.Held.USD.String() }},
 		{name: "TOKENS", value: func(b *caisson.Budget) string { return formatCount(b.Limits.Tokens) }},

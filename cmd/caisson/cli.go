@@ -96,7 +96,7 @@ type app struct {
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
 	a.startedAt = time.Now()
-	a.args, a.globals.Output = args, outputOf(args) // the format of errors that occur before parsing has succeeded
+	a.args, a.globals.Output = args, outputFormat(args) // the format of errors that occur before parsing has succeeded
 	var c cli
 	helped := false
 	parser, err := kong.New(&c,
@@ -144,7 +144,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 
 // outputFormat returns the output format that -o selects in arguments that may be invalid: "json", "jsonl", "yaml" or else
 // "table".
-func outputOf(args []string) string {
+func outputFormat(args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
 			break

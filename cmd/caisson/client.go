@@ -31,9 +31,9 @@ func (a *app) connect(ctx context.Context) (api, error) {
 	return newClient(cfg, start, (&notices{a: a}).show)
 }
 
-// checked is the result of a Provide method that only checks the flags of its command. Kong calls a Run method with a parameter
-// of this type only if the check has succeeded.
-type checked struct{}
+// validFlags is the result of a Provide method that only checks the flags of its command. Kong calls a Run method with a
+// parameter of this type only if the check has succeeded.
+type validFlags struct{}
 
 // connectRunning is like connect, but does not start a daemon. It is for commands that can work without one.
 func (a *app) connectRunning(ctx context.Context) (api, error) {
@@ -70,4 +70,4 @@ func (c *config) socket() string {
 
 // overSocket reports whether the daemon is reached over a unix socket, so that it is on this machine and accepts file
 // descriptors.
-func (a *app) local() bool { return a.cfg != nil && a.cfg.socket() != "" }
+func (a *app) overSocket() bool { return a.cfg != nil && a.cfg.socket() != "" }

@@ -133,7 +133,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	last := words[len(words)-1]
 	var out, children []string
 	if args == 0 {
-		children = childrenOf(node)
+		children = commandCompletions(node)
 	}
 	node = defaultCommand(node)
 	switch flag, _, found := strings.Cut(last, "="); {
@@ -146,9 +146,9 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 			}
 		}
 	case strings.HasPrefix(last, "-"):
-		out = flagsOf(node)
+		out = flagCompletions(node)
 	default:
-		out = append(children, k.positional(node, args)...)
+		out = append(children, k.argumentValues(node, args)...)
 	}
 	return slices.DeleteFunc(out, func(s string) bool { return s != ":file" && !strings.HasPrefix(s, last) })
 }
@@ -183,7 +183,7 @@ func findChild(node *kong.Node, name string) *kong.Node {
 }
 
 // commandCompletions returns the completions for the subcommands of node, except hidden ones.
-func childrenOf(node *kong.Node) []string {
+func commandCompletions(node *kong.Node) []string {
 	var out []string
 	for _, c := range node.Children {
 		if !c.Hidden {
@@ -194,7 +194,7 @@ func childrenOf(node *kong.Node) []string {
 }
 
 // flagCompletions returns the completions for the flags of a command and its parents, sorted.
-func flagsOf(node *kong.Node) []string {
+func flagCompletions(node *kong.Node) []string {
 	var out []string
 	for _, f := range slices.Concat(node.AllFlags(true)...) {
 		out = append(out, "--"+f.Name+"\t"+f.Help)
@@ -204,7 +204,7 @@ func flagsOf(node *kong.Node) []string {
 }
 
 // argumentValues returns the possible values of the positional argument with index n; the last argument may be repeatable.
-func (k *completer) positional(node *kong.Node, n int) []string {
+func (k *completer) argumentValues(node *kong.Node, n int) []string {
 	args := node.Positional
 	if len(args) == 0 {
 		return nil

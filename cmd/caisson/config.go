@@ -95,11 +95,11 @@ type config struct {
 	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 
-	text       []byte   `yaml:"-"` // content of the file File
-	lookedFor  string   `yaml:"-"` // path at which the configuration file is expected, even if the file does not exist
-	missing    bool     `yaml:"-"` // the configuration file that a flag or the environment names does not exist
-	overridden []string `yaml:"-"` // keys of settings whose values are not those of the file
-	fromEnv    []string `yaml:"-"` // environment variables, as NAME=VALUE, that a daemon that this command starts gets
+	text        []byte   `yaml:"-"` // content of the file File
+	lookedFor   string   `yaml:"-"` // path at which the configuration file is expected, even if the file does not exist
+	fileMissing bool     `yaml:"-"` // the configuration file that a flag or the environment names does not exist
+	overridden  []string `yaml:"-"` // keys of settings whose values are not those of the file
+	fromEnv     []string `yaml:"-"` // environment variables, as NAME=VALUE, that a daemon that this command starts gets
 }
 
 // defaultConfig returns the settings that apply if no file, environment variable or flag sets them.
@@ -142,7 +142,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	data, err := readSmall(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		c.missing = named
+		c.fileMissing = named
 	case err != nil:
 		return nil, localError("config", file, err)
 	default:
@@ -218,7 +218,7 @@ func loadConnection(g globals, getenv func(string) string) (*config, error) {
 func withFileName(file string, err error) error {
 	var errs []error
 	for _, e := range splitErrors(err) {
-		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", reportOf(e).Message, file))
+		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", newErrorReport(e).Message, file))
 	}
 	return errors.Join(errs...)
 }
@@ -234,7 +234,7 @@ func (c *config) validate() error {
 			return
 		}
 		for _, e := range splitErrors(err) {
-			bad(key+"."+caisson.FieldOf(e), "%s", reportOf(e).Message)
+			bad(key+"."+caisson.FieldOf(e), "%s", newErrorReport(e).Message)
 		}
 	}
 	switch {
@@ -285,11 +285,11 @@ func (c *config) validate() error {
 		bad("ingress.listen", "is that of the API; routes need an address of their own")
 	}
 	below("ssh", c.SSH.Validate())
-	return c.withPlace(errors.Join(errs...))
+	return c.withPosition(errors.Join(errs...))
 }
 
 // withPosition adds the file name and the line to each error in err that is about a setting in the configuration file.
-func (c *config) withPlace(err error) error {
+func (c *config) withPosition(err error) error {
 	if err == nil || c.File == "" {
 		return err
 	}
@@ -386,7 +386,10 @@ const maxSocketPath = 107
 // SocketPath is the path of the socket on which the daemon of this data directory listens.
 func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.sock") }
 
+// platforms returns the valid values of the setting platform, which says how gVisor intercepts system calls.
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
+
+// logLevels returns the valid values of the setting logLevel.
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
 // configOrDefaults is like [connection], but returns the defaults if the file that a flag or the environment names does not
@@ -411,7 +414,7 @@ func connection(ctx context.Context, a *app) (*config, error) {
 		return a.cfg, nil
 	}
 	c, invalid := configOrDefaults(a)
-	if invalid == nil && c.missing {
+	if invalid == nil && c.fileMissing {
 		a.cfg, invalid = nil, c.missingError()
 	}
 	if invalid == nil {

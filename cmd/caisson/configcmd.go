@@ -224,7 +224,7 @@ func (c *configShowCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if cfg.missing {
+	if cfg.fileMissing {
 		a.infof("# %s does not exist; caisson init %s writes it", cfg.lookedFor, cfg.lookedFor)
 	}
 	if a.globals.Output == "table" {

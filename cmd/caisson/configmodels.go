@@ -15,8 +15,8 @@ import (
 
 // budgetSetting is a setting that limits the cost of model calls: an amount of US dollars, or "none" for no limit.
 type budgetSetting struct {
-	usd  caisson.USD
-	none bool
+	usd  caisson.USD // the limit, unless none is set
+	none bool        // there is no limit
 }
 
 // noBudget is the text of a budgetSetting without limit.

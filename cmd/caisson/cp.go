@@ -32,7 +32,7 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox, only those that lead t
 }
 
 // ProvidePaths parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is zero.
-func (c *cpCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
+func (c *cpCmd) ProvidePaths() (places [2]sandboxPath, err error) {
 	if c.Src == "" || c.Dst == "" {
 		return places, usagef("cp", "a path must not be empty")
 	}

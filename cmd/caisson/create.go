@@ -27,7 +27,7 @@ type sandboxFlags struct {
 	Label     []string          `help:"Add a label; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
 	TTL       *caisson.Duration `name:"ttl" help:"Pause the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
-	restFlags
+	autoPauseFlags
 	NoPool bool `help:"Do not take a sandbox from the warm pool." group:"new"`
 	workspaceFlags
 	grantFlags
@@ -113,7 +113,7 @@ type sandboxCreator struct {
 	app   *app
 	api   api
 	login registryLogin // used if the image must be pulled
-	flags sandboxFlags
+	flags sandboxFlags  // flags for the properties of each new sandbox
 }
 
 // create creates a sandbox from source, a template or an image, with the properties in req and those of the flags, which take
@@ -135,7 +135,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 	switch {
 	case f.Volume != "" && f.Workspace != "":
 		return nil, usagef("sandbox create", "--volume and --workspace exclude each other: a sandbox has one workspace")
-	case f.Volume != "" && !f.workspaceFlags.given():
+	case f.Volume != "" && !f.workspaceFlags.anySet():
 		if req.Workspace, err = volumeRequest(f.Volume); err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 		if req.Workspace, err = f.workspaceFlags.request(m.app, dir, target); err != nil {
 			return nil, err
 		}
-	case f.workspaceFlags.given():
+	case f.workspaceFlags.anySet():
 		return nil, usagef("sandbox create", "--workspace-kind, --sync and --show-hidden need --workspace")
 	}
 	req.Name, req.TTL, req.HardTTL, req.NoPool = f.Name, f.TTL, f.HardTTL, f.NoPool
@@ -181,7 +181,7 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 	if req.Directories, err = openMounts(req.Mounts); err != nil {
 		return nil, err
 	}
-	if len(req.Directories) > 0 && !m.app.local() {
+	if len(req.Directories) > 0 && !m.app.overSocket() {
 		closeAll(req.Directories)
 		return nil, caisson.Invalidf("mount", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}
@@ -196,12 +196,12 @@ func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	case err != nil:
 		return nil, err
 	case len(f.Model) > 0:
-		use, err := f.use()
+		use, err := f.gatewayUse()
 		if err != nil {
 			return nil, err
 		}
 		return &caisson.ModelGrant{Models: f.Model, Budget: budget, Rate: use.Rate, Allow: use.Allow, Record: use.Record}, nil
-	case !budget.IsZero() || f.given():
+	case !budget.IsZero() || f.anySet():
 		return nil, caisson.Invalidf("model", "limits and grants for models need --model")
 	}
 	return nil, nil

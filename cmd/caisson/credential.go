@@ -22,7 +22,7 @@ It is never an argument: every user of a machine can see those, and shells keep 
 
 `
 
-// credentialSetCmd stores the value of a new or existing credential.
+// credentialSetCmd stores a new credential.
 type credentialSetCmd struct{ credentialValue }
 
 func (c *credentialSetCmd) Help() string {

@@ -33,10 +33,10 @@ values in single quotes. A name that is set twice is not taken. The file itself 
 
 // importResult is the result for one variable of an import.
 type importResult struct {
-	Name   string `json:"name"`
-	Kind   string `json:"kind,omitempty"`
-	Result string `json:"result"` // taken (stored as a new credential), replaced, exists, skipped or failed
-	Reason string `json:"reason,omitempty"`
+	Name   string `json:"name"`             // name of the variable
+	Kind   string `json:"kind,omitempty"`   // what a known variable is for, such as "OpenAI API key"; "" for others
+	Result string `json:"result"`           // taken (stored as a new credential), replaced, exists, skipped or failed
+	Reason string `json:"reason,omitempty"` // why the variable was not imported; "" if it was
 }
 
 func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential.Variable, api api) error {
@@ -62,7 +62,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 				_, err = api.SetCredential(ctx, v.Name, v.Value)
 			}
 			if err != nil {
-				r.Result, r.Reason = "failed", reportOf(err).Message
+				r.Result, r.Reason = "failed", newErrorReport(err).Message
 				errs = append(errs, err)
 			}
 		}

@@ -58,7 +58,7 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	case c.Command && len(rest) == 0:
 		return caisson.Secret{}, usagef(command, "--command needs a program; write it after --")
 	case c.Command:
-		return valueOfCommand(ctx, a, rest)
+		return runValueCommand(ctx, a, rest)
 	case c.Env != "":
 		v := caisson.NewSecret(a.getenv(c.Env))
 		if v.IsZero() {
@@ -66,15 +66,15 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 		}
 		return v, nil
 	case c.File != "":
-		return valueOfFile(c.File)
+		return readValueFile(c.File)
 	case !stdin && isTerminal(a.in):
 		return a.promptSecret(ctx, fmt.Sprintf("value of %s: ", c.Name))
 	}
-	return valueFrom(a.in, "standard input")
+	return readValue(a.in, "standard input")
 }
 
-// valueFrom reads the value of a credential from r and removes line breaks at its end. from names the source in errors.
-func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
+// readValue reads the value of a credential from r and removes line breaks at its end. from names the source in errors.
+func readValue(r io.Reader, from string) (caisson.Secret, error) {
 	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // a line break, and 1 byte to detect a value that is too long
 	defer clear(b)
 	if err != nil {
@@ -87,19 +87,19 @@ func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
 	return v, nil
 }
 
-// valueOfFile returns the content of a file as the value of a credential.
-func valueOfFile(file string) (caisson.Secret, error) {
+// readValueFile returns the content of a file as the value of a credential.
+func readValueFile(file string) (caisson.Secret, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return caisson.Secret{}, localError("file", file, err)
 	}
 	defer f.Close()
-	return valueFrom(f, "the file")
+	return readValue(f, "the file")
 }
 
-// valueOfCommand runs a program and returns its output as the value of a credential. The program has this command's environment,
+// runValueCommand runs a program and returns its output as the value of a credential. The program has this command's environment,
 // standard input and standard error, so that it can prompt for a password.
-func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
+func runValueCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
 	var none caisson.Secret
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stderr = a.in, a.err
@@ -110,7 +110,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 	if err := cmd.Start(); err != nil {
 		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
 	}
-	v, readErr := valueFrom(out, "the output of the program")
+	v, readErr := readValue(out, "the output of the program")
 	_ = out.Close() // a program that still writes, because its output is too long, then gets SIGPIPE
 	err = cmd.Wait()
 	switch exit, failed := errors.AsType[*exec.ExitError](err); {

@@ -142,7 +142,7 @@ func startDaemon(ctx context.Context, cfg *config) error {
 // daemonArgs returns the arguments of the daemon that a command starts.
 func daemonArgs(cfg *config) []string {
 	args := []string{"serve", "--background", "--data", cfg.DataDir}
-	if cfg.File != "" || cfg.missing {
+	if cfg.File != "" || cfg.fileMissing {
 		args = append(args, "--config", cfg.lookedFor)
 	}
 	return args

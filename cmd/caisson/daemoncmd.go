@@ -329,8 +329,8 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 	if err != nil {
 		return err
 	}
-	if d.cfg.File != "" && readsOther(st, d.cfg.File) {
-		a.infof("caisson: %s", otherFile(a, st, d.cfg.File))
+	if d.cfg.File != "" && readsOtherFile(st, d.cfg.File) {
+		a.infof("caisson: %s", otherFileNote(a, st, d.cfg.File))
 	}
 	if len(done.Applied) > 0 {
 		a.infof("caisson: in force now: %s", strings.Join(done.Applied, ", "))
@@ -346,13 +346,13 @@ func (c *daemonReloadCmd) Run(ctx context.Context, a *app, d *localDaemon) error
 
 // readsOtherFile reports whether the configuration file of the daemon with the status st is not file. A daemon that has found no
 // file reads the default file when it reloads.
-func readsOther(st *caisson.DaemonStatus, file string) bool {
+func readsOtherFile(st *caisson.DaemonStatus, file string) bool {
 	return cmp.Or(st.Settings.File, defaultConfigFile) != file
 }
 
 // otherFileNote returns the message that the configuration file of the daemon with the status st is not file, and how to change
 // that.
-func otherFile(a *app, st *caisson.DaemonStatus, file string) string {
+func otherFileNote(a *app, st *caisson.DaemonStatus, file string) string {
 	restart := "caisson daemon restart"
 	if a.globals.Config != "" {
 		restart += " --config " + quoteCommand([]string{file})

@@ -62,7 +62,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 		return printStat(a, d)
 	}
 	var b strings.Builder
-	p := patchPrinter{&b, a.color(), a.globals.RawTTY}
+	p := patchPrinter{&b, a.colorEnabled(), a.globals.RawTTY}
 	for i := range d.Changes {
 		p.change(&d.Changes[i])
 	}
@@ -112,7 +112,7 @@ func statColumns() []column[caisson.Change] {
 			return ch.Path
 		}},
 		{name: "SIZE", value: changeSize},
-		{name: "VERDICT", value: func(ch caisson.Change) string { return verdictWord(ch.Verdict) }, color: func(ch caisson.Change) string {
+		{name: "VERDICT", value: func(ch caisson.Change) string { return verdictText(ch.Verdict) }, color: func(ch caisson.Change) string {
 			return verdictColors[ch.Verdict]
 		}},
 		{name: "WHY", wrap: true, value: func(ch caisson.Change) string { return strings.Join(reasons(&ch), "; ") }},
@@ -132,7 +132,7 @@ func changeSize(ch caisson.Change) string {
 
 // verdictText returns the text that is shown for a verdict. A verdict that this program does not know, from a newer daemon, is
 // shown as denied.
-func verdictWord(v string) string {
+func verdictText(v string) string {
 	switch v {
 	case caisson.VerdictPass:
 		return "passes"

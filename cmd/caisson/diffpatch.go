@@ -13,9 +13,9 @@ import (
 // patchPrinter writes changes in git's format to b, with the results of the checks in lines that begin with #, which git apply
 // skips.
 type patchPrinter struct {
-	b     *strings.Builder
-	color bool // use colours
-	raw   bool // do not escape contents of files; names are always escaped
+	b     *strings.Builder // contains what was written
+	color bool             // use colours
+	raw   bool             // do not escape contents of files; names are always escaped
 }
 
 // line writes a line that is not part of a file's content, in the colour sgr (see colorize; "" for none). The text is always
@@ -39,7 +39,7 @@ func gitMode(typ string, mode uint32) string {
 func (p *patchPrinter) change(ch *caisson.Change) {
 	p.header(ch)
 	p.names(ch)
-	for _, h := range hunksOf(ch.Patch) {
+	for _, h := range splitHunks(ch.Patch) {
 		p.hunk(h)
 	}
 }
@@ -80,7 +80,7 @@ func (p *patchPrinter) notes(ch *caisson.Change) {
 		why = []string{"no reason was given"}
 	}
 	for _, s := range why {
-		p.line(verdictColors[ch.Verdict], "# %s: %s", verdictWord(ch.Verdict), s)
+		p.line(verdictColors[ch.Verdict], "# %s: %s", verdictText(ch.Verdict), s)
 	}
 	if ch.Type != ch.OldType && ch.Type != "none" && ch.OldType != "none" {
 		p.line("33", "# a %s became a %s", ch.OldType, ch.Type)
@@ -134,7 +134,7 @@ func (p *patchPrinter) hunk(h string) {
 
 // splitHunks splits a unified diff into its hunks, without the lines before the first one. Lines of files begin with a space, +
 // or -, so a line that begins with @@ starts a hunk.
-func hunksOf(patch string) []string {
+func splitHunks(patch string) []string {
 	var out []string
 	for line := range strings.Lines(patch) {
 		switch {

@@ -28,7 +28,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		if of, err := loadConnection(a.globals, a.getenv); err == nil {
 			cfg = of
 		}
-	case cfg.missing:
+	case cfg.fileMissing:
 		configured.Status, configured.Detail, configured.Remedy = caisson.CheckFailed, cfg.lookedFor+" does not exist", "caisson init "+cfg.lookedFor
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
@@ -53,7 +53,7 @@ func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []cai
 	info, err := api.Info(ctx)
 	if err != nil {
 		return append(checks, caisson.Check{
-			Name: "daemon", Status: caisson.CheckFailed, Detail: reportOf(err).Message, Remedy: "see the daemon's log",
+			Name: "daemon", Status: caisson.CheckFailed, Detail: newErrorReport(err).Message, Remedy: "see the daemon's log",
 		})
 	}
 	checks = append(checks, caisson.Check{

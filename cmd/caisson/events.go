@@ -23,15 +23,15 @@ func (c *eventsCmd) Help() string {
 		examples("caisson events", "caisson events web -o json", "caisson events --for 1s")
 }
 
-// ProvideChecked validates the flags.
-func (c *eventsCmd) ProvideChecked() (checked, error) {
+// ProvideValidFlags validates the flags.
+func (c *eventsCmd) ProvideValidFlags() (validFlags, error) {
 	if c.Count < 0 || c.After < 0 {
-		return checked{}, usagef("events", "--count and --after must not be negative")
+		return validFlags{}, usagef("events", "--count and --after must not be negative")
 	}
-	return checked{}, nil
+	return validFlags{}, nil
 }
 
-func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+func (c *eventsCmd) Run(ctx context.Context, a *app, _ validFlags, api api) error {
 	// The subject of an event is the id of a sandbox or volume, or the name of a template or image.
 	exists := false
 	if c.Subject != "" {
@@ -53,7 +53,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	if err != nil {
 		return err
 	}
-	if c.For > 0 { // time starts now, so that connecting to the daemon does not count
+	if c.For > 0 { // the time of --for starts now, so that connecting to the daemon does not count
 		defer time.AfterFunc(time.Duration(c.For), cancel).Stop()
 	}
 	n := 0
@@ -78,7 +78,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 func (a *app) printEvent(e caisson.Event) error {
 	if a.globals.Output == "table" {
 		_, err := fmt.Fprintf(a.out, "%d  %s  %s  %s  %s\n", e.Seq, e.At.Local().Format(time.DateTime),
-			safetext.Escape(e.Type), safetext.Escape(e.Subject), safetext.Escape(pairs(e.Data)))
+			safetext.Escape(e.Type), safetext.Escape(e.Subject), safetext.Escape(formatPairs(e.Data)))
 		return err
 	}
 	return a.encodeLine(e)

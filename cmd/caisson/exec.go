@@ -45,7 +45,7 @@ func (s *startFlags) exec(ctx context.Context, a *app, api api, target string, r
 	}
 	err := execIn(ctx, a, api, target, req)
 	if isNotFound(err) && !s.Rm {
-		return caisson.Wrap(err, caisson.NotFound, "%s; to make one from a template or image for this program alone: --rm", reportOf(err).Message)
+		return caisson.Wrap(err, caisson.NotFound, "%s; to make one from a template or image for this program alone: --rm", newErrorReport(err).Message)
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func removeCreated(ctx context.Context, a *app, api api, id caisson.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := api.Remove(ctx, string(id)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		a.infof("caisson: sandbox %s is still there: %s", id, reportOf(err).Message)
+		a.infof("caisson: sandbox %s is still there: %s", id, newErrorReport(err).Message)
 	}
 }
 
@@ -142,7 +142,7 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 	}
 	if req.Detach {
 		defer p.Close()
-		return printDone(a, started{p.PID()}, fmt.Sprint(p.PID()))
+		return printDone(a, startedProcess{p.PID()}, fmt.Sprint(p.PID()))
 	}
 	status, err := console{a}.attach(ctx, p, req)
 	if err != nil {
@@ -152,7 +152,7 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 }
 
 // startedProcess is the output of exec -d with -o json.
-type started struct {
+type startedProcess struct {
 	PID int `json:"pid"`
 }
 

@@ -81,13 +81,13 @@ func (a *app) exitCode(err error) int {
 	if code := a.interrupts.exitCode(); code != 0 {
 		return code
 	}
-	if brokenPipe(err) {
+	if isBrokenPipe(err) {
 		return exitPipe
 	}
 	var reports []errorReport
 	for _, e := range splitErrors(err) {
 		// Both outputs of a process may fail with the same error, for example that the connection was lost.
-		if r := reportOf(e); !slices.Contains(reports, r) {
+		if r := newErrorReport(e); !slices.Contains(reports, r) {
 			reports = append(reports, r)
 		}
 	}
@@ -97,7 +97,7 @@ func (a *app) exitCode(err error) int {
 
 // isBrokenPipe reports whether err means that the reader of the command's output has closed it. A broken connection to the daemon
 // is not such an error.
-func brokenPipe(err error) bool {
+func isBrokenPipe(err error) bool {
 	w, ok := errors.AsType[*fs.PathError](err)
 	return ok && w.Op == "write" && errors.Is(w.Err, syscall.EPIPE)
 }
@@ -115,9 +115,9 @@ func splitErrors(err error) []error {
 	return out
 }
 
-// reportOf returns the report for err. For an error that is not an [*caisson.Error], it contains the whole text, because such an
-// error comes from this process, not from the daemon.
-func reportOf(err error) errorReport {
+// newErrorReport returns the report for err. For an error that is not an [*caisson.Error], it contains the whole text, because
+// such an error comes from this process, not from the daemon.
+func newErrorReport(err error) errorReport {
 	r := errorReport{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
 	if u, ok := errors.AsType[*usageError](err); ok {
 		r.Kind, r.hint = caisson.Invalid, "Try: "+u.command+" --help"

@@ -65,7 +65,7 @@ type fileArg struct {
 }
 
 // ProvidePath parses the argument SANDBOX:PATH.
-func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
+func (f *fileArg) ProvidePath() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
 // filesLsCmd lists a directory.
 type filesLsCmd struct{ fileArg }
@@ -100,11 +100,11 @@ func (c *filesCatCmd) Help() string {
 }
 
 // ProvidePath validates the flags and parses the argument SANDBOX:PATH.
-func (c *filesCatCmd) ProvidePlace() (sandboxPath, error) {
+func (c *filesCatCmd) ProvidePath() (sandboxPath, error) {
 	if c.Offset < 0 {
 		return sandboxPath{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
 	}
-	return c.fileArg.ProvidePlace()
+	return c.fileArg.ProvidePath()
 }
 
 func (c *filesCatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
@@ -149,7 +149,7 @@ type filesStatCmd struct {
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
 
 // ProvidePath parses the argument SANDBOX:PATH.
-func (c *filesStatCmd) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(c.Path) }
+func (c *filesStatCmd) ProvidePath() (sandboxPath, error) { return requireSandboxPath(c.Path) }
 
 func (c *filesStatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	path := func(f *caisson.FileInfo) string { return f.Path }
@@ -182,7 +182,7 @@ type filesMvCmd struct {
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
 
 // ProvidePaths parses the arguments, which must be paths in the same sandbox.
-func (c *filesMvCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
+func (c *filesMvCmd) ProvidePaths() (places [2]sandboxPath, err error) {
 	from, err := requireSandboxPath(c.From)
 	if err != nil {
 		return places, err
@@ -213,7 +213,7 @@ func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -
 
 // ProvidePaths parses the arguments. Kong calls methods with a name of the form Provide… to get the parameters of Run that have
 // the types of their results.
-func (c *filesRmCmd) ProvidePlaces() (places []sandboxPath, err error) {
+func (c *filesRmCmd) ProvidePaths() (places []sandboxPath, err error) {
 	for _, s := range c.Path {
 		p, err := requireSandboxPath(s)
 		if err != nil {

@@ -10,13 +10,13 @@ type gatewayFlags struct {
 	RecordCalls  bool     `help:"Keep prompts and answers, redacted and bounded, in models.jsonl of the sandbox's directory, which is removed with the sandbox." group:"new"`
 }
 
-// given reports whether any of the flags was set.
-func (f *gatewayFlags) given() bool {
+// anySet reports whether any of the flags was set.
+func (f *gatewayFlags) anySet() bool {
 	return len(f.Grant) > 0 || f.MaxRate != "" || f.MaxTokenRate != "" || f.RecordCalls
 }
 
 // gatewayUse returns the rate limits, the permitted features and the recording of model calls that the flags specify.
-func (f *gatewayFlags) use() (*caisson.GatewayUse, error) {
+func (f *gatewayFlags) gatewayUse() (*caisson.GatewayUse, error) {
 	use := &caisson.GatewayUse{Allow: f.Grant, Record: f.RecordCalls}
 	for _, rate := range []struct {
 		flag limitFlag

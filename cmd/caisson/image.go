@@ -88,7 +88,7 @@ func pullImage(ctx context.Context, a *app, api api, req caisson.PullRequest, l 
 		return nil, err
 	}
 	if isPathImage(req.Reference) {
-		if !a.local() {
+		if !a.overSocket() {
 			return nil, caisson.Invalidf("reference", "a daemon elsewhere cannot see files of this machine; push the image to a registry")
 		}
 		scheme, path := req.Reference[:4], req.Reference[4:]
@@ -196,8 +196,8 @@ type imagePruneCmd struct{}
 func (c *imagePruneCmd) Help() string { return examples("caisson image prune") }
 
 // freedSpace is the output of image prune with -o json.
-type freed struct {
-	Freed caisson.Size `json:"freed"`
+type freedSpace struct {
+	Freed caisson.Size `json:"freed"` // size of the removed images in bytes
 }
 
 func (c *imagePruneCmd) Run(ctx context.Context, a *app, api api) error {
@@ -205,5 +205,5 @@ func (c *imagePruneCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	return printDone(a, freed{n}, "freed "+n.String())
+	return printDone(a, freedSpace{n}, "freed "+n.String())
 }

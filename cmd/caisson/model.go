@@ -46,7 +46,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 			return of(*m.Prices).String()
 		}
 	}
-	if a.globals.Output == "table" && a.local() {
+	if a.globals.Output == "table" && a.overSocket() {
 		if remote := remoteGateway(ctx, api); remote != "" {
 			a.infof("caisson: sandboxes of this host use the models of the gateway %s, and these are not those: run caisson model ls there; keys are stored there, too", remote)
 		}
@@ -57,7 +57,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return cmp.Or(m.Upstream, m.Alias) }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return number(m.Context) }},
+		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return formatNumber(m.Context) }},
 		{name: "PROBLEM", wrap: true, value: func(m caisson.GatewayModel) string { return m.Problem }},
 	})(api.ListModels(ctx))
 }
@@ -92,7 +92,7 @@ func (c *modelPricesCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "PROVIDER", value: func(p caisson.ListedPrice) string { return p.Provider }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
-		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return number(p.Context) }},
+		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return formatNumber(p.Context) }},
 		{name: "SOURCE", value: func(p caisson.ListedPrice) string { return p.Source }},
 		{name: "AGE", value: func(p caisson.ListedPrice) string { return age(p.At) }},
 	})(api.ListPrices(ctx, c.Match))
@@ -114,14 +114,14 @@ func (c *modelImportCmd) Help() string {
 
 // importedPrices is the output of import-prices and sync with -o json.
 type importedPrices struct {
-	Source string `json:"source"`
-	Models int    `json:"models"`
+	Source string `json:"source"` // name of the list's source
+	Models int    `json:"models"` // number of models that have a price in the list
 }
 
 // priceList is a price list and the name of its source.
 type priceList struct {
-	data   []byte
-	source string
+	data   []byte // the list as it was read
+	source string // name of the list's source
 }
 
 // ProvideList reads the price list from its source.

@@ -64,7 +64,7 @@ func syncList(ctx context.Context, a *app, api api, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	p := providerOf(k.own, name)
+	p := findProvider(k.own, name)
 	j := slices.IndexFunc(providerVariables, func(v keyVariables) bool { return v.provider == name })
 	if j < 0 || p.Kind != caisson.ProviderOpenAI {
 		return 0, caisson.Errorf(caisson.NotFound, "%.60q is neither litellm nor openrouter nor a provider with OpenAI's API in %s; those of the configuration have their models there",

@@ -51,7 +51,7 @@ func (a *app) encode(v any) error {
 	}
 	text, err := plainJSON(v, "  ")
 	if err == nil && a.globals.Output == "yaml" {
-		text, err = yamlOf(text)
+		text, err = jsonToYAML(text)
 	}
 	if err != nil {
 		return err
@@ -84,13 +84,13 @@ func plainJSON(v any, indent string) (string, error) {
 var htmlEscapes = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
 
 // jsonToYAML converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.
-func yamlOf(text string) (string, error) {
+func jsonToYAML(text string) (string, error) {
 	var doc yaml.Node
 	// JSON is valid YAML except for characters that YAML requires to be escaped.
 	if err := yaml.Unmarshal([]byte(safetext.EscapeYAML(text)), &doc); err != nil {
 		return "", err
 	}
-	restyle(&doc)
+	useYAMLStyles(&doc)
 	var b strings.Builder
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
@@ -102,13 +102,13 @@ func yamlOf(text string) (string, error) {
 
 // useYAMLStyles removes the styles of n and of all nodes below it, which come from JSON, so that the encoder chooses those of
 // YAML. Strings with characters that must be escaped get quotes.
-func restyle(n *yaml.Node) {
+func useYAMLStyles(n *yaml.Node) {
 	n.Style = 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && safetext.Escape(n.Value) != n.Value {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	for _, c := range n.Content {
-		restyle(c)
+		useYAMLStyles(c)
 	}
 }
 
@@ -123,7 +123,7 @@ func colorize(on bool, sgr, s string) string {
 
 // colorEnabled reports whether output may have colours: standard output is a terminal that can show them, and the user has not
 // turned them off.
-func (a *app) color() bool {
+func (a *app) colorEnabled() bool {
 	return !a.globals.NoColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.out)
 }
 
@@ -195,11 +195,11 @@ func unlessZero[T comparable](n T, text string) string {
 	return text
 }
 
-// number formats n, or returns "" if n is zero, which means that there is no value or that the default applies.
-func number[N int | int64](n N) string { return unlessZero(n, strconv.FormatInt(int64(n), 10)) }
+// formatNumber formats n, or returns "" if n is zero, which means that there is no value or that the default applies.
+func formatNumber[N int | int64](n N) string { return unlessZero(n, strconv.FormatInt(int64(n), 10)) }
 
-// textOf returns the text of what v points to, or "" if v is nil.
-func textOf[T fmt.Stringer](v *T) string {
+// textOrEmpty returns the text of what v points to, or "" if v is nil.
+func textOrEmpty[T fmt.Stringer](v *T) string {
 	if v == nil {
 		return ""
 	}

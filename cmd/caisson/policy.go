@@ -168,15 +168,15 @@ func (c *policyExplainCmd) Help() string {
 	return examples("caisson policy explain web registry.npmjs.org", "caisson policy explain web 10.0.0.1:22", "caisson policy explain web")
 }
 
-// ProvideChecked validates the flags.
-func (c *policyExplainCmd) ProvideChecked() (checked, error) {
+// ProvideValidFlags validates the flags.
+func (c *policyExplainCmd) ProvideValidFlags() (validFlags, error) {
 	if c.Check && c.Target == "" {
-		return checked{}, usagef("policy explain", "--check needs a destination")
+		return validFlags{}, usagef("policy explain", "--check needs a destination")
 	}
-	return checked{}, nil
+	return validFlags{}, nil
 }
 
-func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ validFlags, api api) error {
 	e, err := api.ExplainPolicy(ctx, c.Sandbox, c.Target)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 // printDecisions prints destinations that the wire has recently refused.
 func printDecisions(a *app, list []caisson.Decision) error {
 	return printList(a, list, []column[caisson.Decision]{
-		{name: "DESTINATION", value: destinationOf},
+		{name: "DESTINATION", value: destinationText},
 		{name: "KIND", value: func(d caisson.Decision) string { return d.Kind }},
 		{name: "COUNT", value: func(d caisson.Decision) string { return strconv.FormatInt(d.Count, 10) }},
 		{name: "AGE", value: func(d caisson.Decision) string { return age(d.At) }},
@@ -234,9 +234,9 @@ func printDecisions(a *app, list []caisson.Decision) error {
 	})
 }
 
-// destinationOf returns the destination of a decision as text: its name and its address, as far as they are known, and the
+// destinationText returns the destination of a decision as text: its name and its address, as far as they are known, and the
 // protocol.
-func destinationOf(d caisson.Decision) string {
+func destinationText(d caisson.Decision) string {
 	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
 	s := strings.Join(parts, " ")
 	if d.Protocol != "" {

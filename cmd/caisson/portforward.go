@@ -28,9 +28,9 @@ reached this way, and the sandbox reaches nothing. Ends with Ctrl-C, or when the
 }
 
 // A portForward is a listener on a local port, and the port in the sandbox that its connections are forwarded to.
-type forward struct {
+type portForward struct {
 	listener net.Listener
-	port     int
+	port     int // port in the sandbox
 }
 
 // parseForward parses [LOCAL:]PORT. Without LOCAL, both ports are PORT.
@@ -89,7 +89,7 @@ func (c *forwardCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 // accept calls serve in a goroutine for each connection until ctx is cancelled. It returns when all calls of serve have returned.
-func (f forward) accept(ctx context.Context, serve func(*net.TCPConn)) error {
+func (f portForward) accept(ctx context.Context, serve func(*net.TCPConn)) error {
 	defer context.AfterFunc(ctx, func() { f.listener.Close() })()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -117,7 +117,7 @@ func (c *forwardCmd) join(ctx context.Context, api api, local *net.TCPConn, port
 }
 
 // listen listens on all local ports of the arguments. The caller must close the listeners, also after an error.
-func (c *forwardCmd) listen(ctx context.Context) (list []forward, err error) {
+func (c *forwardCmd) listen(ctx context.Context) (list []portForward, err error) {
 	if net.ParseIP(c.Address) == nil {
 		return nil, usagef("port-forward", "--address %q is not an IP address", c.Address)
 	}
@@ -131,7 +131,7 @@ func (c *forwardCmd) listen(ctx context.Context) (list []forward, err error) {
 		if err != nil {
 			return list, caisson.Wrap(err, caisson.Conflict, "cannot listen on port %d of %s (is it in use?); 0:%d chooses a free one", local, c.Address, port)
 		}
-		list = append(list, forward{l, port})
+		list = append(list, portForward{l, port})
 	}
 	return list, nil
 }

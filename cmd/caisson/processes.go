@@ -60,7 +60,7 @@ func (c *statsCmd) Help() string {
 
 // statsRow is one line of the output of stats.
 type statsRow struct {
-	Sandbox string `json:"sandbox"`
+	Sandbox string `json:"sandbox"` // id or name of the sandbox, as the user has given it
 	*caisson.Stats
 }
 

@@ -20,7 +20,7 @@ const readyVar = "CAISSON_READY_FD"
 func signalReady(err error) error {
 	line := "ok"
 	if err != nil {
-		r := reportOf(splitErrors(err)[0])
+		r := newErrorReport(splitErrors(err)[0])
 		line = string(r.Kind) + "\t" + r.text()
 	}
 	if fd, convErr := strconv.Atoi(os.Getenv(readyVar)); convErr == nil && fd > 2 {

@@ -81,7 +81,7 @@ func (c *syncUndoCmd) find(ctx context.Context, a *app, id caisson.ID, api api) 
 	if id != "" {
 		return api.GetReceipt(ctx, id)
 	}
-	if !a.local() {
+	if !a.overSocket() {
 		return nil, caisson.Invalidf("receipt", "is required, because the daemon is on another machine; see caisson sync log")
 	}
 	dir, err := os.Getwd()
@@ -169,6 +169,7 @@ func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	return asOne(a, receiptID, receiptRows)(api.GetReceipt(ctx, id))
 }
 
+// receiptRows returns the properties of the receipt of a sync, in the form for printOne.
 func receiptRows(r *caisson.SyncReceipt) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},

@@ -23,7 +23,7 @@ func (c *repoGrantCmd) Help() string {
 }
 
 // ProvidePath parses the argument SANDBOX:DIR.
-func (c *repoGrantCmd) ProvidePlace() (sandboxPath, error) {
+func (c *repoGrantCmd) ProvidePath() (sandboxPath, error) {
 	p, ok, err := parseSandboxPath(c.Place)
 	if err == nil && !ok {
 		err = caisson.Invalidf("sandbox:dir", "%.80q is not SANDBOX:DIR", c.Place)
@@ -58,7 +58,7 @@ has failed. What the remote cannot take now is tried again later.
 }
 
 // ProvidePath validates the flags and parses the argument SANDBOX[:DIR].
-func (c *repoDeliverCmd) ProvidePlace() (sandboxPath, error) {
+func (c *repoDeliverCmd) ProvidePath() (sandboxPath, error) {
 	if err := c.check("repo deliver"); err != nil {
 		return sandboxPath{}, err
 	}

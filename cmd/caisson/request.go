@@ -61,8 +61,8 @@ func isNotFound(err error) bool {
 }
 
 // removedObject is the output of commands that remove objects with -o json.
-type removed struct {
-	Removed string `json:"removed"`
+type removedObject struct {
+	Removed string `json:"removed"` // id or name of the object, as the user has given it
 }
 
 // An objectRequest is a function that sends a request about the object with the name or id ref.
@@ -97,9 +97,9 @@ func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context
 // removeEach calls remove for every ref and prints the ref. It continues after an error, unless ctx has ended, and returns all
 // errors.
 func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
-	id := func(r removed) string { return r.Removed }
-	return forEachRef(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
-		return removed{ref}, remove(ctx, ref)
+	id := func(r removedObject) string { return r.Removed }
+	return forEachRef(ctx, a, refs, id, func(ctx context.Context, ref string) (removedObject, error) {
+		return removedObject{ref}, remove(ctx, ref)
 	})
 }
 

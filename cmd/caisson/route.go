@@ -53,7 +53,7 @@ func (c *routeAddCmd) Help() string {
 			"caisson route add docs my-sandbox 8000 --at /docs --strip-prefix")
 }
 
-// ProvideSpec returns the spec that the flags describe.
+// ProvideSpec returns the properties of the route that the flags describe.
 func (c *routeAddCmd) ProvideSpec() (spec caisson.RouteSpec, err error) {
 	kind, _, _ := strings.Cut(c.Auth, ":")
 	if scheme, rest, ok := strings.Cut(c.At, "://"); ok {
@@ -150,6 +150,7 @@ func (c *routeShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, routeName, routeRows)(api.GetRoute(ctx, c.Route))
 }
 
+// routeRows returns the properties of a route, in the form for printOne.
 func routeRows(r *caisson.Route) [][2]string {
 	s := r.Spec
 	rows := [][2]string{

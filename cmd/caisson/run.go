@@ -67,7 +67,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 			return err
 		}
 		defer done()
-	} else if c.workspaceFlags.given() {
+	} else if c.workspaceFlags.anySet() {
 		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
 	}
 	if err := storeKeys(ctx, a, api, c.Agent, c.Model); err != nil {
@@ -106,8 +106,8 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	if err != nil {
 		return req, err
 	}
-	if c.gatewayFlags.given() {
-		if req.Gateway, err = c.use(); err != nil {
+	if c.gatewayFlags.anySet() {
+		if req.Gateway, err = c.gatewayUse(); err != nil {
 			return req, err
 		}
 	}
@@ -115,7 +115,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
 		return req, err
 	}
-	if err := c.inVolume(&req); err != nil {
+	if err := c.useVolume(&req); err != nil {
 		return req, err
 	}
 	if req.Repo, err = c.repoFlags.request(c.Directory); err != nil {
@@ -129,7 +129,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 }
 
 // useVolume makes the volume of the flag --volume the workspace of the run. It does nothing if the flag was not given.
-func (c *runCmd) inVolume(req *caisson.RunRequest) error {
+func (c *runCmd) useVolume(req *caisson.RunRequest) error {
 	switch {
 	case c.Volume == "":
 		return nil
@@ -224,7 +224,7 @@ func (a runConsole) cancel(ctx context.Context, id caisson.ID, leave func()) {
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)
 	defer stop()
 	if _, err := a.runs.CancelRun(ctx, id); err != nil {
-		a.infof("caisson: the run %s could not be cancelled: %s", id, reportOf(err).Message)
+		a.infof("caisson: the run %s could not be cancelled: %s", id, newErrorReport(err).Message)
 		leave()
 	}
 }

@@ -25,18 +25,18 @@ func (i interactiveRun) start(ctx context.Context, req caisson.RunRequest, detac
 	if detach {
 		return printDone(i.app, run, string(run.ID))
 	}
-	return i.attach(ctx, run, attachFlags{DetachKeys: keysOf(defaultDetachKeys)})
+	return i.attach(ctx, run, attachFlags{DetachKeys: parseKeys(defaultDetachKeys)})
 }
 
 // parseKeys returns the detach keys that text describes, which must be valid.
-func keysOf(text string) (k detachKeys) {
+func parseKeys(text string) (k detachKeys) {
 	_ = k.UnmarshalText([]byte(text)) // UnmarshalText never fails for a valid text
 	return k
 }
 
 // attach waits until the terminal of the run is open, and attaches to it until the run ends or the user detaches.
 func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags attachFlags) error {
-	run, err := i.waitOpen(ctx, run)
+	run, err := i.waitForTerminal(ctx, run)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (i interactiveRun) attach(ctx context.Context, run *caisson.Run, flags atta
 }
 
 // waitForTerminal shows the progress of a run until its terminal is open or the run has ended.
-func (i interactiveRun) waitOpen(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
+func (i interactiveRun) waitForTerminal(ctx context.Context, run *caisson.Run) (*caisson.Run, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := i.api.WatchRun(ctx, run.ID, 0)

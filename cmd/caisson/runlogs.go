@@ -81,10 +81,10 @@ func (l *runLog) printEmpty(ctx context.Context, a *app) {
 // runLog copies the log of a stream of a run to out.
 type runLog struct {
 	api    caisson.Runs
-	id     caisson.ID
-	stream string // name of the stream, such as caisson.LogStdout
-	out    io.Writer
-	copied int64 // bytes of the current attempt's log that were copied already
+	id     caisson.ID // id of the run
+	stream string     // name of the stream, such as caisson.LogStdout
+	out    io.Writer  // where the log is copied to
+	copied int64      // bytes of the current attempt's log that were copied already
 }
 
 // copyNew copies the data that was added to the log since the last call.

@@ -70,7 +70,7 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 			if r.Result == nil {
 				return ""
 			}
-			return usageOf(r).Cost.String()
+			return totalUsage(r).Cost.String()
 		}},
 		{name: "PROMPT", value: func(r *caisson.Run) string {
 			p := []rune(oneLine(r.Request.Prompt))
@@ -111,7 +111,7 @@ type runArg struct {
 	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
 }
 
-// ProvideID parses the argument.
+// ProvideID parses the id of the run.
 func (r *runArg) ProvideID() (caisson.ID, error) { return parseRun(r.RunID) }
 
 // runsShowCmd shows one run.
@@ -125,11 +125,12 @@ func (c *runsShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	return asOne(a, runID, runRows)(api.GetRun(ctx, id))
 }
 
+// runRows returns the properties of a run, in the form for printOne.
 func runRows(r *caisson.Run) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"Agent", r.Agent}, {"State", runState(r)}, {"Attempt", strconv.Itoa(r.Attempt)}, {"Model", r.Model},
 		{"Prompt", oneLine(r.Request.Prompt)}, {"Directory", directoryOf(r)}, {"Volume", volumeOf(r)}, {"Repository", repoOf(r)}, {"Session", string(r.Session)}, {"User", r.Request.User},
-		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", pairs(r.Request.Labels)}, {"Trace", r.Trace},
+		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", formatPairs(r.Request.Labels)}, {"Trace", r.Trace},
 		{"Created", formatTime(r.CreatedAt)}, {"Started", formatTime(r.StartedAt)}, {"Ended", formatTime(r.EndedAt)},
 	}
 	rows = append(rows, hiddenRows(r.Hidden, r.HiddenCount)...)
@@ -140,11 +141,11 @@ func runRows(r *caisson.Run) [][2]string {
 	if res.Error != nil {
 		rows = append(rows, [2]string{"Error", res.Error.Error()})
 	}
-	u := usageOf(r)
+	u := totalUsage(r)
 	rows = append(rows,
 		[2]string{"Provider", res.Provider}, [2]string{"Answer", oneLine(res.Answer)}, [2]string{"Calls", strconv.FormatInt(u.Calls, 10)},
 		[2]string{"Tokens", strconv.FormatInt(u.Tokens.Total(), 10)}, [2]string{"Cost", costText(u)},
-		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", pairs(res.Versions)})
+		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", formatPairs(res.Versions)})
 	var phases []string
 	for _, p := range res.Phases {
 		phases = append(phases, p.Name+" "+time.Duration(p.Time).Round(time.Millisecond).String())
@@ -208,7 +209,7 @@ func (c *retryCmd) Help() string {
 	return examples("caisson retry rn-abcdefghijklmnop", "caisson retry -d rn-abcdefghijklmnop")
 }
 
-// ProvideID parses the argument.
+// ProvideID parses the id of the run.
 func (c *retryCmd) ProvideID() (caisson.ID, error) { return parseRun(c.RunID) }
 
 func (c *retryCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {

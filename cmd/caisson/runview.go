@@ -38,7 +38,7 @@ func (a runConsole) conclude(ctx context.Context, run *caisson.Run, asked time.T
 	if !run.State.Ended() || run.Result == nil {
 		return caisson.Errorf(caisson.Unavailable, "the daemon ended the stream of events; caisson attach %s continues it", run.ID)
 	}
-	if formOf(a.globals.Output) == formRecord {
+	if runFormat(a.globals.Output) == formRecord {
 		if err := a.encode(run); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ type runView struct {
 }
 
 // runFormat returns the output format of a run for the value of -o.
-func formOf(output string) int {
+func runFormat(output string) int {
 	switch output {
 	case "table":
 		return formAnswer
@@ -91,7 +91,7 @@ func formOf(output string) int {
 
 func newRunView(a *app) *runView {
 	v := &runView{a: a, quiet: a.globals.Quiet, tools: map[string]string{}, activitySince: time.Now(), activity: "queued"}
-	v.form = formOf(a.globals.Output)
+	v.form = runFormat(a.globals.Output)
 	v.quiet = v.quiet || v.form == formEvents // in this format, the events show the progress
 	v.live = isTerminal(a.err) && !v.quiet
 	v.shared = v.live && isTerminal(a.out) || sameFile(a.out, a.err)
@@ -286,7 +286,7 @@ func oneLine(s string) string {
 
 // totalUsage returns the usage of all attempts of a run. For a run that an older daemon has stored, it is the usage of the last
 // attempt only.
-func usageOf(run *caisson.Run) caisson.RunUsage {
+func totalUsage(run *caisson.Run) caisson.RunUsage {
 	if run.Usage == (caisson.RunUsage{}) && run.Result != nil {
 		return run.Result.Usage
 	}
@@ -307,7 +307,7 @@ func costText(u caisson.RunUsage) string {
 // summary prints the usage and the results of a run. took is how long the run took for the user.
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
-	u := usageOf(run)
+	u := totalUsage(run)
 	parts := []string{plural(u.Calls, "call"), plural(u.Tokens.Total(), "token"), costText(u)}
 	if run.Attempt > 1 {
 		parts[2] += fmt.Sprintf(" in %d attempts", run.Attempt)

@@ -104,7 +104,7 @@ func TestCost(t *testing.T) {
 		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true}}, "about $3"},
 		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true, MaxCost: 4 * caisson.Dollar}}, "at most $4"},
 	} {
-		if got := costText(usageOf(&c.run)); got != c.want {
+		if got := costText(totalUsage(&c.run)); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.run.Usage, got, c.want)
 		}
 	}

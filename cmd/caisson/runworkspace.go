@@ -28,7 +28,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	if err := checkOutsideDataDir(abs, a.cfg.DataDir); err != nil {
 		return nil, err
 	}
-	if a.local() {
+	if a.overSocket() {
 		ws, err := flags.request(a, abs, "")
 		if err != nil {
 			return nil, err

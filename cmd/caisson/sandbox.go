@@ -106,13 +106,14 @@ func (c *sandboxShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, sandboxID, sandboxRows)(api.Get(ctx, c.Sandbox))
 }
 
+// sandboxRows returns the properties of a sandbox, in the form for printOne.
 func sandboxRows(s *caisson.Sandbox) [][2]string {
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", nameInList(s.Name, s.Pooled)}, {"Account", s.Account},
 		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
-		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
+		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", formatPairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Wakes in", timeUntil(s.WakeAt)},
-		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", textOf(s.Exit)}, {"Node", s.Node}, {"Build", s.Build},
+		{"Auto-pause", autoPause(s.Spec.AutoPause).String()}, {"Exit", textOrEmpty(s.Exit)}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 
@@ -123,14 +124,14 @@ func specRows(s caisson.Spec) [][2]string {
 		{"Image", s.Image},
 		{"Digest", s.Digest},
 		{"Command", quoteCommand(s.Command)},
-		{"Environment", pairs(s.Env)},
+		{"Environment", formatPairs(s.Env)},
 		{"Directory", s.Workdir},
 		{"User", s.User},
 		{"CPUs", unlessZero(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
 		{"Memory", unlessZero(r.Memory, r.Memory.String())},
-		{"PIDs", number(r.PIDs)},
+		{"PIDs", formatNumber(r.PIDs)},
 		{"Disk", unlessZero(r.Disk, r.Disk.String())},
-		{"Open files", number(r.OpenFiles)},
+		{"Open files", formatNumber(r.OpenFiles)},
 	}
 	for _, m := range s.Mounts {
 		mode := "read-only"
@@ -225,15 +226,15 @@ func (c *extendCmd) Help() string {
 	)
 }
 
-// ProvideChecked validates the flags.
-func (c *extendCmd) ProvideChecked() (checked, error) {
+// ProvideValidFlags validates the flags.
+func (c *extendCmd) ProvideValidFlags() (validFlags, error) {
 	if c.TTL == nil && c.HardTTL == nil && c.AutoPause == nil && c.WakeAt == nil {
-		return checked{}, usagef("sandbox extend", "say --ttl, --hard-ttl, --auto-pause or --wake-at")
+		return validFlags{}, usagef("sandbox extend", "say --ttl, --hard-ttl, --auto-pause or --wake-at")
 	}
-	return checked{}, nil
+	return validFlags{}, nil
 }
 
-func (c *extendCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+func (c *extendCmd) Run(ctx context.Context, a *app, _ validFlags, api api) error {
 	return forEachRef(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 		return api.Extend(ctx, ref, caisson.ExtendRequest{
 			TTL: c.TTL, HardTTL: c.HardTTL, AutoPause: c.AutoPause.value(), WakeAt: c.WakeAt.value(),
@@ -252,8 +253,8 @@ func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Sandbox, api.Remove)
 }
 
-// pairs formats a map as KEY=VALUE pairs, sorted by key and separated by blanks.
-func pairs(m map[string]string) string {
+// formatPairs formats a map as KEY=VALUE pairs, sorted by key and separated by blanks.
+func formatPairs(m map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])

@@ -34,7 +34,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 	fileRequired := !c.Background // a daemon that a command starts may run before the file is written
 	err := serve(ctx, a, func() (*config, error) {
 		cfg, err := loadConfig(a.globals, a.getenv)
-		if err == nil && cfg.missing && fileRequired {
+		if err == nil && cfg.fileMissing && fileRequired {
 			err = cfg.missingError()
 		}
 		if err == nil {
@@ -49,7 +49,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
-		fileRequired = fileRequired || !cfg.missing // once the file was read, it must exist at every reload
+		fileRequired = fileRequired || !cfg.fileMissing // once the file was read, it must exist at every reload
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)

@@ -32,12 +32,12 @@ func (c *serviceLsCmd) Run(ctx context.Context, a *app, api api) error {
 func serviceColumns() []column[caisson.ServiceStatus] {
 	return []column[caisson.ServiceStatus]{
 		{name: "SERVICE", value: func(s caisson.ServiceStatus) string { return s.ID }},
-		{name: "PORT", value: func(s caisson.ServiceStatus) string { return number(s.Port) }},
+		{name: "PORT", value: func(s caisson.ServiceStatus) string { return formatNumber(s.Port) }},
 		{name: "STATE", value: func(s caisson.ServiceStatus) string { return string(s.State) }},
 		{name: "SINCE", value: func(s caisson.ServiceStatus) string { return age(s.Since) }},
-		{name: "PID", value: func(s caisson.ServiceStatus) string { return number(s.PID) }},
-		{name: "RESTARTS", value: func(s caisson.ServiceStatus) string { return number(s.Restarts) }},
-		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string { return textOf(s.Exit) }},
+		{name: "PID", value: func(s caisson.ServiceStatus) string { return formatNumber(s.PID) }},
+		{name: "RESTARTS", value: func(s caisson.ServiceStatus) string { return formatNumber(s.Restarts) }},
+		{name: "LAST EXIT", value: func(s caisson.ServiceStatus) string { return textOrEmpty(s.Exit) }},
 		{name: "MESSAGE", value: func(s caisson.ServiceStatus) string { return s.Message }},
 	}
 }
@@ -125,15 +125,15 @@ func (c *serviceRestartCmd) Help() string {
 }
 
 func (c *serviceRestartCmd) Run(ctx context.Context, a *app, api api) error {
-	id := func(r restarted) string { return r.Restarted }
-	return forEachRef(ctx, a, c.Services, id, func(ctx context.Context, ref string) (restarted, error) {
-		return restarted{ref}, api.RestartService(ctx, c.Sandbox, ref)
+	id := func(r restartedService) string { return r.Restarted }
+	return forEachRef(ctx, a, c.Services, id, func(ctx context.Context, ref string) (restartedService, error) {
+		return restartedService{ref}, api.RestartService(ctx, c.Sandbox, ref)
 	})
 }
 
 // restartedService is the output for a service that was restarted, with -o json.
-type restarted struct {
-	Restarted string `json:"restarted"`
+type restartedService struct {
+	Restarted string `json:"restarted"` // id of the service
 }
 
 // serviceLogsCmd shows the output of a service.

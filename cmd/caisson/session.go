@@ -54,7 +54,7 @@ func (c *sessionRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Session, func(ctx context.Context, ref string) error {
 		id, err := caisson.ParseID(caisson.SessionPrefix, ref)
 		if err != nil {
-			id, err = sessionOfKey(ctx, api, ref)
+			id, err = findSession(ctx, api, ref)
 		}
 		if err != nil {
 			return err
@@ -63,8 +63,8 @@ func (c *sessionRmCmd) Run(ctx context.Context, a *app, api api) error {
 	})
 }
 
-// sessionOfKey returns the id of the session with the key. It returns an error if no session or several sessions have that key.
-func sessionOfKey(ctx context.Context, api api, key string) (caisson.ID, error) {
+// findSession returns the id of the session with the key. It returns an error if no session or several sessions have that key.
+func findSession(ctx context.Context, api api, key string) (caisson.ID, error) {
 	list, err := api.ListSessions(ctx, caisson.SessionFilter{Key: key})
 	switch {
 	case err != nil:

@@ -38,8 +38,8 @@ type settings struct {
 
 // fileStamp identifies the version of a file by its size and its modification time.
 type fileStamp struct {
-	size  int64
-	mtime time.Time
+	size  int64     // size of the file in bytes
+	mtime time.Time // modification time of the file
 }
 
 // stampOf returns the stamp of a file, or the zero stamp if the file does not exist.
@@ -89,7 +89,7 @@ func (s *settings) read() (cfg *config, offer models.Offer, err error) {
 		offer, err = cfg.offer()
 	}
 	if err != nil {
-		s.invalid = reportOf(splitErrors(err)[0]).Message
+		s.invalid = newErrorReport(splitErrors(err)[0]).Message
 		return nil, offer, err
 	}
 	s.changed = changedKeys(s.inForce, cfg)

@@ -77,8 +77,8 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 		return err
 	}
 	// Check the daemon's file after the reload, because a daemon that has started without a file reports its file only then.
-	if st, err := api.Status(ctx); err == nil && readsOther(st, s.file) {
-		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFile(a, st, s.file))
+	if st, err := api.Status(ctx); err == nil && readsOtherFile(st, s.file) {
+		return caisson.Errorf(caisson.Conflict, "wrote %s, but %s", s.file, otherFileNote(a, st, s.file))
 	}
 	a.infof("wrote %s: runs that name no model use %s", s.file, list[0].Alias)
 	if c.NoTest {
@@ -97,9 +97,9 @@ func (c *setupCmd) Run(ctx context.Context, a *app, s *setup, api api) (err erro
 // setup is the state of one execution of setupCmd, which talks to the user on the terminal.
 type setup struct {
 	*app
-	file string // path of the configuration file
-	text []byte // content of the configuration file, or configTemplate if the file does not exist
-	keys *keyStore
+	file string    // path of the configuration file
+	text []byte    // content of the configuration file, or configTemplate if the file does not exist
+	keys *keyStore // stores the key that the user enters
 }
 
 // The choice of a server that does not belong to a vendor, and the name and the credential of its provider. The provider has a
@@ -124,7 +124,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 		return s.compatibleServer(ctx)
 	}
 	v := providerVariables[i]
-	p = providerOf(s.keys.offer, v.provider)
+	p = findProvider(s.keys.offer, v.provider)
 	stored, err := s.hasKey(ctx, p.Credential)
 	if err != nil {
 		return p, nil, err
@@ -162,7 +162,7 @@ func (s *setup) compatibleServer(ctx context.Context) (p caisson.Provider, list 
 		p = caisson.Provider{Name: compatibleProvider, Kind: caisson.ProviderOpenAI, BaseURL: strings.TrimSuffix(base, "/")}
 		err = models.Validate([]caisson.Provider{p}, nil)
 		if valid = err == nil; !valid {
-			fmt.Fprintln(s.err, "The URL "+reportOf(splitErrors(err)[0]).Message+".")
+			fmt.Fprintln(s.err, "The URL "+newErrorReport(splitErrors(err)[0]).Message+".")
 		}
 	}
 	key, err := s.promptSecret(ctx, "Its key, which is not shown; Enter if it needs none: ")
@@ -262,7 +262,7 @@ func (s *setup) write(p caisson.Provider, list []caisson.Model) error {
 		err = check.validate()
 	}
 	if err != nil {
-		return caisson.Invalidf("config", "%s would not be valid with the provider (%s); add it by hand: caisson init writes a file with examples", s.file, reportOf(splitErrors(err)[0]).text())
+		return caisson.Invalidf("config", "%s would not be valid with the provider (%s); add it by hand: caisson init writes a file with examples", s.file, newErrorReport(splitErrors(err)[0]).text())
 	}
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(s.file); err == nil {

@@ -41,7 +41,7 @@ type forkCmd struct {
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
 	Label  []string `help:"Add a label to each; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 	randomnessFlags
-	restFlags
+	autoPauseFlags
 	grantFlags
 }
 
@@ -162,10 +162,11 @@ func (c *snapshotShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, snapshotID, snapshotRows)(api.GetSnapshot(ctx, c.Snapshot))
 }
 
+// snapshotRows returns the properties of a snapshot, in the form for printOne.
 func snapshotRows(s *caisson.Snapshot) [][2]string {
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account}, {"Sandbox", string(s.Sandbox)}, {"Template", s.Template},
-		{"Kind", memoryOrFiles(s)}, {"Size", exactSize(s.Size)}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
+		{"Kind", memoryOrFiles(s)}, {"Size", exactSize(s.Size)}, {"Labels", formatPairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Needs build", s.Depends.Build}, {"Needs CPU", s.Depends.CPU}, {"Needs platform", s.Depends.Platform},
 	}, specRows(s.Spec)...)
 }

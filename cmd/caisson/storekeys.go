@@ -22,7 +22,7 @@ import (
 // keyVariables are the names of the environment variables for one built-in provider. The client libraries of its vendor use the
 // same names.
 type keyVariables struct {
-	provider string
+	provider string   // name of the built-in provider
 	vendor   string   // the vendor's name, for messages
 	keys     []string // variables that can contain the key; the first one that is set is used
 	baseURL  string   // variable with the base URL of another server with the same API; "" if there is no such variable
@@ -56,7 +56,7 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 	if err != nil {
 		return err
 	}
-	wanted, err := k.wanted(ctx, agent, model)
+	wanted, err := k.usableProviders(ctx, agent, model)
 	if err != nil || len(wanted) == 0 {
 		return err
 	}
@@ -65,9 +65,9 @@ func storeKeys(ctx context.Context, a *app, api api, agent, model string) error 
 		return err
 	}
 	for _, w := range wanted {
-		p := providerOf(k.offer, w.provider)
+		p := findProvider(k.offer, w.provider)
 		if p.Credential == "" || slices.ContainsFunc(stored, func(c *caisson.Credential) bool { return c.Name == p.Credential }) {
-			return k.compare(ctx, w, p)
+			return k.noteDifferences(ctx, w, p)
 		}
 	}
 	for _, w := range wanted {
@@ -102,17 +102,17 @@ func (k *keyStore) key(v keyVariables) (name string, key caisson.Secret) {
 	return "", key
 }
 
-// providerOf returns the provider of an offer with this name, or the zero provider if there is none.
-func providerOf(o models.Offer, name string) (p caisson.Provider) {
+// findProvider returns the provider of an offer with this name, or the zero provider if there is none.
+func findProvider(o models.Offer, name string) (p caisson.Provider) {
 	if i := slices.IndexFunc(o.Providers, func(p caisson.Provider) bool { return p.Name == name }); i >= 0 {
 		p = o.Providers[i]
 	}
 	return p
 }
 
-// wanted returns the providers whose models the run can call: the provider of the model, if model is not "", otherwise those
-// whose API the agent speaks, in the order of the offer.
-func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyVariables, err error) {
+// usableProviders returns the providers whose models the run can call: the provider of the model, if model is not "", otherwise
+// those whose API the agent speaks, in the order of the offer.
+func (k *keyStore) usableProviders(ctx context.Context, agent, model string) (list []keyVariables, err error) {
 	var usable func(caisson.Model) bool
 	if model != "" {
 		usable = func(m caisson.Model) bool { return m.Alias == model }
@@ -125,7 +125,7 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 			return nil, err
 		}
 		usable = func(m caisson.Model) bool {
-			api := caisson.GatewayModel{Model: m, Kind: providerOf(k.offer, m.Provider).Kind}.API()
+			api := caisson.GatewayModel{Model: m, Kind: findProvider(k.offer, m.Provider).Kind}.API()
 			return a.SupportsAPI(api) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias))
 		}
 	}
@@ -139,9 +139,9 @@ func (k *keyStore) wanted(ctx context.Context, agent, model string) (list []keyV
 	return list, nil
 }
 
-// compare prints a message if the environment names another server or contains another key than those that are stored, which are
-// used.
-func (k *keyStore) compare(ctx context.Context, v keyVariables, p caisson.Provider) error {
+// noteDifferences prints a message if the environment names another server or contains another key than those that are stored,
+// which are used.
+func (k *keyStore) noteDifferences(ctx context.Context, v keyVariables, p caisson.Provider) error {
 	if u := k.a.getenv(v.baseURL); u != "" && u != p.BaseURL {
 		k.a.infof("caisson: %s is not used: calls go to %s, as when the key was stored; see %s", v.baseURL, p.BaseURL, k.howToChange(p))
 	}
@@ -183,7 +183,7 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 		k.a.infof("caisson: models of %s are called at %s, from %s; this is in %s", p.Name, p.BaseURL, v.baseURL, k.a.cfg.ownProvidersFile())
 	}
 	if name != "" {
-		credential := providerOf(models.Builtin(), v.provider).Credential
+		credential := findProvider(models.Builtin(), v.provider).Credential
 		if _, err := k.api.SetCredential(ctx, credential, key); err != nil {
 			return err
 		}
@@ -201,7 +201,7 @@ func (k *keyStore) store(ctx context.Context, v keyVariables) error {
 func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secret) (*caisson.Provider, []caisson.Model, error) {
 	base := strings.TrimSuffix(k.a.getenv(v.baseURL), "/")
 	builtin := models.Builtin()
-	p := providerOf(builtin, v.provider)
+	p := findProvider(builtin, v.provider)
 	if base == "" || base == p.BaseURL {
 		return nil, nil, nil
 	}
@@ -210,7 +210,7 @@ func (k *keyStore) server(ctx context.Context, v keyVariables, key caisson.Secre
 		p.Credential = ""
 	}
 	if err := models.Validate([]caisson.Provider{p}, nil); err != nil {
-		return nil, nil, caisson.Invalidf(v.baseURL, "%s", reportOf(splitErrors(err)[0]).Message)
+		return nil, nil, caisson.Invalidf(v.baseURL, "%s", newErrorReport(splitErrors(err)[0]).Message)
 	}
 	if p.Kind != caisson.ProviderOpenAI {
 		return &p, nil, nil
@@ -248,7 +248,7 @@ func ownModels(p caisson.Provider, served []servedModel, builtin []caisson.Model
 
 // servedModel is a model in the list of models that a server with OpenAI's API returns.
 type servedModel struct {
-	ID      string `json:"id"`
+	ID      string `json:"id"`            // name of the model
 	Context int64  `json:"max_model_len"` // maximum number of tokens of a call; only vLLM has this field
 }
 

@@ -44,8 +44,8 @@ What is chosen is applied as a whole or not at all, exactly as it was shown. The
 		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// ProvideChecked returns an error for flags that exclude each other, and for a review or a confirmation without a terminal.
-func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
+// ProvideValidFlags returns an error for flags that exclude each other, and for a review or a confirmation without a terminal.
+func (c *syncApplyCmd) ProvideValidFlags(a *app) (_ validFlags, err error) {
 	modes := 0
 	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
 		if is {
@@ -57,18 +57,18 @@ func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 		err = usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
 	case len(c.Only) > 0 && (c.Reset || c.Status):
 		err = usagef("sync", "--only cannot be used with --reset or --status")
-	case modes == 0 && !c.Yes && !interactive(a):
+	case modes == 0 && !c.Yes && !isInteractive(a):
 		err = usagef("sync", "a review needs a terminal; give --auto, --yes or --dry-run")
-	case c.Reset && !c.Yes && !interactive(a):
+	case c.Reset && !c.Yes && !isInteractive(a):
 		err = usagef("sync", "--reset without a terminal needs --yes")
 	}
-	return checked{}, err
+	return validFlags{}, err
 }
 
 // isInteractive reports whether standard input and output are terminals, so that a person can be prompted.
-func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
+func isInteractive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
 
-func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ validFlags, api api) error {
 	w, err := c.find(ctx, a, api)
 	if err != nil {
 		return err
@@ -127,17 +127,17 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 			ch := &d.Changes[i]
 			if ch.Verdict != caisson.VerdictPass {
 				for _, why := range reasons(ch) {
-					a.infof("caisson: %s %s: %s", safetext.Escape(ch.Path), verdictWord(ch.Verdict), safetext.Escape(why))
+					a.infof("caisson: %s %s: %s", safetext.Escape(ch.Path), verdictText(ch.Verdict), safetext.Escape(why))
 				}
 			}
-			if applicable(ch) {
+			if isApplicable(ch) {
 				req.Apply = append(req.Apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash})
 			}
 		}
 		req.Confirmed = true
 		return req, nil
 	}
-	r := reviewer{in: bufio.NewReader(a.in), out: a.out, color: a.color(), raw: a.globals.RawTTY, droppable: sandboxStopped(ctx, api, w), onPanic: a.restoreOnPanic}
+	r := reviewer{in: bufio.NewReader(a.in), out: a.out, color: a.colorEnabled(), raw: a.globals.RawTTY, droppable: sandboxStopped(ctx, api, w), onPanic: a.restoreOnPanic}
 	if err := r.review(ctx, d.Changes); err != nil {
 		return req, err
 	}
@@ -155,7 +155,7 @@ func sandboxStopped(ctx context.Context, api api, w *caisson.Workspace) bool {
 }
 
 // isApplicable reports whether a change may be applied after a person has confirmed it. A change with an unknown verdict may not.
-func applicable(ch *caisson.Change) bool {
+func isApplicable(ch *caisson.Change) bool {
 	return ch.Verdict == caisson.VerdictPass || ch.Verdict == caisson.VerdictAsk
 }
 
@@ -178,11 +178,11 @@ func printDryRun(a *app, d *caisson.Diff) error {
 // syncCounts is the output of sync --status with -o json: the number of changes in a workspace, and how many have each verdict.
 type syncCounts struct {
 	Workspace *caisson.Workspace `json:"workspace"`
-	Changes   int                `json:"changes"`
-	Pass      int                `json:"pass"`
-	Ask       int                `json:"ask"`
-	Clash     int                `json:"clash"` // number of changes with the verdict conflict
-	Denied    int                `json:"denied"`
+	Changes   int                `json:"changes"`       // number of all changes
+	Pass      int                `json:"pass"`          // number of changes with the verdict pass
+	Ask       int                `json:"ask"`           // number of changes with the verdict ask: a person must review them
+	Clash     int                `json:"clash"`         // number of changes with the verdict conflict
+	Denied    int                `json:"denied"`        // number of changes that cannot be applied
 	Cut       bool               `json:"cut,omitempty"` // there are more changes, which were not counted
 }
 

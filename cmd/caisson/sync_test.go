@@ -202,7 +202,7 @@ func FuzzHunks(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		hunks := hunksOf(s)
+		hunks := splitHunks(s)
 		if all := strings.Join(hunks, ""); !strings.HasSuffix(s, all) {
 			t.Fatalf("%q has the hunks %q", s, hunks)
 		}

@@ -73,17 +73,17 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 		r.selectChange(ch, nil)
 		return nil
 	}
-	hunks := hunksOf(ch.Patch)
+	hunks := splitHunks(ch.Patch)
 	if err := r.show(func(p *patchPrinter) { p.change(ch) }); err != nil {
 		return err
 	}
 	name := safetext.Escape(ch.Path)
-	if !applicable(ch) && !r.droppable {
+	if !isApplicable(ch) && !r.droppable {
 		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and remains in the workspace.\n", place, name)
 		return err
 	}
 	question, can := "Apply this change to "+name+"?", "yn"
-	if !applicable(ch) {
+	if !isApplicable(ch) {
 		question, can = name+" cannot be applied. Drop it?", "n"
 	} else if len(hunks) > 1 && ch.Kind == caisson.ChangeModified && !ch.Binary {
 		can += "s"
@@ -91,7 +91,7 @@ func (r *reviewer) reviewChange(ctx context.Context, ch *caisson.Change, place s
 	if r.droppable {
 		can += "d"
 	}
-	if applicable(ch) {
+	if isApplicable(ch) {
 		can += "a"
 	}
 	key, err := r.promptWithHelp(ctx, "("+place+") "+question, can+"q?", changeKeyHelp)

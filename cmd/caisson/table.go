@@ -96,13 +96,13 @@ func printListIn[T any](a *app, width int, items []T, cols []column[T]) error {
 				if n > 0 {
 					color = c.color(items[n-1])
 				}
-				row[i] = colorize(a.color(), color, row[i])
+				row[i] = colorize(a.colorEnabled(), color, row[i])
 			}
 		}
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 		for _, line := range more {
 			for i, c := range cols {
-				row[i] = colorize(a.color() && c.color != nil, plainColor, "")
+				row[i] = colorize(a.colorEnabled() && c.color != nil, plainColor, "")
 			}
 			row[len(row)-1] = line
 			fmt.Fprintln(tw, strings.Join(row, "\t"))

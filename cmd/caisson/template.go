@@ -59,8 +59,9 @@ func (c *templateShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, templateName, templateRows)(api.GetTemplate(ctx, c.Template))
 }
 
+// templateRows returns the properties of a template, in the form for printOne.
 func templateRows(t *caisson.Template) [][2]string {
-	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", pairs(t.Labels)}}
+	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", formatPairs(t.Labels)}}
 	rows = append(rows, specRows(caisson.Spec{
 		Image: t.Image, Command: t.Command, Env: t.Env, Workdir: t.Workdir, User: t.User, Resources: t.Resources, Mounts: t.Mounts,
 		Policy: t.Policy,

@@ -132,7 +132,7 @@ func findToken(ctx context.Context, a *app, api api, ref string) (caisson.ID, er
 		}
 	}
 	account := "the account of this token"
-	if a.local() {
+	if a.overSocket() {
 		account = "account " + cmp.Or(a.cfg.Account, caisson.LocalAccount)
 	}
 	switch len(found) {

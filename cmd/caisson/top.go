@@ -37,7 +37,7 @@ type topRow struct {
 }
 
 // firstInterval is the time between the first two measurements of top, from which the first value of processor usage is computed.
-const firstTop = 500 * time.Millisecond
+const firstInterval = 500 * time.Millisecond
 
 func (c *topCmd) Run(ctx context.Context, a *app, api api) error {
 	if c.Every <= 0 {
@@ -45,7 +45,7 @@ func (c *topCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 	once := c.Once || !isTerminal(a.out) || a.globals.Output != "table"
 	last, err := measureAll(ctx, api, nil)
-	for wait := firstTop; err == nil; wait = time.Duration(c.Every) {
+	for wait := firstInterval; err == nil; wait = time.Duration(c.Every) {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -147,5 +147,8 @@ func topColumns() []column[topRow] {
 	}
 }
 
+// bytesOut returns the number of bytes that a sandbox has sent, as text.
 func bytesOut(n *caisson.NetworkStats) string { return caisson.Size(n.BytesOut).String() }
-func bytesIn(n *caisson.NetworkStats) string  { return caisson.Size(n.BytesIn).String() }
+
+// bytesIn returns the number of bytes that a sandbox has received, as text.
+func bytesIn(n *caisson.NetworkStats) string { return caisson.Size(n.BytesIn).String() }

@@ -117,7 +117,7 @@ func plainUsage(msg string, node *kong.Node) string {
 		if node.Type != kong.ApplicationNode {
 			command, rest = node.Name, " "+m[1]
 		}
-		if list := groupsWith(rootOf(node), command, rest); len(list) > 0 && (rest == "" || !strings.Contains(msg, "did you mean")) {
+		if list := commandsInGroups(rootNode(node), command, rest); len(list) > 0 && (rest == "" || !strings.Contains(msg, "did you mean")) {
 			return "unexpected argument " + m[1] + ", did you mean " + strings.Join(list, " or ") + "?"
 		}
 	}
@@ -139,8 +139,8 @@ func plainUsage(msg string, node *kong.Node) string {
 	return msg
 }
 
-// rootOf returns the node of the whole command line, to which n belongs.
-func rootOf(n *kong.Node) *kong.Node {
+// rootNode returns the node of the whole command line, to which n belongs.
+func rootNode(n *kong.Node) *kong.Node {
 	for n.Parent != nil {
 		n = n.Parent
 	}
@@ -149,7 +149,7 @@ func rootOf(n *kong.Node) *kong.Node {
 
 // commandsInGroups returns at most three commands, such as "caisson GROUP NAME", that groups of commands have under this name or
 // alias, each followed by rest.
-func groupsWith(app *kong.Node, name, rest string) (list []string) {
+func commandsInGroups(app *kong.Node, name, rest string) (list []string) {
 	if of := aliases[name]; of != "" {
 		name = of
 	}

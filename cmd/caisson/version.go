@@ -17,9 +17,9 @@ func (c *versionCmd) Help() string { return examples("caisson version", "caisson
 // version describes the build of this binary; it is the output of the command version with -o json.
 type version struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Modified bool   `json:"modified,omitempty"`
-	GVisor   string `json:"gvisor,omitempty"`
+	Commit   string `json:"commit,omitempty"`   // commit of the source
+	Modified bool   `json:"modified,omitempty"` // the source had changes that were not committed
+	GVisor   string `json:"gvisor,omitempty"`   // version of the gVisor module
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }

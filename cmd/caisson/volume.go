@@ -89,8 +89,9 @@ func (c *volumeShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, volumeName, volumeRows)(api.GetVolume(ctx, c.Volume))
 }
 
+// volumeRows returns the properties of a volume, in the form for printOne.
 func volumeRows(v *caisson.Volume) [][2]string {
-	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", pairs(v.Labels)}}
+	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", formatPairs(v.Labels)}}
 	if !v.CountedAt.IsZero() {
 		rows = append(rows, [2]string{"Size", exactSize(v.Bytes)},
 			[2]string{"Files", strconv.FormatInt(v.Files, 10)}, [2]string{"Counted", formatTime(v.CountedAt)})

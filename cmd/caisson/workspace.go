@@ -100,6 +100,7 @@ func (c *workspaceShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return asOne(a, workspaceID, workspaceRows)(c.find(ctx, a, api))
 }
 
+// workspaceRows returns the properties of a workspace, in the form for printOne.
 func workspaceRows(w *caisson.Workspace) [][2]string {
 	rows := [][2]string{
 		{"ID", string(w.ID)}, {"State", string(w.State)}, {"Directory", w.Source}, {"Target", w.Target}, {"Kind", string(w.Kind)},
@@ -224,7 +225,7 @@ const maxOthers = 5
 // workspaceHere returns the newest workspace of the current directory or of a directory above it. It prefers workspaces that may
 // have pending changes to settled ones, and prints which other workspaces have pending changes.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
-	if !a.local() {
+	if !a.overSocket() {
 		return nil, caisson.Invalidf("run|sandbox|workspace", "is required, because the daemon is on another machine; see caisson workspace ls")
 	}
 	dir, err := os.Getwd()
@@ -287,7 +288,7 @@ func (c *workspaceChoice) note() string {
 // openWorkspace opens the host directory of a workspace with the rights of the user who runs this command. It returns an error if
 // this user may not write in the directory.
 func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
-	if !a.local() {
+	if !a.overSocket() {
 		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")
 	}
 	if !filepath.IsAbs(w.Source) {

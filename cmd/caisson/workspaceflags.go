@@ -14,8 +14,8 @@ type workspaceFlags struct {
 	ShowHidden []string `help:"Do not hide secret-looking files of this name or path from the sandbox; may be repeated." group:"new" placeholder:"PATTERN" sep:"none"`
 }
 
-// given reports whether any of the flags was set.
-func (f *workspaceFlags) given() bool { return f.Kind != "" || f.Sync != "" || len(f.ShowHidden) > 0 }
+// anySet reports whether any of the flags was set.
+func (f *workspaceFlags) anySet() bool { return f.Kind != "" || f.Sync != "" || len(f.ShowHidden) > 0 }
 
 // request returns the workspace request for the directory dir that the flags specify. It prints a note if the sandbox writes in
 // dir itself, so that changes cannot be reviewed.
@@ -35,7 +35,7 @@ func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.Workspace
 	case direct != unsafe:
 		return nil, caisson.Invalidf("sync", "%s does not go with the workspace kind %s: what is written directly cannot be reviewed", req.Mode, req.Kind)
 	}
-	if !a.local() {
+	if !a.overSocket() {
 		return nil, caisson.Invalidf("workspace", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}
 	if err := checkOutsideDataDir(abs, a.cfg.DataDir); err != nil {

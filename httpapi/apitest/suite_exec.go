@@ -181,7 +181,7 @@ func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
 	t.Run("close kills", func(t *testing.T) {
 		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
 		succeeds(t, p.Close())
-		p.Close() // idempotent
+		p.Close() // Close is idempotent
 		poll.Until(t, Timeout, func() bool {
 			list := must(c.Processes.ListProcesses(ctx, sb))(t)
 			return len(list) == 1

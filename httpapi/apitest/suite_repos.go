@@ -146,8 +146,8 @@ func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
 	testRepoRequests(t, ctx, c)
 }
 
-// testDeliveryPages checks the filters of the listing of deliveries. all are the ids of all deliveries, the newest first; the
-// last one is that of run.
+// testDeliveryPages checks the filters of the list of deliveries. all are the ids of all deliveries, the newest first; the last
+// one is the delivery of run.
 func testDeliveryPages(t *testing.T, ctx context.Context, c Cores, run caisson.ID, all []caisson.ID) {
 	for _, tt := range []struct {
 		f    caisson.DeliveryFilter

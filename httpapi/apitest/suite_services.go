@@ -12,7 +12,7 @@ import (
 )
 
 // portService returns a service with this id that serves port 8000. Its program listens on the given port.
-func serving(id, port string) caisson.Service {
+func portService(id, port string) caisson.Service {
 	return caisson.Service{ID: id, Port: 8000, Command: []string{"/.caisson/inside", "test", "serve", "tcp", port, "echo"}}
 }
 
@@ -36,7 +36,7 @@ func inState(want caisson.ServiceState) func(caisson.ServiceStatus) bool {
 }
 
 func testServices(t *testing.T, ctx context.Context, c Cores) {
-	sb := createSandbox(t, ctx, c, caisson.CreateRequest{Services: []caisson.Service{serving("web", "8000")}})
+	sb := createSandbox(t, ctx, c, caisson.CreateRequest{Services: []caisson.Service{portService("web", "8000")}})
 	ref := string(sb.ID)
 	awaitService(t, ctx, c, ref, "web", inState(caisson.ServiceReady))
 
@@ -100,7 +100,7 @@ func testServices(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.NotFound, "")
 
 	// Services can be replaced, and changed while their sandbox is stopped. They run again when the sandbox starts.
-	list = must(c.Services.ApplyServices(ctx, ref, caisson.ServicesRequest{Services: []caisson.Service{serving("web", "8000")}, Prune: true}))(t)
+	list = must(c.Services.ApplyServices(ctx, ref, caisson.ServicesRequest{Services: []caisson.Service{portService("web", "8000")}, Prune: true}))(t)
 	if len(list) != 1 || list[0].State != caisson.ServiceReady {
 		t.Errorf("%+v", list)
 	}

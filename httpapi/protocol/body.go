@@ -135,7 +135,7 @@ type PullRequest struct {
 	Reference string `json:"reference"`
 	Platform  string `json:"platform,omitempty"`
 	Auth      Login  `json:"auth,omitzero"`
-	Offline   bool   `json:"offline,omitempty"`
+	Offline   bool   `json:"offline,omitempty"` // only check whether the image is stored
 }
 
 // Login is a [caisson.RegistryAuth] as clients encode it, with its password in plain text.

@@ -47,12 +47,12 @@ const (
 
 // Message is a control message of an exec session.
 type Message struct {
-	Type    string              `json:"type"`
+	Type    string              `json:"type"` // one of the types with the prefix Msg
 	Rows    uint16              `json:"rows,omitempty"`
 	Cols    uint16              `json:"cols,omitempty"`
 	Signal  int                 `json:"signal,omitempty"`
 	Channel Channel             `json:"channel,omitempty"`
-	Bytes   int                 `json:"bytes,omitempty"`
+	Bytes   int                 `json:"bytes,omitempty"` // number of bytes that the receiver has room for
 	PID     int                 `json:"pid,omitempty"`
 	Exit    *caisson.ExitStatus `json:"exit,omitempty"`
 	Problem *Problem            `json:"problem,omitempty"`

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// GatewayRunRequest is the body of the request that registers a run on another machine; its id is in the path.
+// GatewayRunRequest is the body of the request that registers a gateway run; the id of the run is in the path.
 type GatewayRunRequest struct {
 	Attempt   int                `json:"attempt,omitempty" minimum:"0" doc:"Tokens for any other attempt are refused"`
 	Account   string             `json:"account,omitempty" maxLength:"32" doc:"The account that is charged; empty: the caller's account. Another account is possible only over the unix socket"`

@@ -7,11 +7,11 @@ import (
 
 // The names of server-sent events.
 const (
-	EventProgress = "progress" // its data is a caisson.Progress
-	EventResult   = "result"   // its data is the answer; the last event
-	EventError    = "error"    // its data is a Problem; the last event
-	EventHappened = "event"    // its data is a caisson.Event, its id the sequence number of that event
-	EventFile     = "file"     // its data is a caisson.FileEvent
+	EventProgress = "progress" // event with a caisson.Progress as its data
+	EventResult   = "result"   // last event of a request, with the answer as its data
+	EventError    = "error"    // last event of a request, with a Problem as its data
+	EventHappened = "event"    // event with a caisson.Event as its data, and that event's sequence number as its id
+	EventFile     = "file"     // event with a caisson.FileEvent as its data
 )
 
 // MaxEvent is the maximum size of the data of one server-sent event in bytes; for events of runs it is [MaxRunEvent].

@@ -12,7 +12,7 @@ const CSVType = "text/csv; charset=utf-8"
 // NextHeader is the header of CSV responses with the value of the query parameter after for the next page.
 const NextHeader = "X-Caisson-Next"
 
-// BudgetRequest is the body that sets a budget.
+// BudgetRequest is the body of a request that sets a budget.
 type BudgetRequest struct {
 	Key     string         `json:"key,omitempty" maxLength:"160" doc:"account/NAME, session/ID, run/ID or sandbox/ID; empty: the caller's account"`
 	Account string         `json:"account,omitempty" maxLength:"32" doc:"The account of the run or session; empty: the caller's"`
