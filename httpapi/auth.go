@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must exist,
-// so that a mistyped name does not create one. Only a request to create a token creates the account.
+// Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local". The account must
+// exist, so that a mistyped name does not create one. Only a request to create a token creates the account.
 func (a *API) Local() http.Handler {
 	return a.middleware(func(r *http.Request) (caisson.Caller, *caisson.Token, error) {
 		caller, err := a.localCaller(r)

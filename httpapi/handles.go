@@ -78,8 +78,8 @@ func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, erro
 	return taken, nil
 }
 
-// closeUntaken closes those of the account's files with these ids that were not taken. It is called at the end of the request that
-// refers to them, because an id is valid for one request.
+// closeUntaken closes those of the account's files with these ids that were not taken. It is called at the end of the request
+// that refers to the files, because an id is valid for one request.
 func (t *handleTable) closeUntaken(account string, ids []string) {
 	for _, id := range ids {
 		t.mu.Lock()

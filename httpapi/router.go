@@ -208,9 +208,9 @@ func registerActionRoute[I any](rt *router, o huma.Operation, fn func(context.Co
 	register(rt, o, func(ctx context.Context, in *I) (*noContent, error) { return nil, fn(ctx, in) })
 }
 
-// registerStreamRoute registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a
-// later error closes the connection, so that the client does not take a partial response for complete. The request's context is
-// also cancelled when the API is closed.
+// registerStreamRoute registers a route whose response fn writes itself. An error before the first byte is answered with a
+// problem; a later error closes the connection, so that the client does not take a partial response for complete. The request's
+// context is also cancelled when the API is closed.
 func registerStreamRoute[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
 	register(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {

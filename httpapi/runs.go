@@ -58,7 +58,7 @@ func (h runRoutes) start(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer and takes none
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer, and takes no descriptor
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}

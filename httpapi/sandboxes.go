@@ -53,12 +53,12 @@ func (h sandboxRoutes) create(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer and takes none
+	defer h.handles.closeUntaken(caller.Account, in.Handles) // a repeated request gets the stored answer, and takes no descriptor
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // not a volume, but a host directory
+	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // the workspace is a host directory
 	if shown {
 		wanted++
 	} else if req.Workspace != nil {
