@@ -14,14 +14,14 @@ import (
 type admission struct {
 	runs       caisson.RunStore
 	sessions   *sessions
-	dirs       *directories
+	dirs       *runDirs
 	queue      *queue
-	live       *live
+	live       *liveAttempts
 	subRuns    *subRuns
 	executor   *executor
 	background *background.Group
 	events     caisson.Publisher
-	waiting    int // maximum of queued and running runs of one account
+	maxUnended int // maximum number of queued and running runs of one account
 }
 
 // submit stores a run and queues its first attempt.
@@ -34,7 +34,7 @@ func (a *admission) submit(ctx context.Context, r *caisson.Run) (_ *caisson.Run,
 	}()
 	clean := context.WithoutCancel(ctx)
 	if r.Request.Session != "" {
-		s, fresh, err := a.sessions.claim(ctx, r)
+		s, fresh, err := a.sessions.acquire(ctx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -43,16 +43,16 @@ func (a *admission) submit(ctx context.Context, r *caisson.Run) (_ *caisson.Run,
 			if fresh {
 				return a.sessions.forget(clean, s)
 			}
-			return a.sessions.unclaim(clean, r, nil)
+			return a.sessions.release(clean, r, nil)
 		})
 	}
 	back.Push(func() error { return a.dirs.removeDir(r.ID) })
-	if err := a.dirs.keepWorkspace(ctx, r); err != nil {
+	if err := a.dirs.storeWorkspace(ctx, r); err != nil {
 		return nil, err
 	}
 	r.HasWorkspace = r.Request.Directory != nil || r.Request.Workspace != nil
 	r.Request.Directory, r.Request.Workspace = nil, nil
-	if err := a.runs.Insert(ctx, r, a.waiting); err != nil {
+	if err := a.runs.Insert(ctx, r, a.maxUnended); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -63,9 +63,9 @@ func (a *admission) submit(ctx context.Context, r *caisson.Run) (_ *caisson.Run,
 	return r, nil
 }
 
-// queueAttempt queues an attempt and starts the goroutine that executes it. The attempt is queued before the goroutine
-// starts, so that runs are queued in the order of their requests. The goroutine gets only the parts of the request that
-// it needs before admission; the rest is read from the store when the attempt starts.
+// queueAttempt queues an attempt and starts the goroutine that executes it. The attempt is queued before the goroutine starts,
+// so that runs are queued in the order of their requests. The goroutine gets only the parts of the run that it needs before the
+// run is admitted; it reads the other parts from the store when the attempt starts.
 func (a *admission) queueAttempt(r *caisson.Run) error {
 	caller := caisson.Caller{Account: r.Account, Local: r.Local}
 	ctx, cancel := context.WithCancelCause(caisson.WithCaller(a.background.Context(), caller))
@@ -94,7 +94,7 @@ func (a *admission) queueAttempt(r *caisson.Run) error {
 	return nil
 }
 
-// runQueued waits until the run is admitted, and executes the attempt.
+// runQueued waits until the run is admitted, and executes its attempt.
 func (a *admission) runQueued(ctx context.Context, r *caisson.Run, l *liveAttempt, place *ticket) {
 	x := a.executor.newAttempt(ctx, r)
 	a.live.begin(l, x.rec)

@@ -13,7 +13,7 @@ import (
 type Agents struct {
 	catalog   *agent.Catalog
 	models    caisson.Models
-	recipes   map[string]Recipe // by driver
+	recipes   map[string]Recipe // recipes by the name of the agent's driver
 	builder   *builder
 	warm      *warmSnapshots
 	snapshots *snapshots
@@ -46,7 +46,7 @@ func (s *Agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error
 	return a, s.status(ctx, a)
 }
 
-// status fills in the state of an agent's template and warm snapshot.
+// status fills in a.Status: the state of the agent's template and of its warm snapshot.
 func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -68,10 +68,10 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	return nil
 }
 
-// templateStatus fills in the state of the template and of the warm snapshot in a. full is the same agent with the parts that its
-// recipe generates.
+// templateStatus fills in the state of the template and of the warm snapshot in a. full is a with the fields that its recipe
+// generates.
 func (s *Agents) templateStatus(ctx context.Context, account string, a, full *caisson.Agent) error {
-	want := templateOf(full)
+	want := newTemplate(full)
 	t, err := s.templates.GetTemplate(ctx, cmp.Or(full.Template, want.Name))
 	if caisson.KindOf(err) == caisson.NotFound {
 		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
@@ -88,7 +88,7 @@ func (s *Agents) templateStatus(ctx context.Context, account string, a, full *ca
 	if t.Built == nil && len(t.Setup) > 0 {
 		return nil
 	}
-	p, err := s.builder.build(ctx, t, nil) // the template is already built
+	p, err := s.builder.build(ctx, t, nil) // builds nothing, because the template is already built
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func TestCheckFile(t *testing.T) {
 		SubAgents: []string{"*", "worker", "nonesuch"}, Setup: []caisson.SetupStep{{}},
 	}
 	want := "names 0 models, 2 directories of skills, 2 tools, 3 sub-agents, 0 personas and 1 set-up step"
-	if got := countNamed(a); got.Detail != want || got.Status != caisson.CheckOK {
+	if got := countParts(a); got.Detail != want || got.Status != caisson.CheckOK {
 		t.Errorf("%+v, want %s", got, want)
 	}
 	list := checkSubAgents(a, []*caisson.Agent{{ID: "worker"}})

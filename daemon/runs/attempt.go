@@ -14,44 +14,44 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An attempt is one try to execute a run, with its state in memory. No other code changes the run until the attempt's result is
-// stored.
+// An attempt is one try to execute a run, with its state in memory. Until the attempt's result is stored, no other code changes
+// the stored run.
 type attempt struct {
 	runs     caisson.RunStore
 	events   caisson.Publisher
-	r        *caisson.Run
-	agent    *caisson.Agent
+	r        *caisson.Run     // the run, as it was last read from the store or written to it
+	agent    *caisson.Agent   // the run's agent, with the fields that its recipe generates
 	plan     *caisson.RunPlan // the run's plan, without models that are no longer allowed; see planner.check
 	log      *slog.Logger
-	rec      *recorder
+	rec      *recorder // stores the events of the attempt
 	clock    clock
-	box      box
-	said     agentOutput
-	result   caisson.RunResult
-	starting bool // the daemon is starting, and ends a run of an earlier daemon
+	box      box               // the sandbox of the attempt
+	output   agentOutput       // what the agent has written so far
+	result   caisson.RunResult // the result that is stored when the attempt ends
+	starting bool              // the daemon is starting, and ends this attempt of an earlier daemon
 }
 
-// box is the sandbox of an attempt.
+// box describes the sandbox of an attempt.
 type box struct {
 	sandbox       *caisson.Sandbox   // nil until the sandbox exists
 	volume        caisson.ID         // the volume of the run's session; "" for none
 	repo          *caisson.RepoGrant // access to the run's repository; nil for none
 	warm          bool               // the sandbox is a fork of the warm snapshot
-	pids          map[int]bool       // processes that were in the sandbox before the prompt
-	unprompted    bool               // the sandbox has not had a prompt yet
-	removable     bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
-	undeliverable bool               // the sandbox is kept because it contains changes that could not be delivered
-	prompted      bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
+	earlierPIDs   map[int]bool       // ids of the processes that were in a kept sandbox before the prompt; nil if not recorded
+	isNew         bool               // the sandbox was created for this attempt, and so had no prompt before
+	removable     bool               // the sandbox is removed when the attempt has ended
+	undeliverable bool               // the sandbox is kept only because it contains changes that could not be delivered
+	prompted      bool               // the agent has had a prompt in the sandbox, so a session can continue in it
 }
 
 // agentOutput contains data about what the agent has written in an attempt.
 type agentOutput struct {
-	answer        strings.Builder // the text that the agent has written so far
-	eventBytes    int64           // bytes of the agent's events
-	maybeProvider bool            // the agent or the deadline ended the run, so the cause may be a failure of a model provider
+	answer              strings.Builder // the text that the agent has written so far
+	eventBytes          int64           // size of the agent's events in bytes; see eventSize
+	maybeProviderFailed bool            // the run's failure may be caused by a failure of a model provider
 }
 
-// status records a status event.
+// status adds a status event to the events of the run.
 func (x *attempt) status(phase, label string) {
 	x.rec.add(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 }
@@ -63,7 +63,7 @@ func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
-// update changes the run in the store, and updates x.r.
+// update changes the run in the store, and sets x.r to the changed run.
 func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caisson.Run, error) {
 	r, err := x.runs.Update(ctx, caisson.In(x.r.Account), x.r.ID, func(r *caisson.Run) error {
 		change(r)
@@ -75,8 +75,8 @@ func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caiss
 	return r, err
 }
 
-// version records the versions that the run uses; empty ones are omitted.
-func (x *attempt) version(more map[string]string) {
+// addVersions adds the versions of programs and images that the run uses to the result. Empty versions are omitted.
+func (x *attempt) addVersions(more map[string]string) {
 	for k, v := range more {
 		if v != "" {
 			x.result.Versions[k] = v
@@ -84,7 +84,7 @@ func (x *attempt) version(more map[string]string) {
 	}
 }
 
-// assignment returns the assignment of a sandbox to the attempt.
+// assignment returns the assignment with which a sandbox serves the attempt.
 func (x *attempt) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
@@ -98,7 +98,7 @@ func (x *attempt) assignment() *caisson.Assignment {
 	return a
 }
 
-// labels returns the labels of a run's sandbox; reconcile finds the sandbox by them.
+// labels returns the labels of the attempt's sandbox, by which reconcile finds the sandbox.
 func (x *attempt) labels() map[string]string {
 	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
 	if x.r.Session != "" {
@@ -108,8 +108,8 @@ func (x *attempt) labels() map[string]string {
 	return l
 }
 
-// asOwner returns a context with the rights of the agent's author, if the run uses the agent's own policy. The author
-// of built-in agents, and of agents in files on the host, is the host.
+// asOwner returns a context with the rights of the host if the agent belongs to the host, as built-in agents and those in files
+// on the host do, and the run uses the agent's own policy and image. Otherwise it returns ctx.
 func (x *attempt) asOwner(ctx context.Context) context.Context {
 	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
 		return caisson.WithCaller(ctx, caisson.HostCaller(x.r.Account, "run an agent of the host's"))
@@ -122,8 +122,8 @@ func (x *attempt) mounted() bool {
 	return x.r.Request.Kind == caisson.WorkspaceOverlay || x.r.Request.Kind == caisson.WorkspaceDirect
 }
 
-// volumeRef returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
-// workspace, the session's; "" for none.
+// volumeRef returns the name or id of the volume for a new sandbox of the attempt: the volume of the run or, if the run has no
+// workspace of another kind, the volume of its session; "" for none.
 func (x *attempt) volumeRef() string {
 	switch req := &x.r.Request; {
 	case req.Kind == caisson.WorkspaceVolume:
@@ -134,8 +134,8 @@ func (x *attempt) volumeRef() string {
 	return string(x.box.volume)
 }
 
-// env returns the environment of every agent's program. The API keys are placeholders: the gateway identifies the
-// caller by its wire.
+// env returns the environment of the agent's program. The API keys in it are placeholders: the gateway identifies the caller by
+// its wire.
 func (x *attempt) env(deadline time.Time) map[string]string {
 	env := map[string]string{
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
@@ -148,7 +148,7 @@ func (x *attempt) env(deadline time.Time) map[string]string {
 	if x.box.repo != nil {
 		env["CAISSON_REPO_URL"], env["CAISSON_REPO_BRANCH"], env["CAISSON_REPO_BASE"] = x.box.repo.URL, x.box.repo.Branch, x.box.repo.Start
 	}
-	// The agent's tools, for programs that cannot be configured in another way.
+	// These variables contain the agent's tool rule, for programs that cannot be configured in another way.
 	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {
 		if len(tools) > 0 {
 			env[name] = strings.Join(tools, ",")
@@ -166,21 +166,21 @@ func (x *attempt) sandboxID() caisson.ID {
 	return x.box.sandbox.ID
 }
 
-// A clock measures the phases of a run.
+// A clock measures how long the phases of a run take.
 type clock struct {
 	mu     sync.Mutex
 	began  time.Time       // start of the current phase; guarded by mu
 	phases []caisson.Phase // guarded by mu, because package sandboxes adds phases from other goroutines
 }
 
-// start begins a phase without ending another one.
+// start begins a phase. The time since the end of the previous phase is not counted.
 func (x *clock) start() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.began = time.Now()
 }
 
-// phase ends the current phase, which gets the given name, and begins the next one.
+// phase ends the current phase, gives it a name, and begins the next phase.
 func (x *clock) phase(name string) {
 	t := time.Now()
 	x.mu.Lock()
@@ -189,7 +189,7 @@ func (x *clock) phase(name string) {
 	x.began = t
 }
 
-// addPart records a part of the current phase as a phase of its own.
+// addPart records d, a part of the current phase, as a phase of its own.
 func (x *clock) addPart(name string, d time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -197,7 +197,7 @@ func (x *clock) addPart(name string, d time.Duration) {
 	x.began = x.began.Add(d)
 }
 
-// add adds d to a phase. The caller must hold mu.
+// add adds the time d to the phase with a name. The caller must hold mu.
 func (x *clock) add(name string, d time.Duration) {
 	d = max(0, d)
 	for i := range x.phases {
@@ -209,7 +209,8 @@ func (x *clock) add(name string, d time.Duration) {
 	x.phases = append(x.phases, caisson.Phase{Name: name, Time: caisson.Duration(d)})
 }
 
-// split returns the phases, with the time of model calls taken out of the phase "agent".
+// split returns the phases of the run. model, the time of model calls, is taken out of the phase "agent" and returned as the
+// phase "model".
 func (x *clock) split(model time.Duration) []caisson.Phase {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -228,10 +229,10 @@ func (x *clock) split(model time.Duration) []caisson.Phase {
 
 // A failure is the error of a failed attempt, with the code and message of its result.
 type failure struct {
-	code      string
-	msg       string
-	err       error // cause, for the log
-	fromAgent bool  // reported by the agent, which may not have the actual cause
+	code      string // error code of the result
+	msg       string // message of the result
+	err       error  // cause of the failure, for the log
+	fromAgent bool   // the agent has reported the failure, and may not know its actual cause
 }
 
 func (f *failure) Error() string {
@@ -249,9 +250,10 @@ func isFailure(err error) bool {
 	return ok
 }
 
+// failf returns a failure with a code and a message.
 func failf(code, format string, args ...any) error {
 	return &failure{code: code, msg: fmt.Sprintf(format, args...)}
 }
 
-// errDeadline is the cause when an attempt has used up its time.
+// errDeadline is the cause of the cancellation when an attempt has used up its time.
 var errDeadline = errors.New("the run's time is over")

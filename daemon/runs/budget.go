@@ -9,17 +9,17 @@ import (
 // budgets contains the budgets of runs.
 type budgets struct {
 	ledger caisson.LedgerStore
-	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read budgets again; nil if unnecessary
+	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read budgets again; may be nil
 }
 
-// setBudget creates the budget of an attempt. It must exist before the first call.
+// setBudget creates the budget of an attempt. The budget must exist before the first model call of the attempt.
 func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	limits := caisson.Limits{USD: r.Limits.Cost, Tokens: r.Limits.Tokens, Calls: r.Limits.Calls}
 	if limits.IsZero() {
 		return nil
 	}
 	key := budgetKey(r.ID)
-	// Each attempt has the full limits.
+	// Each attempt has the full limits, so the budget of the previous attempt is deleted.
 	if err := caisson.IgnoreNotFound(b.ledger.DeleteBudget(ctx, caisson.In(r.Account), key)); err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 		return err
 	}
 	if budget.Limits = limits.Plus(put.Used); budget.Limits != limits {
-		// A new budget includes the usage of earlier attempts, so the limits are raised by it.
+		// A new budget includes the usage of earlier attempts, so that usage is added to the limits.
 		if _, err := b.ledger.PutBudget(ctx, caisson.In(r.Account), budget); err != nil {
 			return err
 		}
@@ -56,6 +56,7 @@ func (b *budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
 // budgetPrefix is the prefix of the keys of run budgets.
 const budgetPrefix = "run/"
 
+// budgetKey returns the key of the budget of a run.
 func budgetKey(id caisson.ID) string { return budgetPrefix + string(id) }
 
 // list returns the budgets of all accounts.

@@ -16,24 +16,26 @@ import (
 // WarmModel is the model for warming up agents: it follows a script and costs nothing. Runs cannot request it.
 const WarmModel = "caisson-warm-up"
 
+// warmModel describes the model WarmModel.
 var warmModel = caisson.Model{Alias: WarmModel, Free: true, Context: 200_000, Output: 8192}
 
 // capturer makes warm snapshots.
 type capturer struct {
-	recipes     map[string]Recipe // by driver
+	recipes     map[string]Recipe // recipes by the name of the agent's driver
 	builder     *builder
 	services    *services
 	guestExec   *guestExec
 	snapshots   *snapshots
 	lifecycle   caisson.Sandboxes
 	service     caisson.Snapshots
-	assign      assign
-	placeholder bool          // runs can have workspaces, so snapshots get a placeholder for them
+	assign      assignFunc
+	placeholder bool          // workspaces can be mounted, so snapshots get an empty directory for one
 	grace       time.Duration // time that an agent has to exit after a request to stop
 	events      caisson.Publisher
 }
 
-// capture boots the agent, runs the warm-up turns, and takes the snapshot.
+// capture boots an agent in a new sandbox, runs the warm-up turns, and takes the warm snapshot. If fresh is false, it returns
+// the current snapshot if there is one.
 func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
 	a, err := c.builder.complete(ctx, id)
 	if err != nil {
@@ -56,13 +58,13 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 		return nil, err
 	}
 	progress(caisson.Progress{Stage: "boot"})
-	req := template.create(a)
+	req := template.createRequest(a)
 	warmup := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Agent: a.ID, Attempt: 1, Trace: newTrace(), Model: WarmModel, Limits: a.Limits}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: key}
 	if c.placeholder {
 		req.Placeholder = a.Workdir
 	}
-	req.Policy = &caisson.Policy{} // without network access, so that the snapshot contains nothing from the network
+	req.Policy = &caisson.Policy{} // no network access, so that the snapshot contains nothing from the network
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
 	}
@@ -73,11 +75,11 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 	defer func() {
 		err = errors.Join(err, caisson.IgnoreNotFound(c.lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID))))
 	}()
-	models, err := c.services.usable(ctx, a)
+	models, err := c.services.usableModels(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.services.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
+	if err := c.services.startService(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
 		return nil, err
 	}
 	if err := c.warmUp(ctx, a, box, warmup, progress); err != nil {
@@ -102,7 +104,7 @@ func (c *capturer) capture(ctx context.Context, id string, fresh bool, progress 
 	return snap, err
 }
 
-// warmUp waits until the agent is ready, runs the warm-up turns, and reduces the agent's size.
+// warmUp waits until the agent is ready, runs the warm-up turns, and runs the programs that reduce the size of the snapshot.
 func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
 	t := &task.Task{
 		Driver: a.Driver, Prompt: a.Warm.Prompt, PromptMode: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
@@ -126,7 +128,7 @@ func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sa
 	if t.Prompt == "" {
 		return caisson.Invalidf("warm.prompt", "agent %s says nothing to warm it up with", a.ID)
 	}
-	// The first turn loads the agent's code, the following ones compile the code that is executed repeatedly.
+	// The first turn loads the agent's code; the next turns compile the code that is executed repeatedly.
 	for i := range max(1, a.Warm.Rounds) {
 		t.Session = fmt.Sprintf("%s-%d", run.ID, i)
 		if err := c.turn(ctx, a, box, t, progress); err != nil {
@@ -145,7 +147,7 @@ func (c *capturer) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sa
 	return nil
 }
 
-// turn runs one warm-up turn, and returns an error if there is no answer.
+// turn runs one warm-up turn, and returns an error if the agent gives no answer.
 func (c *capturer) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
 	var said strings.Builder
 	progress(caisson.Progress{Stage: "warm up"})

@@ -32,7 +32,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	if err != nil {
 		return nil, err
 	}
-	list = append(list, countNamed(a))
+	list = append(list, countParts(a))
 	list = append(list, checkModels(a, models)...)
 	list = append(list, checkSubAgents(a, others)...)
 	if a.Template != "" {
@@ -60,7 +60,7 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 		}), nil
 	}
 	list = append(list, caisson.AgentCheck{Subject: "template", Status: caisson.CheckOK, Detail: template.name + " is ready"})
-	req := template.create(a)
+	req := template.createRequest(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
 	box, err := s.lifecycle.Create(asAuthor(ctx, a), req)
@@ -101,8 +101,9 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 	return list, nil
 }
 
-// countNamed returns a check whose detail contains the numbers of models, skills, tools and other parts of an agent.
-func countNamed(a *caisson.Agent) caisson.AgentCheck {
+// countParts returns a check, always successful, whose detail contains the numbers of models, skills, tools and other parts
+// that an agent's file names.
+func countParts(a *caisson.Agent) caisson.AgentCheck {
 	count := func(n int, one, many string) string {
 		if n == 1 {
 			return "1 " + one
@@ -144,7 +145,7 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 	const remedy = "add it to models in the configuration; caisson model ls shows what there is"
 	if len(a.Models) == 0 && !usable {
 		c := caisson.AgentCheck{Subject: "models", Status: caisson.CheckWarning, Detail: "there is no model that it can call", Remedy: remedy}
-		if err := agent.CheckModels(a, withoutWarm(models)); err != nil {
+		if err := agent.CheckModels(a, withoutWarmModel(models)); err != nil {
 			c.Detail = caisson.MessageOf(err)
 		}
 		return []caisson.AgentCheck{c}
@@ -174,18 +175,19 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 	return list
 }
 
-// withoutWarm returns the models that runs can use: all but that of warm-ups.
-func withoutWarm(models []caisson.GatewayModel) []caisson.GatewayModel {
+// withoutWarmModel returns the models that runs can use: all models except WarmModel.
+func withoutWarmModel(models []caisson.GatewayModel) []caisson.GatewayModel {
 	return slices.DeleteFunc(slices.Clone(models), func(m caisson.GatewayModel) bool { return m.Alias == WarmModel })
 }
 
-// warnModels reports, before work that takes long, that no run of an agent could call a model that it needs.
+// warnModels reports a warning as progress if every run of an agent would be refused, because the agent needs a model and can
+// call none. It is called before work that takes long.
 func (s *Agents) warnModels(ctx context.Context, a *caisson.Agent, progress func(caisson.Progress)) error {
 	models, err := s.models.ListModels(ctx)
 	if err != nil {
 		return err
 	}
-	if err := agent.CheckModels(a, withoutWarm(models)); err != nil {
+	if err := agent.CheckModels(a, withoutWarmModel(models)); err != nil {
 		progress(caisson.Progress{Stage: "models", Message: "warning: runs of it would be refused: " + caisson.MessageOf(err)})
 	}
 	return nil
@@ -197,10 +199,10 @@ type inspection struct {
 	box   caisson.ID
 }
 
-// maxTree is the maximum size in bytes of an archive that an inspection reads into memory.
+// maxTree is the maximum size in bytes of the archive that [inspection.Tree] reads into memory.
 const maxTree = 64 << 20
 
-// Tree implements [Inspection].
+// Tree implements [Inspection]. Returns Exhausted if the archive is larger than maxTree.
 func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
 	r, err := i.files.ReadTree(ctx, string(i.box), name)
 	if err != nil {
@@ -217,7 +219,7 @@ func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Has implements [Inspection].
+// Has implements [Inspection]. It looks for the program in the usual directories of programs.
 func (i inspection) Has(ctx context.Context, program string) (bool, error) {
 	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"}
 	if path.IsAbs(program) {

@@ -11,17 +11,17 @@ import (
 // cleaner removes the resources of attempts that have ended.
 type cleaner struct {
 	lifecycle  caisson.Sandboxes
-	assign     assign
+	assign     assignFunc
 	usage      *usageReader
 	deliverer  *deliverer
 	budgets    *budgets
-	dirs       *directories
-	live       *live
+	dirs       *runDirs
+	live       *liveAttempts
 	background *background.Group
 }
 
 // cleanUp removes the resources that the run no longer needs, in the background. Only a retry or the removal of the same run
-// waits for it.
+// waits for that. If final is true, the archives of the run's workspace are removed, too.
 func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 	id := x.r.ID
 	done := c.live.cleaning(id)
@@ -30,7 +30,7 @@ func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 		if x.box.sandbox != nil && x.box.removable {
 			if err := c.retryRemoval(func() error { return c.lifecycle.Remove(ctx, string(x.box.sandbox.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
 				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.box.sandbox.ID, "err", err)
-				// While the sandbox exists it must not call models, least of all without a budget.
+				// As long as the sandbox exists, it must not call models, least of all after its budget is removed.
 				if _, err := c.assign(ctx, x.box.sandbox.ID, nil); err != nil {
 					x.log.ErrorContext(ctx, "it keeps its run's budget", "sandbox", x.box.sandbox.ID, "err", err)
 					return
@@ -58,8 +58,8 @@ func (c *cleaner) cleanUp(ctx context.Context, x *attempt, final bool) {
 // removalTimeout is how long the removal of a run's resources is retried.
 const removalTimeout = time.Minute
 
-// retryRemoval retries f, which removes a resource, for up to removalTimeout: a temporary error must not leave a sandbox on the
-// host until the next start of the daemon. It gives up when the daemon stops.
+// retryRemoval retries f, which removes a resource, for up to removalTimeout, so that a temporary error does not leave a
+// sandbox on the host until the next start of the daemon. It gives up when the daemon stops.
 func (c *cleaner) retryRemoval(f func() error) error {
 	end := time.Now().Add(removalTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {

@@ -29,8 +29,8 @@ type guestExec struct {
 // signalTimeout is the timeout for signalling an agent to stop.
 const signalTimeout = 3 * time.Second
 
-// runDriver lets the driver in a sandbox execute a task, and calls say for each line of its output except the last, which
-// it returns.
+// runDriver lets the driver in a sandbox execute a task. It calls say for each line of the driver's output except the last
+// line, which it returns.
 func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	data, err := task.Encode(t)
 	if err != nil {
@@ -49,8 +49,8 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 	}()
 	stderr := make(chan string, 1)
 	go func() { stderr <- excerpt.ReadTail(p.Stderr(), maxShownOutput) }()
-	// On cancellation, the driver is signalled to stop, for which it gives the agent the grace period; if it does not
-	// exit, closing the exec session kills it.
+	// When ctx ends, the driver is signalled to stop, and gives the agent the grace period. If the driver does not exit,
+	// closing the exec session kills it.
 	ended := make(chan struct{})
 	defer close(ended)
 	defer context.AfterFunc(ctx, func() {
@@ -78,7 +78,7 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 				if said = strings.TrimSpace(said); said != "" {
 					why += "; its last words were " + strconv.Quote(said)
 				}
-			case <-time.After(reasonTimeout): // a process that the driver has started holds the stream open
+			case <-time.After(reasonTimeout): // a process that the driver has started may keep stderr open
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
@@ -94,7 +94,7 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 	}
 }
 
-// endReason returns why the driver in a sandbox has ended too early.
+// endReason returns the reason why the driver in a sandbox has ended too early.
 func endReason(ctx context.Context, p caisson.Process) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
@@ -109,27 +109,28 @@ func endReason(ctx context.Context, p caisson.Process) string {
 }
 
 const (
-	reasonTimeout  = 2 * time.Second // timeout for reading the reason why a sandbox ended
+	reasonTimeout  = 2 * time.Second // timeout for reading the reason why a driver or sandbox ended
 	maxShownOutput = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
 )
 
-// recordProcesses records the processes that are in a kept sandbox before the prompt, and so are not the agent's.
+// recordProcesses records which processes are in a kept sandbox before the prompt. They are not the agent's, and are not killed
+// when the attempt ends.
 func (g *guestExec) recordProcesses(ctx context.Context, x *attempt) error {
 	if x.box.removable {
 		return nil
 	}
 	list, err := g.processes.ListProcesses(ctx, string(x.box.sandbox.ID))
 	if err != nil {
-		return err // pids stays nil: with an empty set, all processes would count as the agent's
+		return err // earlierPIDs stays nil: if it were empty, all processes would count as the agent's
 	}
-	x.box.pids = make(map[int]bool, len(list))
+	x.box.earlierPIDs = make(map[int]bool, len(list))
 	for _, p := range list {
-		x.box.pids[p.PID] = true
+		x.box.earlierPIDs[p.PID] = true
 	}
 	return nil
 }
 
-// execute runs a program in a sandbox, and returns an error if it fails.
+// execute runs a program in a sandbox, and returns an error if the program fails.
 func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []string) error {
 	p, err := g.processes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
 	if err != nil {
@@ -146,11 +147,11 @@ func (g *guestExec) execute(ctx context.Context, box caisson.ID, command []strin
 	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
 }
 
-// killNew kills the processes that are not in before, except those of services and the background processes that the agent
-// declares. If processes survive, the sandbox is stopped, which keeps its files.
+// killNew kills the processes of a sandbox, except those whose ids are in before, those of services, and the background
+// processes that the agent declares. If processes survive, it stops the sandbox, which keeps its files.
 func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
-	// A hostile sandbox may not report its services. The requests for them take at most killTimeout in total, and there are no
-	// more after an error.
+	// A hostile sandbox may not report its services. Requests for the list of services take at most killTimeout in total, and
+	// are not repeated after an error.
 	asking, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	var unknown error
@@ -193,10 +194,10 @@ func (g *guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent
 }
 
 // serviceProcesses returns which processes of list belong to the sandbox's services: the main process of each service, the
-// supervisor, and the processes that the service has started. Processes that the agent's own service has started belong to the
-// agent and are not included. list must be older than the call, so that each service in it is known. The sandbox reports its
-// services, and a hostile one can report other processes, which then keep running at the sandbox's expense, like background
-// processes.
+// supervisor, and the processes that services have started. Processes that the agent's own service has started belong to the
+// agent and are not included. list must have been read before the call, so that each service with a process in list is known.
+// The sandbox reports its services, and a hostile one can report other processes, which then keep running at the sandbox's
+// expense, like background processes.
 func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []caisson.ProcessInfo) (map[int]bool, error) {
 	services, err := g.services.ListServices(ctx, string(id))
 	if err != nil {
@@ -223,5 +224,5 @@ func (g *guestExec) serviceProcesses(ctx context.Context, id caisson.ID, list []
 	return found, nil
 }
 
-// killTimeout is how long the processes that an agent has left may take to exit.
+// killTimeout is how long the processes that an agent has left in a sandbox may take to exit after they were killed.
 const killTimeout = 2 * time.Second

@@ -22,7 +22,7 @@ type executor struct {
 	interactive *interactive
 	finisher    *finisher
 	events      caisson.Publisher
-	version     string // of Caisson
+	version     string // version of Caisson
 	log         *slog.Logger
 }
 
@@ -37,12 +37,12 @@ func (e *executor) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
 
 // run executes the attempt from its admission to its end.
 func (e *executor) run(ctx context.Context, x *attempt) {
-	err := e.do(ctx, x)
+	err := e.runSteps(ctx, x)
 	if err != nil && errors.Is(context.Cause(ctx), errClosing) {
-		_ = x.rec.flush() // The next daemon, which reconciles the run, may add to its events.
+		_ = x.rec.flush() // The next daemon, which reconciles the run, may add events after these.
 		return
 	}
-	// The following steps are required for a cancelled run, too.
+	// An attempt must also be ended properly if its run was cancelled.
 	clean := context.WithoutCancel(ctx)
 	if err := e.end(clean, x, explain(ctx, x, err)); err != nil {
 		x.log.ErrorContext(clean, "the result of a run is lost; the next daemon ends the run", "err", err)
@@ -54,8 +54,8 @@ func (e *executor) end(ctx context.Context, x *attempt, failed *caisson.RunError
 	return e.finisher.finish(ctx, x, failed)
 }
 
-// do executes all steps that can fail.
-func (e *executor) do(ctx context.Context, x *attempt) error {
+// runSteps executes the attempt until the agent has ended. It returns an error if one of the steps fails.
+func (e *executor) runSteps(ctx context.Context, x *attempt) error {
 	if survives(x.r) {
 		return e.interactive.rejoin(ctx, x)
 	}
@@ -80,17 +80,17 @@ func (e *executor) do(ctx context.Context, x *attempt) error {
 }
 
 // prepare reads the run, checks its plan, and makes sure that its budget and the agent's template exist.
-func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
+func (e *executor) prepare(ctx context.Context, x *attempt) (*preparedTemplate, error) {
 	x.clock.phase("queue")
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if err := x.rec.flush(); err != nil {
-		return nil, err // The agent's events could not be recorded.
+		return nil, err // The events of the attempt could not be stored.
 	}
 	r, err := e.runs.Get(ctx, caisson.In(x.r.Account), x.r.ID)
 	if err != nil {
-		return nil, err // x.r is kept, because the result is stored under its id.
+		return nil, err // x.r stays set, because the result is stored under the id of the run.
 	}
 	x.r = r
 	if x.agent, err = e.builder.complete(ctx, r.Agent); err != nil {
@@ -111,19 +111,20 @@ func (e *executor) prepare(ctx context.Context, x *attempt) (*prepared, error) {
 	return e.build(ctx, x)
 }
 
-// Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
+// Limits of building a template, which does not count against the time of the run: a timeout, and a maximum number of status
+// events about it.
 const (
-	buildTime = 30 * time.Minute
-	maxStages = 200 // status events
+	buildTimeout   = 30 * time.Minute
+	maxBuildEvents = 200 // maximum number of status events
 )
 
 // build makes sure that the agent's template exists and is built.
-func (e *executor) build(ctx context.Context, x *attempt) (*prepared, error) {
-	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
+func (e *executor) build(ctx context.Context, x *attempt) (*preparedTemplate, error) {
+	bctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTimeout))
 	defer cancel()
 	told, stages := "", 0
 	template, err := e.builder.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
-		if label := progressLabel(p); label != told && stages < maxStages {
+		if label := progressLabel(p); label != told && stages < maxBuildEvents {
 			told = label
 			stages++
 			x.status("starting", label)
@@ -135,6 +136,7 @@ func (e *executor) build(ctx context.Context, x *attempt) (*prepared, error) {
 	return template, err
 }
 
+// progressLabel returns the label of a status event about the building of a template.
 func progressLabel(p caisson.Progress) string {
 	label := "building " + p.Stage
 	if p.Detail != "" {

@@ -16,26 +16,26 @@ import (
 type finisher struct {
 	subRuns    *subRuns
 	deliverer  *deliverer
-	workspaces Workspaces // nil if directories can only be copied
+	workspaces Workspaces // reads the changes in mounted workspaces; nil if directories are only copied
 	lifecycle  caisson.Sandboxes
-	assign     assign
+	assign     assignFunc
 	guestExec  *guestExec
 	sessions   *sessions
 	usage      *usageReader
 	cleaner    *cleaner
-	settle     time.Duration   // time that the end of a run waits for its last model calls
+	settle     time.Duration   // how long the end of a run waits until its last model calls are in the ledger
 	done       <-chan struct{} // closed when the daemon stops
 }
 
-// errorCodes maps kinds of Caisson's errors to the codes of runs.
+// errorCodes maps kinds of Caisson's errors to the error codes of runs. Other kinds are internal errors.
 var errorCodes = map[caisson.Kind]string{
 	caisson.Invalid: caisson.RunInvalid, caisson.NotFound: caisson.RunNotFound, caisson.Exhausted: caisson.RunRateLimit,
 	caisson.Conflict: caisson.RunInvalid, caisson.Denied: caisson.RunInvalid,
 }
 
-// explain converts the error of an attempt to the error of its result. A cancellation takes precedence over a failure that the
-// agent or its sandbox reported, and such a failure over the deadline; any other error is mapped by errorCodes, or is internal.
-// explain returns nil for nil.
+// explain converts the error of an attempt to the error of its result; nil is converted to nil. A cancellation takes precedence
+// over a failure that the agent or its sandbox reported, and that failure takes precedence over the deadline. The code of any
+// other error is that in errorCodes, or internal.
 func explain(ctx context.Context, x *attempt, err error) *caisson.RunError {
 	if err == nil {
 		return nil
@@ -50,10 +50,10 @@ func explain(ctx context.Context, x *attempt, err error) *caisson.RunError {
 		if f.err != nil {
 			x.log.WarnContext(ctx, "a run failed", "code", f.code, "err", err)
 		}
-		x.said.maybeProvider = f.fromAgent
+		x.output.maybeProviderFailed = f.fromAgent
 		return &caisson.RunError{Code: f.code, Message: f.msg}
 	case errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded):
-		x.said.maybeProvider = true
+		x.output.maybeProviderFailed = true
 		return &caisson.RunError{Code: caisson.RunTimeout, Message: x.timeoutText()}
 	}
 	code := errorCodes[caisson.KindOf(err)]
@@ -64,21 +64,22 @@ func explain(ctx context.Context, x *attempt, err error) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: caisson.MessageOf(err)}
 }
 
+// timeoutText returns the message of an attempt that has used up its time.
 func (x *attempt) timeoutText() string {
 	return fmt.Sprintf("the run's time of %s is over; give it more with --timeout", x.r.Limits.Time)
 }
 
-// finish stores the result and cleans up, in an order that loses nothing. The result is durable before the end is
-// reported, and before anything of the run is removed; the following steps can be repeated from it (see [service.storeEnd]).
-// An error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
+// finish stores the result of an attempt and cleans up, in an order that loses nothing. The result is durable before the end is
+// reported, and before anything of the run is removed; later steps can be repeated from the result (see [service.storeEnd]). An
+// error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
 func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunError) error {
-	// The sub-runs of a run end with it.
+	// When a run ends, its sub-runs are cancelled.
 	if err := f.subRuns.cancel(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
 	f.deliverer.deliver(ctx, x, failed)
 	x.clock.start()
-	f.changes(ctx, x)
+	f.addChanges(ctx, x)
 	if err := f.releaseSandbox(ctx, x, failed); err != nil {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.sandboxID(), "err", err)
 		// A stopped sandbox keeps its files. If it cannot be stopped or released, it is removed, because no session can
@@ -103,10 +104,10 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 		}
 	}
 	bill := f.usage.read(ctx, x)
-	failed = attribute(x, failed, bill.trouble)
-	x.result.Provider = bill.trouble.last
-	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.said.answer.String(), failed, x.box.warm, x.sandboxID()
-	x.result.Phases = x.clock.split(bill.model)
+	failed = preferProviderError(x, failed, bill.problem)
+	x.result.Provider = bill.problem.last
+	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.output.answer.String(), failed, x.box.warm, x.sandboxID()
+	x.result.Phases = x.clock.split(bill.modelTime)
 	state := caisson.RunSucceeded
 	if failed != nil {
 		state = caisson.RunFailed
@@ -127,11 +128,11 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 	}
 	usage := x.result.Usage
 	f.deliverer.update(ctx, x)
-	// The agent may have started another sub-run while the first ones were cancelled; from now on it cannot.
+	// The agent may have started another sub-run while its sub-runs were cancelled. From now on it cannot start any.
 	if err := f.subRuns.cancel(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
-	if err := f.retryStore(ctx, x, "what a session goes on with", func() error { return f.sessions.unclaim(ctx, x.r, x.sessionBox()) }); err != nil {
+	if err := f.retryStore(ctx, x, "what a session goes on with", func() error { return f.sessions.release(ctx, x.r, x.sessionBox()) }); err != nil {
 		x.log.ErrorContext(ctx, "a session is given back by the next daemon", "session", x.r.Session, "err", err)
 	}
 	if err := f.retryStore(ctx, x, "the end of a run", func() error { return x.rec.end(ctx, endEvents(&x.result)) }); err != nil {
@@ -147,8 +148,8 @@ func (f *finisher) finish(ctx context.Context, x *attempt, failed *caisson.RunEr
 	return nil
 }
 
-// retryStore calls do until it succeeds or returns NotFound: a full disk or a busy store must not lose an answer. It gives up
-// when the daemon stops, and calls do only once while the daemon starts.
+// retryStore calls do, which stores something, until do succeeds or returns NotFound: a full disk or a busy store must not lose
+// an answer. It gives up when the daemon stops. If the attempt is ended while the daemon starts, it calls do only once.
 func (f *finisher) retryStore(ctx context.Context, x *attempt, what string, do func() error) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := do()
@@ -173,6 +174,7 @@ func endEvents(r *caisson.RunResult) []caisson.RunEvent {
 	return []caisson.RunEvent{{Type: caisson.EventUsage, Usage: &r.Usage}, outcome, {Type: caisson.EventDone}}
 }
 
+// phaseText returns the phases on one line, for the log.
 func phaseText(list []caisson.Phase) string {
 	texts := make([]string, len(list))
 	for i, p := range list {
@@ -181,9 +183,9 @@ func phaseText(list []caisson.Phase) string {
 	return strings.Join(texts, " ")
 }
 
-// awaitCalls waits for model calls that were in progress when the run ended, so that the end is reported with the full
-// cost. The calls end with the sandbox, which is removed now if it belongs to the run; a sandbox that is kept has lost
-// its grant.
+// awaitCalls waits for model calls that were in progress when the run ended, so that the end of the run is reported with the
+// full cost. The calls end with the sandbox: a sandbox that belongs only to the run is removed now, and a sandbox that is kept
+// no longer has the grant of its models.
 func (f *finisher) awaitCalls(ctx context.Context, x *attempt) {
 	if x.box.sandbox != nil && x.box.removable {
 		rctx, cancel := context.WithTimeout(ctx, f.settle)
@@ -195,7 +197,7 @@ func (f *finisher) awaitCalls(ctx context.Context, x *attempt) {
 	f.usage.update(ctx, x, f.settle)
 }
 
-// sessionBox returns the sandbox that the run's session uses from now on; nil if that does not change.
+// sessionBox returns the sandbox that the run's session uses after the run; nil if the session keeps the sandbox that it has.
 func (x *attempt) sessionBox() *caisson.Sandbox {
 	if x.r.Session == "" || x.box.removable || !x.box.prompted {
 		return nil
@@ -203,19 +205,19 @@ func (x *attempt) sessionBox() *caisson.Sandbox {
 	return x.box.sandbox
 }
 
-// releaseSandbox takes the sandbox from the run: processes that the agent has left are killed, and nothing more is charged to
-// the run.
+// releaseSandbox separates the sandbox from the run: processes that the agent has left are killed, and later calls are not
+// charged to the run.
 func (f *finisher) releaseSandbox(ctx context.Context, x *attempt, failed *caisson.RunError) error {
 	if x.box.sandbox != nil && x.r.Session != "" && !x.box.prompted && !x.r.Request.Keep {
-		x.box.removable = true // the agent has not had a prompt in it, so a session cannot start in it
+		x.box.removable = true // the agent has not had a prompt in the sandbox, so the session cannot continue in it
 	}
 	if x.box.sandbox == nil || x.box.removable {
-		return nil // until it is removed, its last calls are charged to this run
+		return nil // the sandbox stays assigned until it is removed, so its last calls are charged to this run
 	}
 	stopped := x.starting
-	if x.box.pids != nil { // nil if this attempt has given no prompt in the sandbox
+	if x.box.earlierPIDs != nil { // nil if the sandbox is new, or this attempt has given no prompt
 		var err error
-		if stopped, err = f.guestExec.killNew(ctx, x.box.sandbox.ID, x.agent, x.box.pids); err != nil && x.r.Session != "" {
+		if stopped, err = f.guestExec.killNew(ctx, x.box.sandbox.ID, x.agent, x.box.earlierPIDs); err != nil && x.r.Session != "" {
 			return err
 		}
 	}
@@ -226,22 +228,23 @@ func (f *finisher) releaseSandbox(ctx context.Context, x *attempt, failed *caiss
 		return nil
 	}
 	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
-		// The cause may be that the service has exited; the next run starts it again.
+		// The run may have failed because the agent's service has exited. In a stopped sandbox, the next run of the session
+		// starts it again.
 		_, err := f.lifecycle.Stop(ctx, string(x.box.sandbox.ID), 0)
 		return err
 	}
 	if _, err := f.lifecycle.Suspend(ctx, string(x.box.sandbox.ID)); err != nil {
-		// The sandbox keeps running, charged to no run, until the idle session is paused.
+		// The sandbox keeps running, and is charged to no run, until the idle session is paused.
 		x.log.WarnContext(ctx, "the sandbox of a session could not be frozen", "sandbox", x.box.sandbox.ID, "err", err)
 	}
 	return nil
 }
 
-// attribute returns the error of a failed run. If the agent's last model call failed at the provider, that is the error: the
-// agent may report another one, and often retries until the run's time is over. An error about a rate limit or an exhausted
-// budget is kept.
-func attribute(x *attempt, failed *caisson.RunError, t providerProblem) *caisson.RunError {
-	if failed == nil || !x.said.maybeProvider || !t.final {
+// preferProviderError returns the error of a failed run. If the agent's last model call failed at the provider, the result is
+// that failure instead of failed: agents may report another error, and often retry until the run's time is over. An error about
+// a rate limit or an exhausted budget is not replaced.
+func preferProviderError(x *attempt, failed *caisson.RunError, t providerProblem) *caisson.RunError {
+	if failed == nil || !x.output.maybeProviderFailed || !t.final {
 		return failed
 	}
 	switch failed.Code {
@@ -252,11 +255,11 @@ func attribute(x *attempt, failed *caisson.RunError, t providerProblem) *caisson
 	return failed
 }
 
-// diffTimeout is how long the result of a run waits for the list of changes.
+// diffTimeout is how long the result of a run waits for the list of changes in the workspace.
 const diffTimeout = 30 * time.Second
 
-// changes adds the changes in the workspace, as the host determines them, to the result.
-func (f *finisher) changes(ctx context.Context, x *attempt) {
+// addChanges adds the changes in the workspace to the result, as the host determines them.
+func (f *finisher) addChanges(ctx context.Context, x *attempt) {
 	if x.box.sandbox == nil || x.box.sandbox.Spec.Workspace == "" || f.workspaces == nil || x.starting {
 		return
 	}

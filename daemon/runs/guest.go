@@ -17,12 +17,12 @@ type guests struct {
 	planner   *planner
 	admission *admission
 	subRuns   *subRuns
-	live      *live
+	live      *liveAttempts
 	events    caisson.Publisher
 }
 
-// parent returns the run that the guest in ctx serves, and its agent, if it may start sub-runs; otherwise it returns a
-// Denied error. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
+// parent returns the run that the guest in ctx serves, and its agent. It returns a Denied error if the agent may not start
+// sub-runs. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
 func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
 	guest, err := caisson.GuestOf(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (g *guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, erro
 	return r, a, nil
 }
 
-// mayStart reports whether an agent may start runs of another.
+// mayStart reports whether the agent a may start runs of the agent with an id.
 func mayStart(a *caisson.Agent, id string) bool {
 	return slices.Contains(a.SubAgents, "*") || slices.Contains(a.SubAgents, id)
 }
@@ -59,9 +59,9 @@ func (g *guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
-// timeReserveDivisor determines the time that a run keeps for itself when a sub-run uses up all of the sub-run's time: the run's
-// time limit divided by timeReserveDivisor.
-const timeReserveDivisor = 10 // one tenth
+// timeReserveDivisor determines how much time a run has left after a sub-run that uses up all of its time: the time limit of
+// the parent run divided by timeReserveDivisor.
+const timeReserveDivisor = 10 // one tenth of the time limit
 
 // StartGuestRun implements [caisson.GuestRuns].
 func (g *guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
@@ -80,7 +80,7 @@ func (g *guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*ca
 		return nil, caisson.Errorf(caisson.Denied, "an agent may set only agent, persona, prompt, history, model, env and limits")
 	}
 	req.User, req.Labels = p.Request.User, nil
-	// An agent makes this request, so it does not count as one over the unix socket, even if the parent's did.
+	// An agent makes this request, so it has no rights of the unix socket, even if the request of the parent run had them.
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
 	r, err := g.planner.plan(ctx, caisson.Caller{Account: p.Account}, req)
 	if err != nil {
@@ -127,7 +127,7 @@ func (g *guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Ru
 	if err != nil {
 		return nil, err
 	}
-	// This does not wait until the runs have ended, because the requests of all other guests would wait, too.
+	// CancelGuestRun does not wait until the runs have ended, because the requests of all other guests would wait, too.
 	under, err := g.subRuns.unended(ctx, r)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// interactiveTime is the time limit of an interactive run for which none is requested: people leave terminals and come back.
+// interactiveTime is the time limit of an interactive run whose request sets none. It is long, because people leave terminals
+// and come back.
 const interactiveTime = caisson.Duration(30 * 24 * time.Hour)
 
 // checkPrompt checks that a request has a prompt, or is for an interactive run of an agent that can be used at a terminal.
@@ -45,12 +46,13 @@ type interactive struct {
 	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 
-// execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of its program.
+// execute opens the terminal of the attempt, unless an earlier daemon has opened it, and waits for the end of the terminal's
+// program.
 func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Time) error {
 	x.box.prompted = true
 	x.clock.start()
 	defer x.clock.phase("agent")
-	x.version(map[string]string{"driver": "interactive", "agent": x.agent.Version})
+	x.addVersions(map[string]string{"driver": "interactive", "agent": x.agent.Version})
 	box, terminal := x.box.sandbox.ID, x.r.Terminal
 	if terminal == "" {
 		if err := i.guestExec.recordProcesses(ctx, x); err != nil {
@@ -63,7 +65,7 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 		if terminal, err = i.open(ctx, box, x.agent, t.Files, caisson.TerminalRequest{Command: x.plan.Command, Env: t.Env, Keep: true}); err != nil {
 			return err
 		}
-		// From now on the run survives this daemon.
+		// From now on the run continues under another daemon if this one ends.
 		if _, err := x.update(context.WithoutCancel(ctx), func(r *caisson.Run) { r.Terminal = terminal }); err != nil {
 			return err
 		}
@@ -73,7 +75,7 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	if err != nil {
 		return err
 	}
-	if err := i.remove(ctx, box, terminal); err != nil { // it was kept for this exit status
+	if err := i.remove(ctx, box, terminal); err != nil { // the terminal was kept only until its exit status was read
 		x.log.WarnContext(ctx, "the terminal of an interactive run could not be removed", "sandbox", box, "err", err)
 	}
 	x.result.Exit = &exit
@@ -83,15 +85,15 @@ func (i *interactive) execute(ctx context.Context, x *attempt, deadline time.Tim
 	return nil
 }
 
-// rejoin continues an attempt that survived the previous daemon, even if the agent's catalog entry or its models have changed:
-// the agent is already running, and the gateway checks its calls. The sandbox is looked up even if the attempt was cancelled in
-// the meantime, so that the program and the sandbox end with the attempt.
+// rejoin continues an attempt whose agent is already running at a terminal that an earlier daemon opened. It does so even if
+// the agent's catalog entry or its models have changed, because the gateway checks each call. The sandbox is looked up even if
+// the attempt was cancelled in the meantime, so that the program and the sandbox end with the attempt.
 func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 	x.clock.phase("queue")
 	clean := context.WithoutCancel(ctx)
 	r, err := i.runs.Get(clean, caisson.In(x.r.Account), x.r.ID)
 	if err != nil {
-		return err // x.r is kept, because the result is stored under its id.
+		return err // x.r stays set, because the result is stored under the id of the run.
 	}
 	x.r, x.plan = r, cmp.Or(r.Plan, &caisson.RunPlan{})
 	x.box.removable = !r.Request.Keep
@@ -102,12 +104,12 @@ func (i *interactive) rejoin(ctx context.Context, x *attempt) error {
 		return err
 	}
 	if r.Request.Repo != nil {
-		x.box.repo = &caisson.RepoGrant{} // it was granted before the terminal was opened
+		x.box.repo = &caisson.RepoGrant{} // an earlier daemon granted access before it opened the terminal
 	}
 	if r.Request.Keep {
-		x.box.pids = map[int]bool{} // it is no longer known which processes are the agent's, so all are killed at its end
+		x.box.earlierPIDs = map[int]bool{} // which processes are the agent's is unknown, so all are killed at its end
 	}
-	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+	x.addVersions(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 	ctx, cancel := context.WithDeadlineCause(ctx, r.Deadline, errDeadline)
 	defer cancel()
 	return i.execute(ctx, x, r.Deadline)
@@ -143,7 +145,7 @@ func (i *interactive) open(ctx context.Context, box caisson.ID, a *caisson.Agent
 	return t.ID, nil
 }
 
-// waitInterval is the time between two attempts to view the terminal, for example of a suspended sandbox.
+// waitInterval is the time between two tries to view the terminal, for example if its sandbox is suspended.
 const waitInterval = time.Second
 
 // wait waits for the end of the terminal's program. The sandbox may be suspended or paused in the meantime. If ctx ends, the
@@ -158,7 +160,7 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 			switch sb, gone := i.sandbox(ctx, box); {
 			case gone != nil && ctx.Err() == nil:
 				return exit, gone
-			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound && i.lost(ctx, box, terminal):
+			case gone == nil && sb.State == caisson.Running && caisson.KindOf(err) == caisson.NotFound && i.isTerminalLost(ctx, box, terminal):
 				return exit, failf(caisson.RunAgentError, "the agent's terminal is gone")
 			}
 		}
@@ -173,15 +175,15 @@ func (i *interactive) wait(ctx context.Context, box, terminal caisson.ID) (caiss
 	}
 }
 
-// lost reports whether the sandbox lists its terminals and this one is not among them. A failed attempt to view the terminal is
-// no proof, because it may have other causes.
-func (i *interactive) lost(ctx context.Context, box, terminal caisson.ID) bool {
+// isTerminalLost reports whether the sandbox lists its terminals and the given terminal is not in the list. An error of a
+// request to view the terminal does not prove that, because it may have other causes.
+func (i *interactive) isTerminalLost(ctx context.Context, box, terminal caisson.ID) bool {
 	list, err := i.terminals.ListTerminals(ctx, string(box))
 	return err == nil && !slices.ContainsFunc(list, func(t caisson.Terminal) bool { return t.ID == terminal })
 }
 
-// kill removes the terminal and waits up to i.grace for the end of its program, because the program's changes are read
-// afterwards.
+// kill removes the terminal, which kills its program, and waits up to i.grace for the end of the program, because the program's
+// changes are read afterwards.
 func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, i.grace)
 	defer cancel()
@@ -197,14 +199,14 @@ func (i *interactive) kill(ctx context.Context, box, terminal caisson.ID) error 
 	return nil
 }
 
-// remove kills the terminal's program.
+// remove removes the terminal, which kills its program.
 func (i *interactive) remove(ctx context.Context, box, terminal caisson.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
 	return caisson.IgnoreNotFound(i.terminals.RemoveTerminal(ctx, string(box), terminal))
 }
 
-// view views the terminal until its program ends or the connection is lost.
+// view attaches to the terminal as a viewer until its program ends or the connection is lost.
 func (i *interactive) view(ctx context.Context, box, terminal caisson.ID) (caisson.ExitStatus, error) {
 	p, err := i.terminals.AttachTerminal(ctx, string(box), terminal, caisson.AttachRequest{ReadOnly: true})
 	if err != nil {
@@ -217,14 +219,14 @@ func (i *interactive) view(ctx context.Context, box, terminal caisson.ID) (caiss
 	return p.Wait(ctx)
 }
 
-// drain reads the output of a program until its end, or until ctx ends: then it closes p.
+// drain reads and discards the output of p until its end. If ctx ends, it closes p.
 func drain(ctx context.Context, p caisson.Process) error {
 	defer context.AfterFunc(ctx, func() { p.Close() })()
 	_, err := io.Copy(io.Discard, p.Stdout())
 	return err
 }
 
-// seed writes files in a sandbox.
+// seed writes files to a sandbox.
 func seed(ctx context.Context, to caisson.Files, box caisson.ID, files []caisson.SeedFile) error {
 	for _, f := range files {
 		if _, err := to.WriteFile(ctx, string(box), f.Path, cmp.Or(f.Mode, 0o644), strings.NewReader(f.Data)); err != nil {
@@ -234,5 +236,5 @@ func seed(ctx context.Context, to caisson.Files, box caisson.ID, files []caisson
 	return nil
 }
 
-// survives reports whether a run continues under another daemon: the agent is at its terminal in the sandbox.
+// survives reports whether a run continues when its daemon ends: its agent is running at a terminal in the sandbox.
 func survives(r *caisson.Run) bool { return r.State == caisson.RunRunning && r.Terminal != "" }

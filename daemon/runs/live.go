@@ -8,35 +8,36 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
+// errClosing is the cause of the cancellation when work stops because the daemon stops. The next daemon reconciles that work.
 var errClosing = errors.New("the daemon is shutting down")
 
-// errCancelled is the cause when an attempt is cancelled.
+// errCancelled is the cause of the cancellation when an attempt is cancelled; message says why.
 type errCancelled struct{ message string }
 
 func (e errCancelled) Error() string { return e.message }
 
-// live contains the attempts that are queued or running, and those that are being cleaned up.
-type live struct {
+// liveAttempts contains the attempts that are queued or running, and those that are being cleaned up.
+type liveAttempts struct {
 	mu       sync.Mutex
 	attempts map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
-	cleanups map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
-	closed   bool                         // guarded by mu
+	cleanups map[caisson.ID]chan struct{} // runs whose last attempt is cleaned up; closed afterwards; guarded by mu
+	closed   bool                         // no attempts can be added; guarded by mu
 }
 
 // liveAttempt is a queued or running attempt.
 type liveAttempt struct {
 	cancel context.CancelCauseFunc
-	rec    *recorder     // records the run's events; nil before the attempt has begun; guarded by live.mu
+	rec    *recorder     // records the run's events; nil before the attempt has begun; guarded by liveAttempts.mu
 	done   chan struct{} // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
-func newLive() *live {
-	return &live{attempts: map[caisson.ID]*liveAttempt{}, cleanups: map[caisson.ID]chan struct{}{}}
+// newLive returns a liveAttempts without attempts.
+func newLive() *liveAttempts {
+	return &liveAttempts{attempts: map[caisson.ID]*liveAttempt{}, cleanups: map[caisson.ID]chan struct{}{}}
 }
 
 // add adds the attempt of a run, and returns nil if l is closed. The caller must call remove.
-func (l *live) add(run caisson.ID, cancel context.CancelCauseFunc) *liveAttempt {
+func (l *liveAttempts) add(run caisson.ID, cancel context.CancelCauseFunc) *liveAttempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -48,7 +49,7 @@ func (l *live) add(run caisson.ID, cancel context.CancelCauseFunc) *liveAttempt 
 }
 
 // remove removes the attempt of a run, which has ended.
-func (l *live) remove(run caisson.ID, a *liveAttempt) {
+func (l *liveAttempts) remove(run caisson.ID, a *liveAttempt) {
 	l.mu.Lock()
 	delete(l.attempts, run)
 	l.mu.Unlock()
@@ -56,21 +57,21 @@ func (l *live) remove(run caisson.ID, a *liveAttempt) {
 }
 
 // get returns the attempt of a run; nil if none is queued or running.
-func (l *live) get(run caisson.ID) *liveAttempt {
+func (l *liveAttempts) get(run caisson.ID) *liveAttempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.attempts[run]
 }
 
 // begin sets the recorder of an attempt that begins.
-func (l *live) begin(a *liveAttempt, rec *recorder) {
+func (l *liveAttempts) begin(a *liveAttempt, rec *recorder) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.rec = rec
 }
 
 // record adds an event to the events of a run's attempt, if the attempt has begun and not ended.
-func (l *live) record(run caisson.ID, e caisson.RunEvent) {
+func (l *liveAttempts) record(run caisson.ID, e caisson.RunEvent) {
 	var rec *recorder
 	l.mu.Lock()
 	if a := l.attempts[run]; a != nil {
@@ -82,8 +83,8 @@ func (l *live) record(run caisson.ID, e caisson.RunEvent) {
 	}
 }
 
-// cancel cancels the attempts of runs, and returns those that are queued or running.
-func (l *live) cancel(cause error, runs ...caisson.ID) (cancelled []*liveAttempt) {
+// cancel cancels the queued and running attempts of runs, and returns these attempts.
+func (l *liveAttempts) cancel(cause error, runs ...caisson.ID) (cancelled []*liveAttempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range runs {
@@ -95,8 +96,8 @@ func (l *live) cancel(cause error, runs ...caisson.ID) (cancelled []*liveAttempt
 	return cancelled
 }
 
-// close cancels all attempts because the daemon stops. None is added afterwards.
-func (l *live) close() {
+// close cancels all attempts because the daemon stops. No attempt can be added afterwards.
+func (l *liveAttempts) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
@@ -106,14 +107,14 @@ func (l *live) close() {
 }
 
 // any reports whether an attempt is queued or running.
-func (l *live) any() bool {
+func (l *liveAttempts) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.attempts) > 0
 }
 
-// cleaning records that the last attempt of a run is being cleaned up, until done is called.
-func (l *live) cleaning(run caisson.ID) (done func()) {
+// cleaning records that the last attempt of a run is being cleaned up, until the returned function is called.
+func (l *liveAttempts) cleaning(run caisson.ID) (done func()) {
 	gone := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,14 +128,14 @@ func (l *live) cleaning(run caisson.ID) (done func()) {
 }
 
 // anyCleaning reports whether an attempt is being cleaned up.
-func (l *live) anyCleaning() bool {
+func (l *liveAttempts) anyCleaning() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.cleanups) > 0
 }
 
 // awaitCleanup waits until the last attempt of a run has ended and is cleaned up.
-func (l *live) awaitCleanup(ctx context.Context, run caisson.ID) error {
+func (l *liveAttempts) awaitCleanup(ctx context.Context, run caisson.ID) error {
 	for {
 		l.mu.Lock()
 		a, wait := l.attempts[run], l.cleanups[run]
@@ -156,10 +157,10 @@ func (l *live) awaitCleanup(ctx context.Context, run caisson.ID) error {
 // subRuns cancels runs together with the runs that their agents have started.
 type subRuns struct {
 	runs caisson.RunStore
-	live *live
+	live *liveAttempts
 }
 
-// cancelTree cancels a run and its sub-runs, and waits until they have ended.
+// cancelTree cancels a run and its sub-runs, and waits until they have ended. by says who has cancelled the run.
 func (s *subRuns) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	under, err := s.unended(ctx, r)
 	if err != nil {
@@ -191,10 +192,10 @@ func (s *subRuns) unended(ctx context.Context, r *caisson.Run) ([]caisson.ID, er
 	return ids, err
 }
 
-// errOrphaned is the cause when a run ends because its parent has ended.
+// errOrphaned is the cause of the cancellation when a run ends because its parent has ended.
 var errOrphaned = errCancelled{"the run that started it has ended"}
 
-// orphaned reports whether the parent of a run has ended. A parent that ends later cancels its live sub-runs.
+// orphaned reports whether the parent of a run has ended. If the parent ends later, it cancels its queued and running sub-runs.
 func (s *subRuns) orphaned(ctx context.Context, r *caisson.Run) bool {
 	if r.Parent == "" {
 		return false

@@ -14,12 +14,12 @@ import (
 
 // runLogs reads the logs of runs.
 type runLogs struct {
-	dirs   *directories
+	dirs   *runDirs
 	calls  listCalls
 	events caisson.EventStore
 }
 
-// open implements [caisson.Runs.RunLog].
+// open returns one of the logs of a run; see [caisson.Runs.RunLog].
 func (l *runLogs) open(ctx context.Context, r *caisson.Run, stream string) (io.ReadCloser, error) {
 	switch stream {
 	case caisson.LogStdout, caisson.LogStderr:
@@ -29,21 +29,21 @@ func (l *runLogs) open(ctx context.Context, r *caisson.Run, stream string) (io.R
 		}
 		return f, err
 	case caisson.LogGateway:
-		return written(func(w io.Writer) error { return l.writeCalls(ctx, r, w) }), nil
+		return pipeReader(func(w io.Writer) error { return l.writeCalls(ctx, r, w) }), nil
 	case caisson.LogEgress:
-		return written(func(w io.Writer) error { return l.writeDecisions(ctx, r, w) }), nil
+		return pipeReader(func(w io.Writer) error { return l.writeDecisions(ctx, r, w) }), nil
 	}
 	return nil, caisson.Invalidf("stream", "%.40q is not one of stdout, stderr, gateway and egress", stream)
 }
 
-// written returns a reader of the data that write writes. It calls write in another goroutine.
-func written(write func(io.Writer) error) io.ReadCloser {
+// pipeReader returns a reader of the data that write writes. It calls write in another goroutine.
+func pipeReader(write func(io.Writer) error) io.ReadCloser {
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(write(pw)) }()
 	return pr
 }
 
-// writeCalls writes the model calls of the run's last attempt, as one line of JSON each.
+// writeCalls writes the model calls of the run's last attempt, each as one line of JSON.
 func (l *runLogs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	var after caisson.ID
@@ -67,7 +67,7 @@ func (l *runLogs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) e
 	}
 }
 
-// writeDecisions writes the egress decisions during the run's last attempt, as one line of JSON each.
+// writeDecisions writes the egress decisions during the run's last attempt, each as one line of JSON.
 func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	box := r.Sandbox
 	if r.Result != nil && r.Result.Sandbox != "" {
@@ -95,16 +95,16 @@ func (l *runLogs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Write
 	}
 }
 
-// logs are the files with the output of the agent's program.
+// logs contains the files to which the output of the agent's program is written.
 type logs struct {
-	files map[string]*os.File // by stream
-	sizes map[string]int64    // bytes written, by stream
+	files map[string]*os.File // open files by stream
+	sizes map[string]int64    // number of bytes written, by stream
 	limit int64               // maximum size of one file, in bytes
-	cut   bool                // some output was not written
+	cut   bool                // true if some output was not written
 }
 
 // createLogs creates the log files of an attempt.
-func (d *directories) createLogs(r *caisson.Run) (*logs, error) {
+func (d *runDirs) createLogs(r *caisson.Run) (*logs, error) {
 	dir := path.Join(runDir(r.ID), strconv.Itoa(r.Attempt))
 	if err := d.root.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -122,11 +122,11 @@ func (d *directories) createLogs(r *caisson.Run) (*logs, error) {
 }
 
 // openLog opens the output of the program of a run's last attempt.
-func (d *directories) openLog(r *caisson.Run, stream string) (*os.File, error) {
+func (d *runDirs) openLog(r *caisson.Run, stream string) (*os.File, error) {
 	return d.root.Open(path.Join(runDir(r.ID), strconv.Itoa(r.Attempt), stream))
 }
 
-// write appends data up to the size limit. An error does not end the run; it sets cut.
+// write appends data to the file of a stream, up to the size limit. An error does not end the run; it sets cut.
 func (l *logs) write(stream string, data []byte) {
 	f := l.files[stream]
 	if f == nil {
@@ -140,6 +140,7 @@ func (l *logs) write(stream string, data []byte) {
 	l.cut = l.cut || err != nil
 }
 
+// size returns how much was written to the file of a stream.
 func (l *logs) size(stream string) caisson.Size { return caisson.Size(l.sizes[stream]) }
 
 func (l *logs) close() {

@@ -15,12 +15,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// planner resolves requests into plans, which are stored with their runs, and checks them when they are executed.
+// planner resolves requests into plans, which are stored with their runs, and checks a plan again before it is executed.
 type planner struct {
 	builder *builder
 	models  caisson.Models
 	relay   caisson.Relay  // nil if there are no repositories
-	mounts  bool           // directories can be mounted
+	mounts  bool           // directories can be mounted in sandboxes
 	budget  caisson.Limits // default budget of a run whose agent has no cost limit
 }
 
@@ -41,7 +41,7 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if err != nil {
 		return nil, err
 	}
-	plan, err := planOf(a, set, req.Interactive)
+	plan, err := newPlan(a, set, req.Interactive)
 	if err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func (p *planner) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 // planVersion is the version of the plans that this build makes and executes.
 const planVersion = 1
 
-// planOf returns the plan of a run of the agent a with the settings s. If interactive is set, the command is that of the agent's
-// own interface.
-func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.RunPlan, error) {
+// newPlan returns the plan of a run of the agent a with the settings s. If interactive is true, the command is that of the
+// agent's own interface.
+func newPlan(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.RunPlan, error) {
 	key, err := planKey(a)
 	p := &caisson.RunPlan{Version: planVersion, Agent: key, Models: s.Models, Gateway: s.Gateway, Policy: s.Policy, Env: s.Env, Command: s.Command}
 	if interactive {
@@ -82,15 +82,15 @@ func planOf(a *caisson.Agent, s *agent.Settings, interactive bool) (*caisson.Run
 	return p, err
 }
 
-// planKey returns a hash of the parts of an agent that plans are made of.
+// planKey returns a hash of the fields of an agent that its plans depend on.
 func planKey(a *caisson.Agent) (string, error) {
-	return keyOf(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Gateway, a.Tools, a.Personas)
+	return hashParts(a.Account, a.Driver, a.Workdir, a.Command, a.Interactive, a.Env, a.Policy, a.Limits, a.Models, a.APIs, a.Gateway, a.Tools, a.Personas)
 }
 
-// check returns the plan to store with a run, and the plan that its attempt executes now, which omits models that have been
-// removed. It also checks the run's limits; the policy is checked when the sandbox gets it, and the budgets when a call is made.
-// If the run has no plan, or one of another planVersion, or if the agent's entry has changed since, check makes a new plan,
-// within the run's limits.
+// check returns stored, the plan to store with a run, and now, the plan that the run's attempt executes, which omits models
+// that have been removed. It also checks the run's limits; the policy is checked when the sandbox gets it, and the budgets when
+// a call is made. If the run has no plan, or a plan of another planVersion, or if the agent's entry has changed since, check
+// makes a new plan within the run's limits.
 func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (stored, now *caisson.RunPlan, err error) {
 	models, err := p.models.ListModels(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (
 		if err != nil {
 			return nil, nil, err
 		}
-		plan, err := planOf(a, set, r.Request.Interactive)
+		plan, err := newPlan(a, set, r.Request.Interactive)
 		return plan, plan, err
 	}
 	plan := *r.Plan
@@ -118,10 +118,10 @@ func (p *planner) check(ctx context.Context, r *caisson.Run, a *caisson.Agent) (
 
 // defaults returns the settings that apply where neither the run nor its agent has its own.
 func (p *planner) defaults(models []caisson.GatewayModel) agent.Defaults {
-	return agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(p.budget), Models: withoutWarm(models)}
+	return agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(p.budget), Models: withoutWarmModel(models)}
 }
 
-// newTrace returns a trace-id in the format of the W3C Trace Context.
+// newTrace returns a new random trace id in the format of the W3C Trace Context.
 func newTrace() string {
 	var b [16]byte
 	rand.Read(b[:])
@@ -144,7 +144,7 @@ func (p *planner) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 		}
 		return nil
 	}
-	// The files in a mounted workspace belong to the guest's root, and only root can change them.
+	// The files in a mounted workspace belong to the guest's root, so an agent that runs as another user could not change them.
 	mountable := p.mounts && (a.User == "" || a.User == "root" || a.User == "0" || a.User == "0:0")
 	if req.Sync == caisson.SyncUnsafe {
 		req.Kind = cmp.Or(req.Kind, caisson.WorkspaceDirect)

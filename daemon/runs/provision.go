@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/timing"
 )
 
-// provisioner provisions the sandboxes of attempts: it resumes the session's, or makes a new one, and puts the
-// workspace into it.
+// provisioner provisions the sandboxes of attempts: it resumes the sandbox of the run's session, or makes a new sandbox, and
+// puts the workspace into it.
 type provisioner struct {
 	resumer   *resumer
 	retrier   *retrier
@@ -23,13 +23,14 @@ type provisioner struct {
 	lifecycle caisson.Sandboxes
 	service   caisson.Snapshots
 	files     caisson.Files
-	dirs      *directories
-	relay     caisson.Relay // nil if there are no repositories
+	dirs      *runDirs
+	relay     caisson.Relay // nil if the daemon has no relay
 }
 
+// isNotExist reports whether err means that a file does not exist.
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// The labels of sandboxes and snapshots that belong to the run core.
+// The labels of sandboxes and snapshots that belong to the core of runs.
 const (
 	labelPrefix  = "caisson/"
 	labelRun     = labelPrefix + "run"     // id of the run
@@ -39,7 +40,7 @@ const (
 )
 
 // provision gets the attempt's sandbox running, with its workspace. It gives no prompt to the agent.
-func (p *provisioner) provision(ctx context.Context, x *attempt, template *prepared, deadline time.Time) error {
+func (p *provisioner) provision(ctx context.Context, x *attempt, template *preparedTemplate, deadline time.Time) error {
 	x.clock.start()
 	if err := p.open(timing.WithTimer(ctx, x.clock.addPart), x, template); err != nil {
 		return err
@@ -60,16 +61,16 @@ func (p *provisioner) provision(ctx context.Context, x *attempt, template *prepa
 	return nil
 }
 
-// open provisions the attempt's sandbox: the session's, a fork of the warm snapshot, or a new one.
-func (p *provisioner) open(ctx context.Context, x *attempt, template *prepared) error {
+// open provisions the attempt's sandbox: the sandbox of the run's session, a fork of the warm snapshot, or a new sandbox.
+func (p *provisioner) open(ctx context.Context, x *attempt, template *preparedTemplate) error {
 	if x.r.Session != "" {
 		ok, err := p.resumer.open(ctx, x)
 		if err != nil || ok {
 			return err
 		}
 	}
-	// Until provisioning has succeeded, a session cannot use the sandbox.
-	x.box.unprompted, x.box.removable = true, !x.r.Request.Keep
+	// Until it is provisioned completely, the sandbox cannot be used by the session.
+	x.box.isNew, x.box.removable = true, !x.r.Request.Keep
 	ctx = x.asOwner(ctx)
 	ok, err := p.openWarm(ctx, x, template)
 	if err == nil && !ok {
@@ -81,8 +82,8 @@ func (p *provisioner) open(ctx context.Context, x *attempt, template *prepared) 
 	return err
 }
 
-// openWarm forks the agent's warm snapshot, and returns false if there is none that starts.
-func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *prepared) (ok bool, err error) {
+// openWarm forks the agent's warm snapshot. It returns false if there is no snapshot whose forks start.
+func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *preparedTemplate) (ok bool, err error) {
 	if x.r.Request.Image != "" || !usesWarmSnapshot(x.agent) {
 		return false, nil
 	}
@@ -108,12 +109,12 @@ func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *prepar
 		case err == nil:
 			return true, nil
 		case kind == caisson.NotFound && again:
-			continue // A newer snapshot has just replaced it.
+			continue // A newer snapshot has just replaced snap.
 		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", isFailure(err):
-			return false, err // The cause is the host or the request, not the snapshot.
+			return false, err // The host or the request is the cause, not the snapshot.
 		case again && !lost:
-			// One failure may be caused by a part of the host that is slow or restarting, and a new snapshot takes
-			// minutes.
+			// A single failure may be caused by a part of the host that is slow or restarting. The fork is tried again, because
+			// a new snapshot takes minutes.
 			x.log.WarnContext(ctx, "a fork of the warm snapshot did not start; trying again", "snapshot", snap.ID, "err", err)
 			continue
 		}
@@ -123,9 +124,9 @@ func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *prepar
 	}
 }
 
-// forkLimits returns those limits of the run that replace the snapshot's in a fork; 0 keeps the snapshot's. fits is false if the
-// run has limits that a fork cannot have: a fork with memory keeps the limits of disk and processes, and needs at least as much
-// memory as the snapshot.
+// forkLimits returns those limits of the run that a fork gets instead of the snapshot's limits; 0 keeps the limit of the
+// snapshot. fits is false if the run has limits that a fork cannot have: a fork with memory keeps the limits of disk and
+// processes, and needs at least as much memory as the snapshot.
 func (p *provisioner) forkLimits(x *attempt) (r caisson.Resources, fits bool) {
 	own, usual := resources(x.r.Limits), resources(withDefaults(x.agent.Limits))
 	if own.CPUs != usual.CPUs {
@@ -144,7 +145,7 @@ func withDefaults(l caisson.AgentLimits) caisson.AgentLimits {
 	return l
 }
 
-// memoryLost is the error of a fork that has only the snapshot's files, and contains the reason.
+// memoryLost is the error of a fork that has the files of the warm snapshot but not its memory. The text is the reason.
 type memoryLost string
 
 func (e memoryLost) Error() string { return string(e) }
@@ -176,13 +177,13 @@ func (p *provisioner) fork(ctx context.Context, x *attempt, snap *caisson.Snapsh
 		x.box.sandbox, x.box.warm = nil, false
 		return err
 	}
-	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+	x.addVersions(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 	return nil
 }
 
 // create creates the sandbox from the agent's template.
-func (p *provisioner) create(ctx context.Context, x *attempt, template *prepared) error {
-	req := template.create(x.agent)
+func (p *provisioner) create(ctx context.Context, x *attempt, template *preparedTemplate) error {
+	req := template.createRequest(x.agent)
 	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), &x.plan.Policy, x.assignment()
 	if own := resources(x.r.Limits); own != resources(withDefaults(x.agent.Limits)) {
 		req.Resources = own
@@ -199,8 +200,8 @@ func (p *provisioner) create(ctx context.Context, x *attempt, template *prepared
 		return err
 	}
 	x.box.sandbox = box
-	x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
-	err = p.services.serveGranted(ctx, x)
+	x.addVersions(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+	err = p.services.startWithGrant(ctx, x)
 	x.clock.phase("create")
 	return err
 }

@@ -10,34 +10,35 @@ import (
 // maxDepth is the maximum depth of nested sub-runs.
 const maxDepth = 4
 
-// A queue decides which run starts next. Accounts are served in turn, however many runs each has waiting, and the runs
-// of an account start in order.
+// A queue decides which run starts next. Accounts are served in turn, regardless of how many runs of each are waiting, and the
+// runs of an account start in order.
 //
-// Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait for the place that it
-// occupies.
+// Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait until the run leaves
+// its lane.
 type queue struct {
-	concurrent, perAccount int // maximum of running attempts in one lane: of all accounts, and of one
+	concurrent, perAccount int // maximum of running attempts in one lane: of all accounts, and of one account
 
 	mu    sync.Mutex
-	lanes [maxDepth + 1]lane // by depth; guarded by mu
+	lanes [maxDepth + 1]lane // lanes by depth; guarded by mu
 }
 
 // A lane contains the waiting and the running attempts of one depth.
 type lane struct {
-	waiting map[string][]*ticket // by account
+	waiting map[string][]*ticket // waiting tickets by account, oldest first
 	turn    []string             // accounts with waiting runs; the first one is next
-	running map[string]int       // by account
+	running map[string]int       // number of running attempts by account
 	total   int                  // running attempts of all accounts
 }
 
 // A ticket is a place in the queue.
 type ticket struct {
-	run     caisson.ID
+	run     caisson.ID // id of the run
 	account string
 	depth   int           // number of runs above the run, at most maxDepth
-	ready   chan struct{} // closed when the run may start
+	ready   chan struct{} // closed when the run is admitted
 }
 
+// newQueue returns a queue with these maximum numbers of running attempts in each lane.
 func newQueue(concurrent, perAccount int) *queue {
 	q := &queue{concurrent: concurrent, perAccount: perAccount}
 	for i := range q.lanes {
@@ -60,7 +61,7 @@ func (q *queue) enter(run caisson.ID, account string, depth int) *ticket {
 	return t
 }
 
-// leave removes a ticket, whether or not its run has started.
+// leave removes a ticket, whether or not its run was admitted.
 func (q *queue) leave(t *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,13 +74,13 @@ func (q *queue) leave(t *ticket) {
 		}
 	default:
 		rest := slices.DeleteFunc(l.waiting[t.account], func(o *ticket) bool { return o == t })
-		l.set(t.account, rest)
+		l.setWaiting(t.account, rest)
 	}
 	q.admit(l)
 }
 
-// set replaces the waiting tickets of an account.
-func (l *lane) set(account string, rest []*ticket) {
+// setWaiting replaces the waiting tickets of an account in the lane.
+func (l *lane) setWaiting(account string, rest []*ticket) {
 	if len(rest) > 0 {
 		l.waiting[account] = rest
 		return
@@ -88,7 +89,8 @@ func (l *lane) set(account string, rest []*ticket) {
 	l.turn = slices.DeleteFunc(l.turn, func(a string) bool { return a == account })
 }
 
-// admit starts the runs that may start. The caller must hold q.mu.
+// admit admits waiting runs of the lane l as long as its limits allow, by closing the channel ready of their tickets. The
+// caller must hold q.mu.
 func (q *queue) admit(l *lane) {
 	for l.total < q.concurrent {
 		i := slices.IndexFunc(l.turn, func(a string) bool { return l.running[a] < q.perAccount })
@@ -99,7 +101,7 @@ func (q *queue) admit(l *lane) {
 		// The account moves to the end, so that the other accounts are served first.
 		l.turn = append(slices.Delete(l.turn, i, i+1), account)
 		t := l.waiting[account][0]
-		l.set(account, l.waiting[account][1:])
+		l.setWaiting(account, l.waiting[account][1:])
 		l.running[account]++
 		l.total++
 		close(t.ready)
@@ -116,7 +118,7 @@ func (q *queue) ahead(t *ticket) (n int, full bool) {
 	return max(0, n), n >= 0 && l.total >= q.concurrent
 }
 
-// running returns how many runs have been admitted.
+// running returns how many admitted runs have not left the queue.
 func (q *queue) running() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

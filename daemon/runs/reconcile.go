@@ -20,19 +20,19 @@ type recovery struct {
 	table     caisson.Table[caisson.Session]
 	sessions  *sessions
 	lifecycle caisson.Sandboxes
-	assign    assign
+	assign    assignFunc
 	budgets   *budgets
-	dirs      *directories
+	dirs      *runDirs
 	admission *admission
 	executor  *executor
 	log       *slog.Logger
 }
 
 // reconcile implements [Core.Reconcile]. Runs that were queued, and interactive runs, whose agents continue in their sandboxes,
-// are queued again. Other runs that were in progress have failed, because the output of their agents was not read in the
-// meantime; their sandboxes are stopped or removed, after which their last calls are in the ledger.
+// are queued again. Other runs that were in progress have failed, because the output of their agents was not read while no
+// daemon was running; their sandboxes are stopped or removed, after which their last calls are in the ledger.
 func (v *recovery) reconcile(ctx context.Context) error {
-	if err := v.dirs.makeAll(); err != nil {
+	if err := v.dirs.makeParent(); err != nil {
 		return err
 	}
 	var queued, surviving []*caisson.Run
@@ -45,7 +45,7 @@ func (v *recovery) reconcile(ctx context.Context) error {
 			surviving = append(surviving, r)
 			continue
 		}
-		// A sub-run ends with its parent, which no longer waits for it.
+		// A queued sub-run is ended, because its parent run no longer waits for it.
 		if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
 			queued = append(queued, r)
 			continue
@@ -54,7 +54,7 @@ func (v *recovery) reconcile(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			// The next daemon tries again; this one has to serve other requests.
+			// The error does not stop the daemon, which has other requests to serve; the next daemon tries again.
 			v.log.ErrorContext(ctx, "a run that was under way could not be ended", "run", r.ID, "err", err)
 		}
 	}
@@ -66,8 +66,8 @@ func (v *recovery) reconcile(ctx context.Context) error {
 			v.log.ErrorContext(ctx, "what an earlier daemon left of runs could not all be put in order", "err", err)
 		}
 	}
-	for _, list := range [][]*caisson.Run{surviving, queued} { // surviving runs first, because they were admitted before
-		for _, r := range slices.Backward(list) { // oldest first
+	for _, list := range [][]*caisson.Run{surviving, queued} { // surviving runs first: they were admitted before
+		for _, r := range slices.Backward(list) { // the lists have the newest run first
 			if err := v.admission.queueAttempt(r); err != nil {
 				return err
 			}
@@ -81,7 +81,7 @@ func eachRun(ctx context.Context, runs caisson.RunStore, f caisson.RunFilter) it
 	return caisson.All(ctx, runs.List, caisson.AllAccounts(), f, func(f *caisson.RunFilter, r *caisson.Run) { f.Before = r.ID })
 }
 
-// fail ends a run that was in progress when the daemon stopped.
+// fail ends a run that was in progress when an earlier daemon stopped.
 func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(r.Account, "end a run of an earlier daemon"))
 	x := v.executor.newAttempt(ctx, r)
@@ -91,7 +91,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 	if err := v.stopSandbox(ctx, x); err != nil {
 		return err
 	}
-	// The answer is the text that was recorded so far.
+	// The answer in the result is the text that was recorded before the daemon stopped.
 	in, after := caisson.In(r.Account), int64(0)
 	for {
 		list, err := v.runs.Events(ctx, in, r.ID, after, pageSize)
@@ -101,7 +101,7 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 		for _, e := range list {
 			after = e.Seq
 			if e.Attempt == r.Attempt && e.Type == caisson.EventTextDelta {
-				x.said.answer.WriteString(e.Delta)
+				x.output.answer.WriteString(e.Delta)
 			}
 		}
 		if len(list) < pageSize {
@@ -113,8 +113,8 @@ func (v *recovery) fail(ctx context.Context, r *caisson.Run) error {
 	})
 }
 
-// stopSandbox stops all activity in a run's sandbox, after which the last of its calls are in the ledger. A sandbox that a
-// session or a caller keeps is stopped, so that its files stay; any other sandbox is removed.
+// stopSandbox ends all activity in a run's sandbox, so that all of its calls are in the ledger afterwards. A sandbox that is
+// kept for a session or a caller is stopped, which keeps its files; any other sandbox is removed.
 func (v *recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	r := x.r
 	if r.Sandbox == "" {
@@ -126,7 +126,7 @@ func (v *recovery) stopSandbox(ctx context.Context, x *attempt) error {
 		sb, err = v.lifecycle.Stop(ctx, string(sb.ID), 0)
 	}
 	if err == nil && keep && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
-		// A session can continue in it if an agent has had a prompt there. Whether this run's agent had one is not
+		// A session can continue in a sandbox in which an agent has had a prompt. Whether the agent of this run had one is not
 		// recorded.
 		x.box.sandbox, x.box.prompted, x.box.removable = sb, true, r.Session != "" && !v.hasBegun(ctx, r)
 		return nil
@@ -137,7 +137,7 @@ func (v *recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	return v.remove(ctx, r.Sandbox)
 }
 
-// hasBegun reports whether the agent of a run produced output, or its session has had an earlier run.
+// hasBegun reports whether the agent of a run produced output, or the run's session has had an earlier run.
 func (v *recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 	if s, err := v.table.Get(ctx, caisson.In(r.Account), string(r.Session)); err == nil && s.Runs > 0 {
 		return true
@@ -148,7 +148,7 @@ func (v *recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 	})
 }
 
-// remove removes a sandbox that may no longer exist.
+// remove removes a sandbox; it is not an error if the sandbox no longer exists.
 func (v *recovery) remove(ctx context.Context, box caisson.ID) error {
 	return caisson.IgnoreNotFound(v.lifecycle.Remove(ctx, string(box)))
 }
@@ -177,7 +177,7 @@ func (v *recovery) eachSandbox(ctx context.Context, in caisson.Scope, labels map
 	return nil
 }
 
-// reconcileSessions releases the sessions whose runs have ended.
+// reconcileSessions releases the sessions whose runs have ended, so that other runs can use them.
 func (v *recovery) reconcileSessions(ctx context.Context) error {
 	return v.sessions.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run == "" {
@@ -194,13 +194,13 @@ func (v *recovery) reconcileSessions(ctx context.Context) error {
 		}
 		r.Session = s.ID
 		var box *caisson.Sandbox
-		if r.Sandbox != "" { // the daemon stopped before it could store this in the session
-			box, err = v.sandboxes.Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // with its volume
+		if r.Sandbox != "" { // the daemon may have stopped before it stored the sandbox in the session
+			box, err = v.sandboxes.Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // includes the volume of the sandbox
 			if err != nil && caisson.KindOf(err) != caisson.NotFound {
 				return err
 			}
 		}
-		return v.sessions.unclaim(ctx, r, box)
+		return v.sessions.release(ctx, r, box)
 	})
 }
 
@@ -217,6 +217,8 @@ func (v *recovery) reconcileSandboxes(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
+// reconcileSandbox removes a sandbox of an earlier daemon, or clears its assignment if it is kept. Sandboxes that this package
+// has not created are left alone.
 func (v *recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) error {
 	run, ours := sb.Labels[labelRun]
 	_, warming := sb.Labels[labelKey]
@@ -225,7 +227,7 @@ func (v *recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) er
 	}
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "put sandboxes of runs in order"))
 	if r, err := v.runs.Get(ctx, caisson.In(sb.Account), caisson.ID(run)); ours && err == nil && survives(r) && r.Sandbox == sb.ID {
-		return nil // its agent is at work
+		return nil // the agent of the run is working in the sandbox
 	}
 	if ours {
 		keep, err := v.belongs(ctx, sb, caisson.ID(run))
@@ -239,8 +241,8 @@ func (v *recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) er
 	return v.remove(ctx, sb.ID)
 }
 
-// unassign clears the assignment of a sandbox that stays. The sandbox of a session is frozen between runs; if it runs, a
-// run had started to use it, and the state of its service is unknown, so it is stopped.
+// unassign clears the assignment of a sandbox that is kept. Between runs, the sandbox of a session is suspended. If it is
+// running, a run had begun to use it and the state of the agent's service is unknown, so the sandbox is stopped.
 func (v *recovery) unassign(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Assigned != nil {
 		if _, err := v.assign(ctx, sb.ID, nil); err != nil {
@@ -256,7 +258,7 @@ func (v *recovery) unassign(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// belongs reports whether a sandbox belongs to a session, or is kept for the caller of its run.
+// belongs reports whether the sandbox of a run belongs to a session, or is kept for the caller of the run.
 func (v *recovery) belongs(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
 	if id := sb.Labels[labelSession]; id != "" {
 		s, err := v.table.Get(ctx, caisson.In(sb.Account), id)
@@ -268,7 +270,7 @@ func (v *recovery) belongs(ctx context.Context, sb *caisson.Sandbox, run caisson
 	r, err := v.runs.Get(ctx, caisson.In(sb.Account), run)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
-		return true, nil // Its run was removed; it belongs to the caller who kept it.
+		return true, nil // The run of the sandbox was removed; the sandbox belongs to the caller who kept it.
 	case err != nil:
 		return false, err
 	}
@@ -303,17 +305,17 @@ func (v *recovery) reconcileBudgets(ctx context.Context) error {
 	return nil
 }
 
-// keeper frees the resources of idle sessions, and removes old runs and sessions.
-type keeper struct {
+// trimmer pauses idle sessions, and removes old runs and sessions.
+type trimmer struct {
 	runs     caisson.RunStore
 	sessions *sessions
-	dirs     *directories
+	dirs     *runDirs
 	limits   Limits
 	log      *slog.Logger
 }
 
 // run does the periodic work until ctx ends.
-func (k *keeper) run(ctx context.Context) error {
+func (k *trimmer) run(ctx context.Context) error {
 	tick := time.NewTicker(min(time.Minute, max(time.Duration(k.limits.SessionIdle)/4, 50*time.Millisecond)))
 	defer tick.Stop()
 	for trim := time.Now(); ; {
@@ -335,8 +337,8 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// trim removes the runs that ended, and the sessions that were last used, before the given time.
-func (k *keeper) trim(ctx context.Context, before time.Time) error {
+// trim removes the runs that ended before the given time, and the sessions that were not used since.
+func (k *trimmer) trim(ctx context.Context, before time.Time) error {
 	if err := errors.Join(k.sessions.expire(ctx, before), k.dirs.trimArchives(ctx, time.Now())); err != nil {
 		return err
 	}

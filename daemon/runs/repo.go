@@ -13,13 +13,14 @@ import (
 // deliverTimeout is the timeout for fetching the agent's commits from its sandbox.
 const deliverTimeout = 12 * time.Minute
 
-// deliverer starts the delivery of the commits of agents, and waits for it.
+// deliverer starts the delivery of the commits that agents have made, and waits for it.
 type deliverer struct {
-	relay caisson.Relay // nil if there are no repositories
-	most  time.Duration // time that a result waits for its commits' delivery
+	relay   caisson.Relay // nil if there are no repositories
+	maxWait time.Duration // how long the result of a run waits until its commits are delivered
 }
 
-// deliver fetches the agent's commits and starts their delivery. If they cannot be fetched, the sandbox is kept.
+// deliver fetches the agent's commits from the sandbox and starts their delivery. If they cannot be fetched, the sandbox is
+// kept.
 func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.RunError) {
 	if x.box.sandbox == nil || x.r.Request.Repo == nil || x.box.repo == nil && !x.starting {
 		return
@@ -32,7 +33,7 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 	defer cancel()
 	h := caisson.DeliveryRequest{
 		Sandbox: x.box.sandbox.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
-		Body: x.said.answer.String(), Hold: failed != nil, OnIncomplete: func(why error) { x.recordUndelivered(ctx, why) },
+		Body: x.output.answer.String(), Hold: failed != nil, OnIncomplete: func(why error) { x.recordUndelivered(ctx, why) },
 	}
 	d, err := v.relay.Deliver(ctx, h)
 	switch {
@@ -40,13 +41,13 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
-		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
+		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are safe
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}
 }
 
-// workdir returns the agent's working directory; "" if its sandbox does not run.
+// workdir returns the agent's working directory in the sandbox; "" if the sandbox does not run.
 func (x *attempt) workdir() string {
 	if x.starting {
 		return ""
@@ -60,13 +61,13 @@ func (x *attempt) undelivered(ctx context.Context, what string, err error) {
 	x.keepSandbox(ctx, what, err)
 }
 
-// recordUndelivered records that a part of the changes was not fetched.
+// recordUndelivered records that a part of the agent's changes was not fetched, and keeps the sandbox.
 func (x *attempt) recordUndelivered(ctx context.Context, why error) {
 	x.result.Delivery.Left = caisson.MessageOf(why)
 	x.keepSandbox(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
 }
 
-// keepSandbox keeps a sandbox that would have been removed.
+// keepSandbox logs and records a problem, what, and keeps the sandbox if it would have been removed.
 func (x *attempt) keepSandbox(ctx context.Context, what string, err error) {
 	if x.box.removable {
 		x.box.removable, x.box.undeliverable = false, true
@@ -75,7 +76,7 @@ func (x *attempt) keepSandbox(ctx context.Context, what string, err error) {
 	x.warn(ctx, what, err)
 }
 
-// await waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
+// await waits for up to v.maxWait until the commits are delivered, and records the outcome.
 func (v *deliverer) await(ctx context.Context, x *attempt) {
 	r := x.result.Delivery
 	if r == nil || r.ID == "" {
@@ -83,7 +84,7 @@ func (v *deliverer) await(ctx context.Context, x *attempt) {
 	}
 	x.clock.start()
 	defer x.clock.phase("deliver")
-	d, err := v.relay.Await(ctx, r.ID, v.most)
+	d, err := v.relay.Await(ctx, r.ID, v.maxWait)
 	if err != nil {
 		x.warn(ctx, "it is not known whether the commits were delivered; see caisson relay show "+string(r.ID), err)
 		return
@@ -99,12 +100,12 @@ func (v *deliverer) await(ctx context.Context, x *attempt) {
 	}
 }
 
-// keptUndeliverable reports whether a sandbox was kept because it contains changes that could not be fetched.
+// keptUndeliverable reports whether the sandbox of a result was kept because it contains changes that could not be fetched.
 func keptUndeliverable(r caisson.RunResult) bool {
 	return r.Delivery != nil && (r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed || r.Delivery.Left != "")
 }
 
-// release notifies the relay that a sandbox has been removed.
+// release notifies the relay that the sandbox of an attempt has been removed.
 func (v *deliverer) release(ctx context.Context, x *attempt) {
 	if x.r.Request.Repo == nil || !x.box.removable || v.relay == nil {
 		return
@@ -114,7 +115,8 @@ func (v *deliverer) release(ctx context.Context, x *attempt) {
 	}
 }
 
-// runDelivery returns the delivery d as part of a run's result; was is its previous value.
+// runDelivery returns the delivery d in the form that a run's result contains; was is the delivery that the result contained
+// before.
 func runDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
 	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }
@@ -136,7 +138,8 @@ func UpdateDelivery(ctx context.Context, store caisson.RunStore, log *slog.Logge
 	}
 }
 
-// update stores a change of a delivery between its last check and the moment in which the result was stored.
+// update stores the present state of a delivery in the result of its run: the state may have changed between the end of await
+// and the time when the result was stored.
 func (v *deliverer) update(ctx context.Context, x *attempt) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
 		if d, err := v.relay.Await(ctx, r.ID, 0); err == nil {

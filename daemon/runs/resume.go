@@ -12,16 +12,16 @@ type resumer struct {
 	sessions   caisson.Table[caisson.Session]
 	lifecycle  caisson.Sandboxes
 	policies   Policies
-	assign     assign
+	assign     assignFunc
 	services   *services
-	workspaces Workspaces // nil if directories can only be copied
-	dirs       *directories
+	workspaces Workspaces // reads mounted workspaces; nil if directories are only copied
+	dirs       *runDirs
 	retrier    *retrier
 	programs   caisson.Programs
 }
 
-// open wakes the sandbox of the run's session and assigns it to the run. It returns false if the session has no
-// usable sandbox.
+// open makes the sandbox of the run's session run, and assigns it to the run. It returns false if the session has no usable
+// sandbox.
 func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 	s, err := m.sessions.Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
 	if err != nil {
@@ -34,21 +34,22 @@ func (m *resumer) open(ctx context.Context, x *attempt) (ok bool, err error) {
 	if err := m.checkWorkspace(ctx, x, s.Sandbox); err != nil {
 		return false, err
 	}
-	err = m.wakeAndAssign(ctx, x, s.Sandbox)
+	err = m.activateAndAssign(ctx, x, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
-		// The sandbox's memory may be lost, but not its files.
+		// The memory of the sandbox may be lost, but not its files. giveBack stops the sandbox, and the next call starts it
+		// with its files.
 		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
 		m.giveBack(clean, x, s.Sandbox)
-		err = m.wakeAndAssign(ctx, x, s.Sandbox)
+		err = m.activateAndAssign(ctx, x, s.Sandbox)
 	}
 	if err == nil {
 		x.box.prompted = true
-		x.version(map[string]string{"digest": x.box.sandbox.Spec.Digest})
+		x.addVersions(map[string]string{"digest": x.box.sandbox.Spec.Digest})
 		return true, nil
 	}
 	x.box.sandbox = nil
-	// A temporary error must not lose the session's sandbox.
+	// After a temporary error the session keeps its sandbox.
 	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
 		m.giveBack(clean, x, s.Sandbox)
 		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
@@ -77,9 +78,10 @@ func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID)
 	return m.requireWorkspace(ctx, x, sb)
 }
 
-// wakeAndAssign wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
-func (m *resumer) wakeAndAssign(ctx context.Context, x *attempt, id caisson.ID) error {
-	sb, started, err := m.wake(ctx, x, id)
+// activateAndAssign makes a session's sandbox run and assigns it to the run. Returns NotFound if the sandbox is no longer
+// usable.
+func (m *resumer) activateAndAssign(ctx context.Context, x *attempt, id caisson.ID) error {
+	sb, started, err := m.activate(ctx, x, id)
 	if err != nil {
 		return err
 	}
@@ -89,13 +91,14 @@ func (m *resumer) wakeAndAssign(ctx context.Context, x *attempt, id caisson.ID) 
 		err = m.setPolicy(ctx, x)
 	}
 	if err == nil && started {
-		err = m.services.serveGranted(ctx, x)
+		err = m.services.startWithGrant(ctx, x)
 		x.clock.phase("resume")
 	}
 	return err
 }
 
-// setPolicy sets the run's policy on a session's sandbox. It may allow less or more than that of the previous run.
+// setPolicy sets the run's policy on the sandbox of its session. The policy may allow less or more than the policy of the
+// previous run.
 func (m *resumer) setPolicy(ctx context.Context, x *attempt) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
@@ -116,15 +119,16 @@ func (m *resumer) giveBack(ctx context.Context, x *attempt, id caisson.ID) {
 	}
 }
 
-// wake wakes, resumes or starts a session's sandbox, as its state requires. started reports whether it was started: the service of
-// the agent does not run in it then, and the caller starts it.
-func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
+// activate wakes, resumes or starts a session's sandbox, as its state requires. started is true if the sandbox was started;
+// then the service of the agent does not run in it, and the caller starts the service.
+func (m *resumer) activate(ctx context.Context, x *attempt, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.clock.phase("resume")
 	err = m.retrier.whileBusy(ctx, x, func() (err error) {
 		if sb, err = m.lifecycle.Get(ctx, string(id)); err != nil {
 			return err
 		}
-		// A sandbox with programs that this daemon does not work with can only be stopped and started again; its files are kept.
+		// If the daemon does not support the programs of a sandbox, it can only stop the sandbox and start it again, which
+		// keeps its files.
 		if foreign := !m.programs.Supports(sb.Build); foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
 			if sb, err = m.lifecycle.Stop(ctx, string(id), 0); err != nil {
 				return err
@@ -135,7 +139,7 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 			sb, err = m.lifecycle.Wake(ctx, string(id))
 		case caisson.Paused:
 			sb, err = m.lifecycle.Resume(ctx, string(id))
-			if err == nil && sb.Reason != "" { // its memory is lost
+			if err == nil && sb.Reason != "" { // its memory is lost, and only its files are left
 				sb, err = m.lifecycle.Stop(ctx, string(id), 0)
 			}
 		case caisson.Stopped, caisson.Created, caisson.Running:
@@ -149,7 +153,8 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 		if err != nil || sb.State != caisson.Stopped && sb.State != caisson.Created {
 			return err
 		}
-		// The agent's service is started when its files are written and the sandbox serves the run.
+		// The agent's service must not start with the sandbox. It is started later, when its files are written and the sandbox
+		// is assigned to the run.
 		if err = m.services.withdraw(ctx, id); err == nil {
 			sb, err = m.lifecycle.Start(ctx, string(id))
 			started = true
@@ -159,7 +164,8 @@ func (m *resumer) wake(ctx context.Context, x *attempt, id caisson.ID) (sb *cais
 	return sb, started, err
 }
 
-// requireWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox has.
+// requireWorkspace returns an error if a run in a session's sandbox requests another directory or volume than that of the
+// sandbox.
 func (m *resumer) requireWorkspace(ctx context.Context, x *attempt, box *caisson.Sandbox) error {
 	if box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
 		return requireVolume(box, x.r)

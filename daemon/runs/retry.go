@@ -7,10 +7,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// retrier retries operations of an attempt on its sandbox, while the host is full or another operation is in progress.
+// retrier retries operations of an attempt on its sandbox while the host is full, or while another operation on the sandbox is
+// in progress.
 type retrier struct {
 	sessions  *sessions
-	live      *live
+	live      *liveAttempts
 	queue     *queue
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
@@ -48,7 +49,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 // restarts.
 const busyTimeout = 10 * time.Second
 
-// whileBusy is like whileFull, and also retries f while it returns Conflict or Unavailable, for up to busyTimeout.
+// whileBusy calls f through whileFull, and retries it for up to busyTimeout while it returns Conflict or Unavailable.
 func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) error {
 	end := time.Now().Add(busyTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -64,7 +65,7 @@ func (t *retrier) whileBusy(ctx context.Context, x *attempt, f func() error) err
 	}
 }
 
-// whileAttached calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
+// whileAttached calls f, which creates a sandbox, and calls it again if the volume is still attached to a sandbox that is about
 // to be removed: the end of a run is reported before its sandbox is removed.
 func (t *retrier) whileAttached(ctx context.Context, x *attempt, f func() error) error {
 	err := t.whileFull(ctx, x, f)

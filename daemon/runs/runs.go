@@ -45,7 +45,7 @@ type Snapshots interface {
 	SetPool(ctx context.Context, ref string, size int) error
 }
 
-// Sandboxes contains the services of package sandboxes that runs require.
+// Sandboxes contains the services of package sandboxes that this package requires.
 type Sandboxes struct {
 	Lifecycle caisson.Sandboxes
 	Processes caisson.Processes
@@ -55,26 +55,27 @@ type Sandboxes struct {
 	Templates caisson.Templates
 	Policies  Policies
 	Services  Services
-	Assign    assign
+	Assign    assignFunc // assigns a sandbox to a run; see assignFunc
 }
 
-// assign makes a sandbox serve a run: model calls that begin afterwards are charged to the run. If a is nil, the sandbox serves
-// no run, and such calls are refused. Returns Conflict while the sandbox serves another run.
-type assign func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
+// assignFunc is a function that assigns a sandbox to a run: model calls that begin afterwards are charged to the run. If a is
+// nil, the sandbox is assigned to no run, and model calls are refused. Returns Conflict while the sandbox is assigned to
+// another run.
+type assignFunc func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
 
-// A Recipe implements what an agent's program needs beyond its entry in the catalog. Its methods are pure and safe for
-// concurrent use.
+// A Recipe implements what the agents of one driver need beyond their entry in the catalog. Its methods have no side effects
+// and are safe for concurrent use.
 type Recipe interface {
-	// Complete returns the entry with the parts that code generates: set-up, service, files.
+	// Complete returns a with the fields that the recipe generates, such as set-up steps, service and files.
 	Complete(a caisson.Agent) (caisson.Agent, error)
-	// Files returns the files that the sandbox needs before the service starts, so that the service can call these
+	// Files returns the files that the sandbox needs before the agent's service starts, so that the service can call these
 	// models.
 	Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error)
-	// Turn fills in the task of one turn.
+	// Turn fills in the fields of t, the task of one turn, that the agent's program needs.
 	Turn(t *task.Task, turn Turn) error
 	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to reduce its size.
 	Settle(a *caisson.Agent) [][]string
-	// Check returns the problems of the agent, given a sandbox of its template.
+	// Check returns the problems of the agent that it finds in a sandbox of the agent's template.
 	Check(ctx context.Context, a *caisson.Agent, in Inspection) ([]caisson.AgentCheck, error)
 }
 
@@ -82,33 +83,33 @@ type Recipe interface {
 type Turn struct {
 	Agent  *caisson.Agent
 	Run    *caisson.Run
-	Models []caisson.Model // models that may be called; the selected one is first
+	Models []caisson.Model // models that the agent may call, beginning with the model of the run
 	Fork   bool            // the sandbox has just been forked from the warm snapshot
 	First  bool            // the sandbox has not had a prompt yet
 	Warmup bool            // the turn warms up the agent for its warm snapshot, and Run is not a stored run
 }
 
-// An Inspection reads files in a sandbox of an agent's template.
+// An Inspection reads the files in a sandbox of an agent's template.
 type Inspection interface {
-	// Tree returns the tree at a path as a tar archive, in the format of [caisson.Files].
+	// Tree returns the directory at a path as a tar archive, in the format of [caisson.Files].
 	Tree(ctx context.Context, path string) ([]byte, error)
-	// Has reports whether a program is on the PATH.
+	// Has reports whether a program is in one of the directories of programs in the sandbox.
 	Has(ctx context.Context, program string) (bool, error)
 }
 
 // Limits bounds the resources of all runs together, and defines how long sessions and runs are kept. Zero fields mean
 // the defaults; see [Limits.WithDefaults]. Grace and Settle are not configurable.
 type Limits struct {
-	Concurrent   int              `yaml:"concurrent" json:"concurrent"`     // running attempts on this host, without sub-runs
-	PerAccount   int              `yaml:"perAccount" json:"perAccount"`     // running attempts of one account
-	Waiting      int              `yaml:"waiting" json:"waiting"`           // queued and running runs of one account, no sub-runs
-	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`   // idle time until a session's memory goes to disk
-	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"` // idle time until only its files are kept
-	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // time for which a run is kept after its end
-	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`       // bytes that may be copied into a workspace
-	Deliver      caisson.Duration `yaml:"deliver" json:"deliver"`           // time that a result waits for its commits' delivery
+	Concurrent   int              `yaml:"concurrent" json:"concurrent"`     // max running attempts on this host, without sub-runs
+	PerAccount   int              `yaml:"perAccount" json:"perAccount"`     // max running attempts of one account
+	Waiting      int              `yaml:"waiting" json:"waiting"`           // max unended runs of one account, without sub-runs
+	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`   // idle time until a session's memory is moved to disk
+	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"` // idle time until only a session's files are kept
+	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // how long a run is kept after its end
+	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`       // max bytes that are copied into a workspace
+	Deliver      caisson.Duration `yaml:"deliver" json:"deliver"`           // how long a result waits until commits are delivered
 	Grace        time.Duration    `yaml:"-" json:"-"`                       // time that an agent has to exit after a request to stop
-	// Settle is the time for which the end of a run waits until its last model calls are in the ledger.
+	// Settle is how long the end of a run waits until its last model calls are in the ledger.
 	Settle time.Duration `yaml:"-" json:"-"`
 }
 
@@ -148,33 +149,34 @@ func (l *Limits) Validate() error {
 type AgentConfig struct {
 	Catalog *agent.Catalog
 	Models  caisson.Models
-	Recipes map[string]Recipe // by driver
+	Recipes map[string]Recipe // recipes by the name of the agent's driver
 	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
 }
 
 // WorkConfig configures the directories and repositories that runs work on.
 type WorkConfig struct {
-	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
+	// Workspaces reads the mounted workspaces of runs, and the changes in them. If it is nil, directories are copied into
+	// sandboxes and never mounted.
 	Workspaces Workspaces
-	Masker     Masker // hides files in copies of directories
-	// Relay gives runs access to repositories; nil if there are none.
+	Masker     Masker // hides files whose names indicate credentials in copies of directories
+	// Relay gives runs access to repositories; nil if the daemon has no relay.
 	Relay caisson.Relay
 }
 
-// LedgerConfig contains functions for the model calls of runs and their costs. UnderWay and Forget are optional.
+// LedgerConfig contains functions that read the model calls of runs and their costs. UnderWay and Forget are optional.
 type LedgerConfig struct {
-	Calls listCalls
-	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum
-	// cost. nil means that there are never any.
+	Calls listCalls // lists the calls in the ledger
+	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum cost. nil
+	// means that there are never such calls.
 	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
-	// Forget makes the model gateway read these budgets again.
+	// Forget makes the model gateway read the budgets with these keys again.
 	Forget func(ctx context.Context, budgets ...string) error
 }
 
-// listCalls returns a page of the calls in the ledger, including calls that have just ended.
+// listCalls is a function that returns a page of the calls in the ledger, including calls that have just ended.
 type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 
-// Config configures a Core. All fields are required except Limits, Log and those whose comments say so.
+// Config configures a Core. All fields are required except Limits and Log, and those that are documented as optional.
 type Config struct {
 	Dir       *os.Root // the data directory
 	Store     caisson.Store
@@ -184,19 +186,19 @@ type Config struct {
 	Ledger    LedgerConfig
 	Events    caisson.Publisher
 	Limits    Limits
-	Programs  caisson.Programs // of sandboxes: warm snapshots that need others cannot be used
-	Version   string
+	Programs  caisson.Programs // programs of sandboxes; a warm snapshot that needs programs which are not supported is not used
+	Version   string           // version of Caisson
 	Log       *slog.Logger
 }
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
 	background *background.Group
-	live       *live
+	live       *liveAttempts
 	streams    *streams
 	warm       *warmSnapshots
 	recovery   *recovery
-	keeper     *keeper
+	trimmer    *trimmer
 	service    *service
 	guests     *guests
 	agents     *Agents
@@ -213,7 +215,7 @@ func New(cfg Config) *Core {
 	streams := &streams{store: runs, done: background.Context().Done()}
 	subRuns := &subRuns{runs: runs, live: live}
 	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
-	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
+	dirs := &runDirs{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
 	guestExec := &guestExec{
 		processes: boxes.Processes, lifecycle: boxes.Lifecycle, services: boxes.Services, grace: limits.Grace, log: cfg.Log,
 	}
@@ -230,7 +232,7 @@ func New(cfg Config) *Core {
 			lifecycle: boxes.Lifecycle, service: boxes.Snapshots, assign: boxes.Assign, placeholder: cfg.Work.Workspaces != nil,
 			grace: limits.Grace, events: cfg.Events,
 		},
-		service: boxes.Snapshots, background: background, events: cfg.Events, log: cfg.Log, making: map[string]*capture{},
+		service: boxes.Snapshots, background: background, events: cfg.Events, log: cfg.Log, captures: map[string]*capture{},
 		scheduled: map[string]bool{}, retryAfter: map[string]time.Time{}, failed: map[string]string{},
 	}
 	planner := &planner{
@@ -248,7 +250,7 @@ func New(cfg Config) *Core {
 		files: boxes.Files, dirs: dirs, relay: cfg.Work.Relay,
 	}
 	usage := &usageReader{calls: cfg.Ledger.Calls, underWay: cfg.Ledger.UnderWay, done: background.Context().Done()}
-	deliverer := &deliverer{relay: cfg.Work.Relay, most: time.Duration(limits.Deliver)}
+	deliverer := &deliverer{relay: cfg.Work.Relay, maxWait: time.Duration(limits.Deliver)}
 	turns := &turns{recipes: recipes, services: services, sessions: sessions, guestExec: guestExec, dirs: dirs, grace: limits.Grace}
 	executor := &executor{
 		runs: runs, streams: streams, builder: builder, planner: planner, budgets: budgets, provisioner: provisioner,
@@ -269,7 +271,7 @@ func New(cfg Config) *Core {
 	}
 	admission := &admission{
 		runs: runs, sessions: sessions, dirs: dirs, queue: queue, live: live, subRuns: subRuns, executor: executor, background: background,
-		events: cfg.Events, waiting: limits.Waiting,
+		events: cfg.Events, maxUnended: limits.Waiting,
 	}
 	return &Core{
 		background: background, live: live, streams: streams, warm: warm,
@@ -277,7 +279,7 @@ func New(cfg Config) *Core {
 			runs: runs, sandboxes: sandboxTable, table: sessionTable, sessions: sessions, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
 			budgets: budgets, dirs: dirs, admission: admission, executor: executor, log: cfg.Log,
 		},
-		keeper: &keeper{runs: runs, sessions: sessions, dirs: dirs, limits: limits, log: cfg.Log},
+		trimmer: &trimmer{runs: runs, sessions: sessions, dirs: dirs, limits: limits, log: cfg.Log},
 		service: &service{
 			runs: runs, planner: planner, admission: admission, sessions: sessions, subRuns: subRuns, streams: streams, live: live, dirs: dirs,
 			logs: &runLogs{dirs: dirs, calls: cfg.Ledger.Calls, events: cfg.Store.Events()}, events: cfg.Events,
@@ -311,8 +313,8 @@ func (c *Core) Agents() *Agents { return c.agents }
 // otherwise.
 func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
 
-// Run does the background work of the core until ctx ends.
-func (c *Core) Run(ctx context.Context) error { return c.keeper.run(ctx) }
+// Run pauses idle sessions and removes old runs and sessions periodically, until ctx ends.
+func (c *Core) Run(ctx context.Context) error { return c.trimmer.run(ctx) }
 
 // Close stops the work in this process and waits for it. Sandboxes keep running, and the next daemon's Reconcile
 // handles the runs that were in progress.
@@ -325,4 +327,5 @@ func (c *Core) Close() error {
 // Live reports whether any run is queued or running.
 func (c *Core) Live() bool { return c.live.any() }
 
+// now returns the current time in UTC.
 func now() time.Time { return time.Now().UTC() }

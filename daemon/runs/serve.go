@@ -17,17 +17,17 @@ import (
 
 // services starts the services of agents in their sandboxes.
 type services struct {
-	recipes   map[string]Recipe // by driver
+	recipes   map[string]Recipe // recipes by the name of the agent's driver
 	models    caisson.Models
 	files     caisson.Files
 	service   Services
 	guestExec *guestExec
 }
 
-// serve starts an agent's service in a sandbox that has just been created or started again. The service keeps running between
-// runs, and is part of snapshots. It is not restarted if it ends: a run then fails (see drive), and the next run of the session
-// begins without memory.
-func (s *services) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
+// startService starts an agent's service in a sandbox that has just been created or started again. The service keeps running
+// between runs, and is part of snapshots. It is not restarted if it ends: a run then fails (see drive), and the next run of the
+// session begins without the memory of the service.
+func (s *services) startService(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
 	}
@@ -56,12 +56,12 @@ func (s *services) withdraw(ctx context.Context, box caisson.ID) error {
 	return caisson.IgnoreNotFound(s.service.RemoveService(ctx, string(box), caisson.AgentService))
 }
 
-// serviceInterval is the time between two checks whether a service that a run waits for has failed.
+// serviceInterval is the time between two checks whether the service that a run waits for has failed.
 const serviceInterval = 500 * time.Millisecond
 
-// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the task
-// ends with that error. If the agent fails before it gets the prompt, say also gets the service's last output, as a line of the
-// log.
+// drive lets the driver in a sandbox execute a task, as [guestExec.runDriver] does. If the agent's service has failed, the last
+// line contains that error. If the agent fails before it gets the prompt, drive also passes the last output of the service to
+// say, as a log line.
 func (s *services) drive(ctx context.Context, box caisson.ID, a *caisson.Agent, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	if len(a.Service) == 0 {
 		return s.guestExec.runDriver(ctx, box, t, say)
@@ -107,7 +107,7 @@ func (s *services) drive(ctx context.Context, box caisson.ID, a *caisson.Agent, 
 	return end, err
 }
 
-// failure returns an error if the agent's service has failed; nil if it has not or its state is unknown.
+// failure returns an error if the agent's service has failed, and nil if it has not or if its state is unknown.
 func (s *services) failure(ctx context.Context, box caisson.ID) *caisson.RunError {
 	list, err := s.service.ListServices(ctx, string(box))
 	i := slices.IndexFunc(list, func(svc caisson.ServiceStatus) bool { return svc.ID == caisson.AgentService })
@@ -124,7 +124,7 @@ func (s *services) failure(ctx context.Context, box caisson.ID) *caisson.RunErro
 // maxServiceOutput is the maximum size in bytes of the part of a service's output that is shown in an error.
 const maxServiceOutput = 2 << 10
 
-// output returns the last output of the agent's service; "" if it is unknown.
+// output returns the last output of the agent's service; "" if the output cannot be read.
 func (s *services) output(ctx context.Context, box caisson.ID) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
@@ -136,8 +136,8 @@ func (s *services) output(ctx context.Context, box caisson.ID) string {
 	return excerpt.ReadTail(r, task.MaxData)
 }
 
-// usable returns the models that an agent may use for the caller's account.
-func (s *services) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
+// usableModels returns the models that an agent may use for the caller's account.
+func (s *services) usableModels(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
 	all, err := s.models.ListModels(ctx)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (s *services) usable(ctx context.Context, a *caisson.Agent) (list []caisson
 	return list, nil
 }
 
-// grantedModels returns the models of a grant, in its order.
+// grantedModels returns the models of the grant g, in the order of the grant.
 func (s *services) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
 	if g == nil {
 		return nil, nil
@@ -170,11 +170,11 @@ func (s *services) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]
 	return list, nil
 }
 
-// serveGranted starts the agent's service in the sandbox of an attempt, where it does not run.
-func (s *services) serveGranted(ctx context.Context, x *attempt) error {
+// startWithGrant starts the agent's service in the sandbox of an attempt, with the models of the attempt.
+func (s *services) startWithGrant(ctx context.Context, x *attempt) error {
 	models, err := s.grantedModels(ctx, x.assignment().Models)
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, x.box.sandbox.ID, x.agent, models)
+	return s.startService(ctx, x.box.sandbox.ID, x.agent, models)
 }

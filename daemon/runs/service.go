@@ -20,11 +20,11 @@ type service struct {
 	sessions   *sessions
 	subRuns    *subRuns
 	streams    *streams
-	live       *live
-	dirs       *directories
+	live       *liveAttempts
+	dirs       *runDirs
 	logs       *runLogs
 	events     caisson.Publisher
-	retryLocks keylock.Locks // held while another attempt is started, by run
+	retryLocks keylock.Locks // held by RetryRun while it starts another attempt, by run
 }
 
 // StartRun implements [caisson.Runs].
@@ -98,8 +98,9 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 		return nil, err
 	}
 	defer release()
-	// The previous attempt must be cleaned up completely: its budget and its claim of the session have the same keys.
-	if r, err = s.ended(ctx, id); err != nil {
+	// The previous attempt must be cleaned up completely, because the next attempt has the same budget key and the same
+	// session.
+	if r, err = s.getCleanedUp(ctx, id); err != nil {
 		return nil, err
 	}
 	if r.State != caisson.RunFailed {
@@ -110,7 +111,7 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 	}
 	var session *caisson.Session
 	if r.Request.Session != "" {
-		if session, _, err = s.sessions.claim(ctx, r); err != nil {
+		if session, _, err = s.sessions.acquire(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +130,7 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 	})
 	if err != nil {
 		if session != nil {
-			err = errors.Join(err, s.sessions.unclaim(context.WithoutCancel(ctx), &caisson.Run{ID: id, Session: session.ID, Account: session.Account}, nil))
+			err = errors.Join(err, s.sessions.release(context.WithoutCancel(ctx), &caisson.Run{ID: id, Session: session.ID, Account: session.Account}, nil))
 		}
 		return nil, err
 	}
@@ -137,8 +138,8 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 	return r, s.admission.queueAttempt(r)
 }
 
-// ended returns a run. If the run has ended, ended first waits until its attempt is cleaned up.
-func (s *service) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+// getCleanedUp returns a run. If the run has ended, it first waits until the last attempt of the run is cleaned up.
+func (s *service) getCleanedUp(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	r, err := s.GetRun(ctx, id)
 	if err != nil || !r.State.Ended() {
 		return r, err
@@ -149,7 +150,7 @@ func (s *service) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error
 	return s.GetRun(ctx, id)
 }
 
-// maxPrevious is the maximum number of results of earlier attempts that a run keeps.
+// maxPrevious is the maximum number of results of earlier attempts that are stored with a run.
 const maxPrevious = 20
 
 // RemoveRun implements [caisson.Runs].
@@ -158,15 +159,15 @@ func (s *service) RemoveRun(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	r, err := s.ended(ctx, id)
+	r, err := s.getCleanedUp(ctx, id)
 	if err != nil {
 		return err
 	}
 	if !r.State.Ended() {
 		return caisson.Errorf(caisson.Conflict, "run %s is %s; cancel it first", id, r.State)
 	}
-	// The record is deleted first: a directory without a record is removed as garbage, but a record without a directory
-	// would be wrong.
+	// The run is deleted from the store before its directory is removed: a directory without a run in the store is removed as
+	// garbage, but a run in the store must have its directory.
 	if err := s.runs.Delete(ctx, in, id); err != nil {
 		return err
 	}
@@ -218,8 +219,8 @@ func (s *service) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-c
 	return s.streams.watch(ctx, in, id, after), nil
 }
 
-// storeEnd stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
-// from the result.
+// storeEnd stores the last events of a run that has ended, if the daemon stopped before it could store them. The events are
+// derived from the result.
 func (s *service) storeEnd(ctx context.Context, r *caisson.Run) error {
 	if s.live.get(r.ID) != nil || !r.State.Ended() || r.Result == nil {
 		return nil
@@ -228,11 +229,12 @@ func (s *service) storeEnd(ctx context.Context, r *caisson.Run) error {
 	if err != nil || told {
 		return err
 	}
-	// The events follow the last stored one: if they have been stored in the meantime, the store rejects them.
+	// The recorder numbers the events after the last stored event. If another call has stored them in the meantime, the store
+	// rejects them.
 	rec := &recorder{streams: s.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
 	err = rec.end(ctx, endEvents(r.Result))
 	if caisson.KindOf(err) == caisson.Conflict {
-		return nil // they have just been stored by another call
+		return nil // another call has just stored the events
 	}
 	return err
 }

@@ -11,25 +11,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// sessions contains the sessions, with their sandboxes between runs.
+// sessions manages sessions, and their sandboxes between runs.
 type sessions struct {
 	table     caisson.Table[caisson.Session]
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
 	lifecycle caisson.Sandboxes
-	live      *live
-	locks     keylock.Locks // held while a session is claimed, paused or stopped, by account and name
+	live      *liveAttempts
+	locks     keylock.Locks // held while a run acquires a session, or the session is paused or stopped; by account and name
 	limits    Limits
 	events    caisson.Publisher
 	log       *slog.Logger
 }
 
-// claim finds or creates the session of a run, and reserves it for the run: a session has one run at a time. fresh
-// means that it was created.
-func (c *sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session, fresh bool, err error) {
+// acquire finds or creates the session of a run, and marks it as used by the run: a session has one run at a time. fresh means
+// that the session was created.
+func (c *sessions) acquire(ctx context.Context, r *caisson.Run) (s *caisson.Session, fresh bool, err error) {
 	in := caisson.In(r.Account)
 	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
-	var ended caisson.ID // the previous run, which has ended but not released the session yet
+	var ended caisson.ID // a run that has ended, but has not released the session yet
 	take := func(s *caisson.Session) error {
 		switch s.Run {
 		case "", r.ID, ended:
@@ -71,13 +71,13 @@ func (c *sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Sessio
 		if err := c.table.Insert(ctx, s); caisson.KindOf(err) != caisson.Conflict {
 			return s, true, err
 		}
-		// Another run has just created it; try again.
+		// Another run has just created the session.
 	}
 }
 
-// busyError is the error that another run has claimed the session.
+// busyError is the error that another run uses the session.
 type busyError struct {
-	run caisson.ID // the run that has claimed it
+	run caisson.ID // the run that uses the session
 	error
 }
 
@@ -86,8 +86,8 @@ func (c *sessions) forget(ctx context.Context, s *caisson.Session) error {
 	return c.table.Delete(ctx, caisson.In(s.Account), string(s.ID))
 }
 
-// unclaim releases a run's session. box, if not nil, is the session's sandbox from now on.
-func (c *sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
+// release marks a session as no longer used by the run r. box, if not nil, is the sandbox that the session uses from now on.
+func (c *sessions) release(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
 	if r.Session == "" {
 		return nil
 	}
@@ -108,7 +108,8 @@ func (c *sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.San
 	return caisson.IgnoreNotFound(err) // the session may have been removed in the meantime
 }
 
-// Limits of the earlier messages of a session that an agent gets before a prompt: their total size in bytes, and their number.
+// Limits of the messages of earlier runs that an agent gets before a prompt of a session: maxHistory is their total size in
+// bytes, maxHistoryCount their number.
 const (
 	maxHistory      = 256 << 10
 	maxHistoryCount = 200
@@ -125,7 +126,7 @@ func (c *sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Messa
 	if err != nil {
 		return nil, err
 	}
-	var msgs []caisson.Message // newest first
+	var msgs []caisson.Message // messages, newest first
 	size := 0
 	for _, o := range list {
 		if o.ID == r.ID || o.Result == nil {
@@ -167,7 +168,7 @@ func (c *sessions) remove(ctx context.Context, in caisson.Scope, id caisson.ID) 
 		if s.Run != "" {
 			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; cancel it first", s.Run)
 		}
-		s.Run = removing // no run can claim it from now on
+		s.Run = removing // no run can acquire the session from now on
 		return nil
 	})
 	if err != nil {
@@ -187,10 +188,10 @@ func (c *sessions) remove(ctx context.Context, in caisson.Scope, id caisson.ID) 
 	return c.table.Delete(ctx, in, string(s.ID))
 }
 
-// removing is stored as the run of a session that is being removed.
+// removing is stored as the run of a session that is being removed, so that no run acquires the session.
 const removing caisson.ID = "removing"
 
-// pauseIdle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
+// pauseIdle frees resources of idle sessions: it moves the memory of their sandboxes to disk, and later keeps only the files.
 func (c *sessions) pauseIdle(ctx context.Context, at time.Time) error {
 	return c.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if ctx.Err() != nil {
@@ -206,7 +207,7 @@ func (c *sessions) pauseIdle(ctx context.Context, at time.Time) error {
 	})
 }
 
-// pauseOldest pauses the session in memory that has been idle for longest, and reports whether there was one.
+// pauseOldest pauses the session in memory that has been idle for longest, and reports whether there was such a session.
 func (c *sessions) pauseOldest(ctx context.Context) bool {
 	var oldest *caisson.Session
 	err := c.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
@@ -228,7 +229,7 @@ func (c *sessions) pauseOldest(ctx context.Context) bool {
 	return true
 }
 
-// expire removes the sessions that have not been used since before, with their sandboxes.
+// expire removes the sessions that have not been used since before, and their sandboxes.
 func (c *sessions) expire(ctx context.Context, before time.Time) error {
 	return c.each(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run != "" || s.UsedAt.After(before) {
@@ -242,8 +243,8 @@ func (c *sessions) expire(ctx context.Context, before time.Time) error {
 	})
 }
 
-// pauseOrStop pauses or stops the sandbox of an idle session, unless a run uses the session by now. A run that is to use it
-// waits until pauseOrStop has returned.
+// pauseOrStop pauses or stops the sandbox of an idle session, unless a run uses the session by now. A run that acquires the
+// session waits until pauseOrStop has returned.
 func (c *sessions) pauseOrStop(ctx context.Context, s *caisson.Session, at time.Time) error {
 	release, err := c.locks.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
 	if err != nil {
@@ -260,7 +261,7 @@ func (c *sessions) pauseOrStop(ctx context.Context, s *caisson.Session, at time.
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "put a session to rest"))
 	sb, err := c.lifecycle.Get(ctx, string(s.Sandbox))
 	if err != nil {
-		return nil // the next run detects that the sandbox is gone
+		return nil // the next run of the session detects that the sandbox is gone
 	}
 	awake := sb.State == caisson.Suspended || sb.State == caisson.Running
 	switch idle := caisson.Duration(at.Sub(s.UsedAt)); {

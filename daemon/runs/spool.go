@@ -21,8 +21,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// directories contains the directories of runs, which the package comment describes.
-type directories struct {
+// runDirs manages the directories of runs, which the package comment describes.
+type runDirs struct {
 	root   *os.Root // the data directory
 	runs   caisson.RunStore
 	masker Masker
@@ -35,20 +35,21 @@ type directories struct {
 // runDir returns the path of a run's directory, relative to the data directory.
 func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
 
-// The files with the contents of a run's workspace: workspaceTar is an archive of one tree named workspace; uploadTar is an
-// archive of names relative to the workspace, which is unpacked only in the sandbox.
+// Names of the files with the contents of a run's workspace: workspaceTar is an archive of one tree named workspace; uploadTar
+// is an archive of names relative to the workspace, which is unpacked only in the sandbox.
 const (
 	workspaceTar = "workspace.tar"
 	uploadTar    = "upload.tar"
 )
 
-// makeAll creates the parent of the directories of all runs.
-func (d *directories) makeAll() error { return d.root.MkdirAll("runs", 0o700) }
+// makeParent creates the directory that contains the directories of all runs.
+func (d *runDirs) makeParent() error { return d.root.MkdirAll("runs", 0o700) }
 
-func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
+// removeDir removes the directory of a run.
+func (d *runDirs) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
 
-// keepWorkspace stores the contents or the location of the run's workspace.
-func (d *directories) keepWorkspace(ctx context.Context, r *caisson.Run) error {
+// storeWorkspace stores the contents of the run's workspace, or the location of the directory if it is not copied.
+func (d *runDirs) storeWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return d.storeContents(ctx, r)
 	}
@@ -73,7 +74,7 @@ func (d *directories) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 }
 
 // storeContents stores the contents of the run's workspace, because attempts may begin after the request has ended.
-func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err error) {
+func (d *runDirs) storeContents(ctx context.Context, r *caisson.Run) (err error) {
 	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
 	}
@@ -93,12 +94,12 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	left := bound{left: min(int64(d.limits.Workspace), room), ctx: ctx, free: d.free, err: caisson.Errorf(caisson.Exhausted,
+	left := limitWriter{left: min(int64(d.limits.Workspace), room), ctx: ctx, free: d.free, err: caisson.Errorf(caisson.Exhausted,
 		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, leave out --workspace-kind copy, or raise runs.workspace", d.limits.Workspace)}
 	if r.Request.Workspace != nil {
 		return d.spoolArchive(ctx, r, left, f)
 	}
-	// The caller opened the descriptor, so the caller may read the directory, and all files are opened relative to it.
+	// The caller has opened the directory and so may read it. All files are opened relative to its descriptor.
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
@@ -129,8 +130,9 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 	return nil
 }
 
-// spoolArchive stores the archive of a request in f, without hidden files. It does not rely on the client to have left them out.
-func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
+// spoolArchive stores the archive of a request in f, without hidden files. It checks all names, because the client may not have
+// left hidden files out.
+func (d *runDirs) spoolArchive(ctx context.Context, r *caisson.Run, left limitWriter, f *os.File) error {
 	done, err := d.countUpload(r.Account)
 	if err != nil {
 		return err
@@ -149,7 +151,7 @@ func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left bou
 
 // countUpload counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
 // occupies a process for as long as the client takes.
-func (d *directories) countUpload(account string) (done func(), err error) {
+func (d *runDirs) countUpload(account string) (done func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := d.uploads[account]; n >= d.limits.PerAccount {
@@ -165,17 +167,17 @@ func (d *directories) countUpload(account string) (done func(), err error) {
 	}, nil
 }
 
-// archiveGrowth is the maximum factor by which an archive grows when it is rewritten: headers of entries with long
-// names are larger in the format that is written than in others.
+// archiveGrowth is the maximum factor by which an archive grows when it is rewritten without hidden files: the format that is
+// written has larger headers for entries with long names than other formats.
 const archiveGrowth = 4
 
-// diskReserve is the disk space in bytes that copies of workspaces must leave free: the ledger of every account needs
-// it.
+// diskReserve is the disk space in bytes that copies of workspaces must leave free, because the ledger, which all accounts
+// need, is on the same disk.
 const diskReserve = 1 << 30
 
-// checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that its
-// contents are not read.
-func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
+// checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that the
+// contents of its workspace are not read in vain.
+func (d *runDirs) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
 	waiting, more, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: d.limits.Waiting,
 	})
@@ -188,8 +190,8 @@ func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64,
 	return d.free()
 }
 
-// free returns how many bytes may be written until only diskReserve is free.
-func (d *directories) free() (int64, error) {
+// free returns how many bytes may be written until only diskReserve bytes are free. Returns Exhausted if there are none.
+func (d *runDirs) free() (int64, error) {
 	dir, err := d.root.Open(".")
 	if err != nil {
 		return 0, err
@@ -207,7 +209,7 @@ func (d *directories) free() (int64, error) {
 }
 
 // removeArchives removes the archives that are unpacked into the workspace of each attempt.
-func (d *directories) removeArchives(id caisson.ID) (err error) {
+func (d *runDirs) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
 		err = errors.Join(err, d.root.RemoveAll(path.Join(runDir(id), name)))
 	}
@@ -218,7 +220,7 @@ func (d *directories) removeArchives(id caisson.ID) (err error) {
 const archiveTTL = 24 * time.Hour
 
 // trimArchives removes the archives of failed runs that are older than archiveTTL.
-func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
+func (d *runDirs) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	var failed error
 	for r, err := range eachRun(ctx, d.runs, f) {
@@ -230,12 +232,12 @@ func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	return failed
 }
 
-// workspaceName is the name of the workspace in archives.
+// workspaceName is the name of the workspace's directory in archives.
 const workspaceName = "workspace"
 
 // checkOutsideData returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
 // every account.
-func (d *directories) checkOutsideData(dir caisson.Handle) error {
+func (d *runDirs) checkOutsideData(dir caisson.Handle) error {
 	own, err := d.root.Open(".")
 	if err != nil {
 		return err
@@ -251,16 +253,16 @@ func (d *directories) checkOutsideData(dir caisson.Handle) error {
 	return nil
 }
 
-// A bound is a writer that only counts. It returns an error once more than left bytes were written, the disk is full (other
-// processes write to it, too, and an archive may grow), or ctx has ended.
-type bound struct {
+// A limitWriter is a writer that counts bytes and discards them. It returns an error once more than left bytes were written,
+// the disk is full (other processes write to it, too, and an archive may grow), or ctx has ended.
+type limitWriter struct {
 	left int64 // bytes that may still be counted
 	ctx  context.Context
 	free func() (int64, error) // returns an error if the disk is full
-	err  error                 // returned when left is used up
+	err  error                 // error that is returned when more than left bytes were written
 }
 
-func (b *bound) Write(p []byte) (int, error) {
+func (b *limitWriter) Write(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -275,7 +277,7 @@ func (b *bound) Write(p []byte) (int, error) {
 
 // reconcile removes the directories of runs that are not in the store, and the archives of runs that have
 // succeeded.
-func (d *directories) reconcile(ctx context.Context) error {
+func (d *runDirs) reconcile(ctx context.Context) error {
 	dir, err := d.root.Open("runs")
 	if err != nil {
 		return err
@@ -301,9 +303,9 @@ func (d *directories) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// workspace returns the workspace of the attempt's sandbox, with its directory newly opened; nil if it is copied, or
-// there is none.
-func (d *directories) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
+// workspace returns the request for the workspace of the attempt's sandbox, with its directory newly opened; nil if the
+// workspace is a copy, or there is none.
+func (d *runDirs) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
 	if ref := x.volumeRef(); ref != "" {
 		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
 	}
@@ -327,7 +329,7 @@ func (d *directories) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
 	}, nil
 }
 
-// openArchive opens one of the archives of a run.
-func (d *directories) openArchive(id caisson.ID, name string) (*os.File, error) {
+// openArchive opens an archive of a run: workspaceTar or uploadTar.
+func (d *runDirs) openArchive(id caisson.ID, name string) (*os.File, error) {
 	return d.root.Open(path.Join(runDir(id), name))
 }

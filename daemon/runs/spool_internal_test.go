@@ -13,7 +13,7 @@ import (
 func TestBoundSeesTheDisk(t *testing.T) {
 	full := errors.New("full")
 	room := 3
-	b := bound{left: 1 << 20, ctx: t.Context(), free: func() (int64, error) {
+	b := limitWriter{left: 1 << 20, ctx: t.Context(), free: func() (int64, error) {
 		if room--; room < 0 {
 			return 0, full
 		}
@@ -35,7 +35,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // TestUploadsPerAccount: the number of concurrent uploads of an account is limited, without affecting other accounts.
 func TestUploadsPerAccount(t *testing.T) {
-	e := &directories{limits: Limits{PerAccount: 2}, uploads: map[string]int{}}
+	e := &runDirs{limits: Limits{PerAccount: 2}, uploads: map[string]int{}}
 	var done func()
 	for range 2 {
 		var err error

@@ -9,19 +9,19 @@ import (
 	"github.com/caisson-dev/caisson/internal/notify"
 )
 
-// streams sends the events of runs to watchers. An event is sent only after it is stored, so that a watcher can
-// reconnect and continue after it.
+// streams sends the events of runs to watchers. An event is sent only after it is stored, so that a watcher can reconnect and
+// continue after the last event that it has received.
 type streams struct {
 	store    caisson.RunStore
-	done     <-chan struct{} // closed to end all watchers
+	done     <-chan struct{} // closed when the daemon stops, which ends all watchers
 	notifier notify.Notifier[caisson.ID]
 }
 
 // pageSize is how many events are read from the store at once.
 const pageSize = 256
 
-// watch sends the run's events after the sequence number after to the returned channel, until the done event of the
-// run's last attempt.
+// watch sends the run's events whose sequence numbers are greater than after to the returned channel, until the done event of
+// the run's last attempt.
 func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, after int64) <-chan caisson.RunEvent {
 	return notify.Follow(ctx, s.done, &s.notifier, run, func() ([]caisson.RunEvent, bool, error) {
 		list, err := s.store.Events(ctx, in, run, after, pageSize)
@@ -44,7 +44,8 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	})
 }
 
-// lastEvent returns the sequence number of a run's last event, and whether it is the done event of the last attempt.
+// lastEvent returns the sequence number of a run's last event. told is true if that is the done event of the run's last
+// attempt.
 func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
 	end, err = s.store.LastEvent(ctx, r.ID)
 	if err != nil || end == 0 {
@@ -59,7 +60,7 @@ func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, tol
 	return end, e.Attempt > r.Attempt || e.Attempt == r.Attempt && e.Type == caisson.EventDone, nil
 }
 
-// A recorder stores the events of one attempt, in order. Events that come while the store is busy are stored together.
+// A recorder stores the events of one attempt, in order. Events that are added while the store is busy are stored together.
 type recorder struct {
 	streams *streams
 	run     caisson.ID
@@ -67,21 +68,22 @@ type recorder struct {
 	attempt int // number of the attempt
 
 	mu      sync.Mutex
-	seq     int64              // of the last event; guarded by mu
-	queue   []caisson.RunEvent // guarded by mu
-	size    int                // bytes of text in queue; guarded by mu
+	seq     int64              // sequence number of the last event; guarded by mu
+	queue   []caisson.RunEvent // events that are not stored yet; guarded by mu
+	size    int                // size of the texts in queue in bytes; guarded by mu
 	storing bool               // a goroutine is storing events; guarded by mu
-	idle    chan struct{}      // closed when none is storing; guarded by mu
+	idle    chan struct{}      // closed when no goroutine is storing events; guarded by mu
 	err     error              // the first error, after which nothing is stored; guarded by mu
 	ended   bool               // the last events have been added; guarded by mu
 }
 
-// Limits of the queue, beyond which add blocks.
+// Limits of the queue of a recorder, beyond which add blocks.
 const (
-	maxQueued     = 1024    // events
-	maxQueuedSize = 1 << 20 // bytes of their text
+	maxQueued     = 1024    // number of events
+	maxQueuedSize = 1 << 20 // size of the texts of the events in bytes
 )
 
+// newRecorder returns a recorder for the present attempt of a run.
 func newRecorder(ctx context.Context, s *streams, run *caisson.Run) *recorder {
 	seq, err := s.store.LastEvent(ctx, run.ID)
 	return &recorder{streams: s, run: run.ID, account: run.Account, attempt: run.Attempt, seq: seq, err: err}
@@ -128,7 +130,7 @@ func (r *recorder) store() {
 		batch := r.queue
 		r.queue, r.size = nil, 0
 		r.mu.Unlock()
-		// Events are stored even if the request has been cancelled.
+		// The events are stored even if the request that caused them has been cancelled.
 		err := r.streams.store.Append(context.Background(), r.run, batch)
 		r.streams.notifier.Notify(r.run)
 		r.mu.Lock()
@@ -151,7 +153,7 @@ func (r *recorder) flush() error {
 	return r.err
 }
 
-// end stores the attempt's last events, all or none, even if earlier events could not be stored, or an earlier call of
+// end stores the attempt's last events, all or none of them, even if earlier events could not be stored, or an earlier call of
 // end has failed.
 func (r *recorder) end(ctx context.Context, events []caisson.RunEvent) error {
 	failed := r.flush() != nil
@@ -159,7 +161,7 @@ func (r *recorder) end(ctx context.Context, events []caisson.RunEvent) error {
 	r.ended = true
 	r.mu.Unlock()
 	if failed {
-		// The store decides: it may contain events for which it returned an error.
+		// The events in the store count, not the error: the store may contain events for which it returned an error.
 		seq, told, err := r.streams.lastEvent(ctx, &caisson.Run{ID: r.run, Account: r.account, Attempt: r.attempt})
 		if err != nil || told {
 			return err

@@ -11,11 +11,11 @@ import (
 // builder builds the templates of agents.
 type builder struct {
 	catalog   *agent.Catalog
-	recipes   map[string]Recipe // by driver
+	recipes   map[string]Recipe // recipes by the name of the agent's driver
 	templates caisson.Templates
 }
 
-// complete returns an agent of the caller's account with the parts that its recipe generates.
+// complete returns an agent of the caller's account with the fields that its recipe generates.
 func (b *builder) complete(ctx context.Context, id string) (*caisson.Agent, error) {
 	a, err := b.catalog.GetAgent(ctx, id)
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *builder) complete(ctx context.Context, id string) (*caisson.Agent, erro
 	return &full, nil
 }
 
-// check returns an error if the agent's recipe cannot complete it.
+// check returns an error if the agent's recipe cannot generate the fields of the agent.
 func (b *builder) check(a caisson.Agent) error {
 	if recipe := b.recipes[a.Driver]; recipe != nil {
 		_, err := recipe.Complete(a)
@@ -40,20 +40,20 @@ func (b *builder) check(a caisson.Agent) error {
 	return nil
 }
 
-// prepared is a template from which an agent's sandboxes can be created.
-type prepared struct {
-	name string
+// preparedTemplate is a template that is built, so that sandboxes of an agent can be created from it.
+type preparedTemplate struct {
+	name string // name of the template
 	key  string // hash of the template's contents
 }
 
 // templatePrefix is the prefix of the names of agents' templates.
 const templatePrefix = "agent-"
 
-// prepare makes sure that the agent's template exists and is built. A run with its own image does not need it.
-func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+// prepare makes sure that the agent's template exists and is built. A run with an image of its own does not need the template.
+func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*preparedTemplate, error) {
 	switch {
 	case image != "":
-		return &prepared{name: caisson.HostTemplate}, nil
+		return &preparedTemplate{name: caisson.HostTemplate}, nil
 	case a.Template != "":
 		t, err := b.templates.GetTemplate(ctx, a.Template)
 		if err != nil {
@@ -61,10 +61,10 @@ func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, p
 		}
 		return b.build(ctx, t, progress)
 	}
-	want := templateOf(a)
+	want := newTemplate(a)
 	t, err := b.templates.GetTemplate(ctx, want.Name)
 	if caisson.KindOf(err) == caisson.NotFound || err == nil && !matchesTemplate(t, &want) {
-		// The build policy of the host's own agents is checked against the rights of the host, not of the caller.
+		// For an agent that belongs to the host, the build policy is checked against the rights of the host, not of the caller.
 		t, err = b.templates.PutTemplate(asAuthor(ctx, a), want)
 	}
 	if err != nil {
@@ -73,7 +73,8 @@ func (b *builder) prepare(ctx context.Context, a *caisson.Agent, image string, p
 	return b.build(ctx, t, progress)
 }
 
-// asAuthor returns a context for the caller's account with the rights of the agent's author.
+// asAuthor returns a context for the caller's account with the rights of the host if the agent belongs to the host. Otherwise
+// it returns ctx.
 func asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {
@@ -82,8 +83,8 @@ func asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	return caisson.WithCaller(ctx, caisson.HostCaller(caller.Account, "prepare an agent of the host's"))
 }
 
-// templateOf returns the template that an agent needs.
-func templateOf(a *caisson.Agent) caisson.Template {
+// newTemplate returns the template that is made from an agent's entry.
+func newTemplate(a *caisson.Agent) caisson.Template {
 	t := caisson.Template{
 		Name: templatePrefix + a.ID, Description: "Template of the agent " + a.ID + "; replaced when the agent changes",
 		Image: cmp.Or(a.Image, "host"), Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
@@ -94,36 +95,36 @@ func templateOf(a *caisson.Agent) caisson.Template {
 	return t
 }
 
-// matchesTemplate reports whether have is equal to want in all fields that templateOf takes from an agent, except name and
+// matchesTemplate reports whether have is equal to want in all fields that newTemplate takes from an agent, except name and
 // description.
 func matchesTemplate(have, want *caisson.Template) bool {
-	a, errA := keyOf(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
-	b, errB := keyOf(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
+	a, errA := hashParts(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
+	b, errB := hashParts(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
 	return errA == nil && errB == nil && a == b
 }
 
-// build builds a template that has set-up steps and has not been built since it changed.
-func (b *builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+// build builds a template if it has set-up steps and has not been built since it changed.
+func (b *builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*preparedTemplate, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
 		if t, err = b.templates.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
 			return nil, err
 		}
 	}
-	p := &prepared{name: t.Name}
+	p := &preparedTemplate{name: t.Name}
 	if t.Built != nil {
 		p.key = t.Built.Key
 	} else {
 		var err error
-		if p.key, err = keyOf(t.Image); err != nil {
+		if p.key, err = hashParts(t.Image); err != nil {
 			return nil, err
 		}
 	}
 	return p, nil
 }
 
-// create returns the request for creating a sandbox of the agent.
-func (p *prepared) create(a *caisson.Agent) caisson.CreateRequest {
+// createRequest returns the request for creating a sandbox of the agent.
+func (p *preparedTemplate) createRequest(a *caisson.Agent) caisson.CreateRequest {
 	req := caisson.CreateRequest{Template: p.name, Env: a.Env, User: a.User}
 	if p.name == caisson.HostTemplate {
 		req.Resources = resources(a.Limits)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// readyTimeout is the timeout for a service to become ready again.
+// readyTimeout is the timeout for an agent's service to become ready again in the sandbox of a session.
 const readyTimeout = 2 * time.Minute
 
 // Addresses, inside a sandbox, of the model gateway and of the tools that start sub-runs.
@@ -23,17 +23,18 @@ const (
 	toolsURL   = "http://tools.caisson.internal"
 )
 
-// turns gives prompts to agents, and records what they say.
+// turns gives prompts to agents, and records the events that the agents cause.
 type turns struct {
-	recipes   map[string]Recipe // by driver
+	recipes   map[string]Recipe // recipes by the name of the agent's driver
 	services  *services
 	sessions  *sessions
 	guestExec *guestExec
-	dirs      *directories
+	dirs      *runDirs
 	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 
-// task returns the task of the attempt. The agent's time is the time until the deadline minus a tenth of the run's time limit.
+// task returns the task of the attempt. The time of the agent is the time until the deadline minus a tenth of the run's time
+// limit, which is reserved for the end of the run.
 func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
@@ -41,10 +42,10 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(u.grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
-		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.box.unprompted, Session: string(cmp.Or(x.r.Session, x.r.ID)),
+		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.box.isNew, Session: string(cmp.Or(x.r.Session, x.r.ID)),
 	}
 	if x.box.sandbox.Spec.Workspace != "" || x.box.repo != nil {
-		t.Track = "" // the host determines the changes itself
+		t.Track = "" // the driver need not report changes, because the host determines them
 	}
 	if t.Time <= 0 {
 		t.Time = caisson.Duration(left / 2)
@@ -52,15 +53,15 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 	if t.Time <= 0 {
 		return nil, errDeadline
 	}
-	if !x.agent.Memory || x.box.unprompted {
+	if !x.agent.Memory || x.box.isNew {
 		history, err := u.sessions.history(ctx, x.r)
 		if err != nil {
 			return nil, err
 		}
 		t.History = history
 	}
-	if !x.box.unprompted {
-		t.Files = nil // they exist already, possibly changed by the agent
+	if !x.box.isNew {
+		t.Files = nil // the files exist already, and the agent may have changed them
 		t.ReadyTime = caisson.Duration(min(left, readyTimeout))
 	}
 	t.Command = x.plan.Command
@@ -73,7 +74,7 @@ func (u *turns) task(ctx context.Context, x *attempt, deadline time.Time) (*task
 	if err != nil {
 		return nil, err
 	}
-	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.box.warm && x.box.unprompted, First: x.box.unprompted})
+	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.box.warm && x.box.isNew, First: x.box.isNew})
 }
 
 // execute gives the prompt to the agent and records its events.
@@ -92,7 +93,7 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	defer logs.close()
 	x.clock.start()
 	x.result.Versions["driver"] = t.Driver
-	x.version(map[string]string{"agent": x.agent.Version})
+	x.addVersions(map[string]string{"agent": x.agent.Version})
 	end, err := u.services.drive(ctx, x.box.sandbox.ID, x.agent, t, func(l *task.Line) { handleLine(x, l, logs) })
 	x.clock.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
@@ -104,7 +105,7 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 	}
 	x.box.prompted = true
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
-	x.version(map[string]string{"agent": end.Agent})
+	x.addVersions(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
 		msg := end.Error.Message
 		if rest, ok := strings.CutPrefix(msg, t.TimeoutMessage()); ok && end.Error.Code == caisson.RunTimeout {
@@ -113,7 +114,7 @@ func (u *turns) execute(ctx context.Context, x *attempt, deadline time.Time) err
 		}
 		return &failure{code: errorCode(end.Error), msg: msg, fromAgent: true}
 	}
-	if x.said.answer.Len() == 0 && !mayBeSilent(x.agent) {
+	if x.output.answer.Len() == 0 && !mayBeSilent(x.agent) {
 		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", fromAgent: true}
 	}
 	return nil
@@ -124,8 +125,8 @@ func mayBeSilent(a *caisson.Agent) bool {
 	return a.Driver == caisson.DriverExec && slices.Equal(a.Models, []string{agent.NoModels})
 }
 
-// errorCode returns the code of an agent's failure. It searches the message for the cause, because most agents report only that a
-// model call failed.
+// errorCode returns the error code for an agent's failure. It searches the message for the cause, because most agents report
+// only that a model call failed.
 func errorCode(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code
@@ -153,21 +154,22 @@ func handleLine(x *attempt, l *task.Line, logs *logs) {
 	case task.LineChanges:
 		x.result.Changes, x.result.Patch = l.Changes, l.Patch
 	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
-		// The answer is the concatenation of all text, and the usage is read from the ledger.
+		// The host does not use these lines: the answer is the concatenation of all text, and the usage is read from the
+		// ledger.
 	default:
-		// The driver keeps to the output limit; a program that exceeds it is not the driver.
-		x.said.eventBytes += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
-		if x.said.eventBytes > int64(x.r.Limits.Output)+outputSlack {
+		// The driver observes the output limit. If more is received, another program in the sandbox has written it.
+		x.output.eventBytes += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
+		if x.output.eventBytes > int64(x.r.Limits.Output)+outputSlack {
 			x.result.Cut = true
 			return
 		}
-		x.said.answer.WriteString(l.Delta)
+		x.output.answer.WriteString(l.Delta)
 		x.rec.add(l.RunEvent)
 	}
 }
 
-// Each event counts as eventSize bytes plus its text, which is less than its encoded line; outputSlack allows for
-// events that do not come from the agent.
+// Accounting of the output limit: each event counts as eventSize bytes plus its text, which is less than its encoded line;
+// outputSlack allows for events that do not come from the agent. Both are in bytes.
 const (
 	eventSize   = 32
 	outputSlack = 64 << 10

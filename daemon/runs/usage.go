@@ -11,12 +11,12 @@ import (
 // usageReader reads the usage of attempts from the ledger.
 type usageReader struct {
 	calls    listCalls
-	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // nil: no calls are ever in progress
+	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // optional
 	done     <-chan struct{}                                                                           // closed when the daemon stops
 }
 
-// update updates the usage from the ledger until all calls of the run are in it, or until wait has passed. Calls that
-// the agent did not wait for end with its sandbox, or shortly afterwards.
+// update updates the usage of the attempt and of the run from the ledger until all calls of the run are in the ledger, or until
+// wait has passed. Calls for which the agent did not wait end with its sandbox, or shortly afterwards.
 func (b *usageReader) update(ctx context.Context, x *attempt, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
@@ -42,22 +42,22 @@ func (b *usageReader) update(ctx context.Context, x *attempt, wait time.Duration
 	}
 }
 
-// A ledgerUsage is the usage of a run in the ledger.
+// A ledgerUsage is the usage of a run according to the ledger.
 type ledgerUsage struct {
-	attempt caisson.RunUsage // of this attempt
-	run     caisson.RunUsage // of all attempts
-	model   time.Duration    // total duration of the calls of this attempt
-	trouble providerProblem
+	attempt   caisson.RunUsage // usage of this attempt
+	run       caisson.RunUsage // usage of all attempts of the run
+	modelTime time.Duration    // total duration of the calls of this attempt
+	problem   providerProblem  // problems of model providers in this attempt
 }
 
-// providerProblem contains the problems with model providers that the calls of an attempt had.
+// providerProblem summarizes the problems with model providers that the calls of an attempt had.
 type providerProblem struct {
 	last  string // description of the last problem; "" if there was none
-	final bool   // no later call of the attempt succeeded
+	final bool   // no call of the attempt succeeded after the last problem
 }
 
-// addCall adds a call. Calls must be added in the order in which they ended. A call that was aborted does not count,
-// because it does not indicate a problem of its provider.
+// addCall adds a call. Calls must be added in the order in which they ended. An aborted call does not count, because it does
+// not indicate a problem of its provider.
 func (t *providerProblem) addCall(call *caisson.Call) {
 	switch {
 	case call.Detail != "":
@@ -72,8 +72,8 @@ func (b *usageReader) read(ctx context.Context, x *attempt) (u ledgerUsage) {
 	var under int64
 	var most caisson.USD
 	var err error
-	// Calls in progress are read first, so that no call is missed that ends in the meantime. Such a call may be counted
-	// twice in the upper bound.
+	// Calls in progress are read before the ledger, so that a call that ends in the meantime is not missed. The upper bound of
+	// the cost may then include the call twice.
 	if b.underWay != nil {
 		if under, most, err = b.underWay(ctx, x.r.Account, string(x.r.ID)); err != nil {
 			x.log.ErrorContext(ctx, "the calls of a run that are under way could not be read", "err", err)
@@ -94,8 +94,8 @@ func (b *usageReader) read(ctx context.Context, x *attempt) (u ledgerUsage) {
 			count(&u.run, call)
 			if call.Attempt == x.r.Attempt {
 				count(&u.attempt, call)
-				u.model += time.Duration(call.Duration)
-				u.trouble.addCall(call)
+				u.modelTime += time.Duration(call.Duration)
+				u.problem.addCall(call)
 			}
 		}
 	}

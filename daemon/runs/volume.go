@@ -4,11 +4,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// volumeField is the field of errors about the volume of a new sandbox.
+// volumeField is the name of the field in errors about the volume of a new sandbox.
 const volumeField = "workspace.source"
 
-// checkVolume validates a request for a run in a volume. Any caller who may start a run may name one, because a volume
-// contains nothing of the host.
+// checkVolume validates a request for a run in a volume. Any caller who may start a run may name a volume of the account,
+// because a volume contains nothing of the host.
 func checkVolume(req *caisson.RunRequest) error {
 	switch {
 	case req.Directory != nil || req.Workspace != nil:

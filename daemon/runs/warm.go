@@ -27,28 +27,29 @@ type warmSnapshots struct {
 	log        *slog.Logger
 
 	mu         sync.Mutex
-	making     map[string]*capture  // captures in progress, by account and agent; guarded by mu
-	scheduled  map[string]bool      // agents whose snapshot is being made in the background; guarded by mu
-	retryAfter map[string]time.Time // time before which a failed capture is not retried in the background; guarded by mu
-	failed     map[string]string    // error of the last capture; guarded by mu
+	captures   map[string]*capture  // captures in progress, by account and agent; guarded by mu
+	scheduled  map[string]bool      // accounts and agents whose snapshot is being made in the background; guarded by mu
+	retryAfter map[string]time.Time // end of the delay after a failed capture, by account and agent; guarded by mu
+	failed     map[string]string    // error of the last capture, by account and agent; guarded by mu
 }
 
-// A capture is a warm snapshot that is being made. It is cancelled when no caller waits for it any longer.
+// A capture is a warm snapshot that is being made. The capture is cancelled when no caller waits for it any longer.
 type capture struct {
 	done chan struct{} // closed when snap and err are set
 	snap *caisson.Snapshot
 	err  error
 
-	stop    context.CancelFunc
-	waiting map[*waiter]bool // guarded by warmSnapshots.mu
+	stop    context.CancelFunc // cancels the capture
+	waiting map[*waiter]bool   // callers that wait for the capture; guarded by warmSnapshots.mu
 }
 
-// A waiter is a caller that waits for a capture, and gets its progress.
+// A waiter is a caller that waits for a capture, and receives reports of its progress.
 type waiter struct {
 	mu       sync.Mutex
 	progress func(caisson.Progress) // nil once the caller has returned; guarded by mu
 }
 
+// report passes progress to the caller, unless the caller has returned.
 func (t *waiter) report(p caisson.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,24 +58,25 @@ func (t *waiter) report(p caisson.Progress) {
 	}
 }
 
-// remakeDelay is how long after a failure a warm snapshot is not retried in the background.
+// remakeDelay is how long after a failure a warm snapshot is not made in the background again.
 const remakeDelay = 10 * time.Minute
 
-// warmTimeout is the time limit for an agent to boot, answer once and be captured.
+// warmTimeout is the time limit for a capture: the agent boots, answers the warm-up prompts, and the snapshot is taken.
 const warmTimeout = 10 * time.Minute
 
-// usesWarmSnapshot reports whether runs of the agent are forks of a warm snapshot: those of agents with a service, which takes long to boot.
+// usesWarmSnapshot reports whether runs of the agent are forks of a warm snapshot. They are if the agent has a service, which
+// takes long to boot, and its entry configures warm snapshots.
 func usesWarmSnapshot(a *caisson.Agent) bool {
 	return a.Warm != nil && a.Warm.Randomness != "" && len(a.Service) > 0
 }
 
-// makeInBackground makes the agent's warm snapshot in the background, unless that is already in progress, or failed a short time
-// ago.
+// makeInBackground makes the agent's warm snapshot in the background, unless the snapshot is already being made, or making it
+// failed less than remakeDelay ago.
 func (w *warmSnapshots) makeInBackground(a *caisson.Agent, account string) {
 	id := account + "/" + a.ID
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.scheduled[id] || w.making[id] != nil || time.Now().Before(w.retryAfter[id]) {
+	if w.scheduled[id] || w.captures[id] != nil || time.Now().Before(w.retryAfter[id]) {
 		return
 	}
 	w.scheduled[id] = w.background.Start(func(ctx context.Context) {
@@ -117,10 +119,10 @@ func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, prog
 	}
 	id, me := caller.Account+"/"+agent, &waiter{progress: progress}
 	w.mu.Lock()
-	m := w.making[id]
+	m := w.captures[id]
 	if m == nil {
 		m = &capture{done: make(chan struct{}), waiting: map[*waiter]bool{}}
-		// The capture has the lifetime of the core, and the rights of the first caller.
+		// The capture can outlive the request of the first caller, and has the rights of that caller.
 		cctx, cancel := context.WithTimeout(caisson.WithCaller(w.background.Context(), caller), warmTimeout)
 		m.stop = cancel
 		if !w.background.Start(func(context.Context) {
@@ -131,7 +133,7 @@ func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, prog
 			cancel()
 			return nil, caisson.Errorf(caisson.Unavailable, "the daemon is shutting down")
 		}
-		w.making[id] = m
+		w.captures[id] = m
 	} else {
 		me.report(caisson.Progress{Stage: "wait", Detail: "it is already being made"})
 	}
@@ -146,16 +148,16 @@ func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, prog
 	}
 }
 
-// abandon removes a waiter from a capture, which is cancelled if no waiter is left.
+// abandon removes a waiter from a capture, and cancels the capture if no waiter is left.
 func (w *warmSnapshots) abandon(m *capture, me *waiter, id string) {
 	me.mu.Lock()
 	me.progress = nil
 	me.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if delete(m.waiting, me); len(m.waiting) == 0 && w.making[id] == m {
+	if delete(m.waiting, me); len(m.waiting) == 0 && w.captures[id] == m {
 		m.stop()
-		delete(w.making, id)
+		delete(w.captures, id)
 	}
 }
 
@@ -171,8 +173,8 @@ func (w *warmSnapshots) runCapture(ctx context.Context, m *capture, id, agent st
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.making[id] == m { // otherwise it has been abandoned
-		delete(w.making, id)
+	if w.captures[id] == m { // false if all waiters have abandoned the capture
+		delete(w.captures, id)
 		delete(w.retryAfter, id)
 		delete(w.failed, id)
 		if err != nil {
@@ -183,15 +185,15 @@ func (w *warmSnapshots) runCapture(ctx context.Context, m *capture, id, agent st
 	close(m.done)
 }
 
-// problem returns the error of the last attempt to make an agent's warm snapshot; "" if it succeeded.
+// problem returns the error of the last capture of an agent's warm snapshot; "" if the capture succeeded.
 func (w *warmSnapshots) problem(account, agent string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.failed[account+"/"+agent]
 }
 
-// keyOf returns a hash of parts.
-func keyOf(parts ...any) (string, error) {
+// hashParts returns a hash of parts, encoded as JSON.
+func hashParts(parts ...any) (string, error) {
 	data, err := json.Marshal(parts)
 	if err != nil {
 		return "", err
@@ -207,13 +209,15 @@ type snapshots struct {
 	programs caisson.Programs
 }
 
-// key returns a hash of all that a warm snapshot of the agent depends on, except dependencies that are checked at a restore.
-func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
-	models, err := s.services.usable(ctx, a)
+// key returns a hash of everything that a warm snapshot of the agent depends on, except dependencies that are checked when the
+// snapshot is restored.
+func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *preparedTemplate) (string, error) {
+	models, err := s.services.usableModels(ctx, a)
 	if err != nil {
 		return "", err
 	}
-	// Runs may use models that were added after the snapshot, but a persona keeps the model that it was started with.
+	// Models that were added after the snapshot can be used in its forks, so only the models of personas are part of the key: a
+	// persona keeps the model with which it was started.
 	models = slices.DeleteFunc(models, func(m caisson.Model) bool {
 		return !slices.ContainsFunc(a.Personas, func(p caisson.Persona) bool { return p.Model == m.Alias })
 	})
@@ -229,11 +233,11 @@ func (s *snapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (str
 		b.Warm = new(*b.Warm)
 		b.Warm.Pool = 0
 	}
-	return keyOf(b, models, t.name, t.key)
+	return hashParts(b, models, t.name, t.key)
 }
 
-// current returns the warm snapshot that runs of the agent fork, or nil.
-func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) (*caisson.Snapshot, error) {
+// current returns the warm snapshot that runs of the agent are forked from now, or nil if there is none.
+func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *preparedTemplate) (*caisson.Snapshot, error) {
 	if !usesWarmSnapshot(a) {
 		return nil, nil
 	}
@@ -251,8 +255,8 @@ func (s *snapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) 
 	return list[i], nil
 }
 
-// setPool sets the size of the pool of a new warm snapshot: the agent's or, if that is 0, the first one that is not 0 in
-// replaced, the list of the snapshots that it replaces.
+// setPool sets the size of the pool of snap, a new warm snapshot. The size is that of the agent or, if that is 0, the first
+// size that is not 0 in replaced, the snapshots that snap replaces.
 func (s *snapshots) setPool(ctx context.Context, a *caisson.Agent, snap *caisson.Snapshot, replaced []*caisson.Snapshot) error {
 	size := a.Warm.Pool
 	for i := 0; size == 0 && i < len(replaced); i++ {
@@ -264,7 +268,7 @@ func (s *snapshots) setPool(ctx context.Context, a *caisson.Agent, snap *caisson
 	return s.resize(ctx, snap.ID, size)
 }
 
-// resize sets the pool of a warm snapshot.
+// resize sets the size of the pool of a warm snapshot.
 func (s *snapshots) resize(ctx context.Context, id caisson.ID, size int) error {
 	return s.service.SetPool(ctx, string(id), size)
 }

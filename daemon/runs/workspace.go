@@ -9,23 +9,23 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// Workspaces is the interface of the gate that the run core requires.
+// Workspaces contains the methods of [caisson.Workspaces] that this package requires.
 type Workspaces interface {
 	GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error)
 	Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error)
 }
 
-// Masker hides files whose names indicate credentials from agents that work on copies.
+// Masker hides files whose names indicate credentials from agents that work on copies of directories.
 type Masker interface {
-	// Mask returns a mask that hides such files, except those that match one of these patterns. Returns Invalid if a
-	// pattern is malformed.
+	// Mask returns a mask that hides files whose names indicate credentials, except those that match a pattern in show. Returns
+	// Invalid if a pattern is malformed.
 	Mask(show []string) (*namemask.Mask, error)
-	// MaskArchive copies a client's archive to out, at most most bytes, without the files that [Masker.Mask] hides, and
-	// lists those files. Returns Invalid if it is not an archive of files, directories and symlinks; errors of in are
-	// returned unchanged.
+	// MaskArchive copies a client's archive from in to out, without the files that [Masker.Mask] hides, and lists the hidden
+	// files. It writes at most most bytes. Returns Invalid if in is not an archive of files, directories and symlinks; errors
+	// of in are returned unchanged.
 	MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) (hidden []string, count int, err error)
 }
 
-// directoryFile is the name of the file that records which directory a run works on, if the directory is not copied: attempts may
-// begin after the request has ended.
+// directoryFile is the name of the file that records which directory a run works on, if the directory is not copied. The file
+// is needed because attempts may begin after the request has ended.
 const directoryFile = "directory.json"
