@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// MaxFile is the maximum size of an agent's file, in bytes. It leaves room for a lockfile.
+// MaxFile is the maximum size of an agent's file, in bytes. It is large enough for a file that contains an npm lock file.
 const MaxFile = 1 << 20
 
 // Parse reads one agent from YAML and validates it. It returns joined Invalid errors, each with its field and line.
@@ -45,6 +45,7 @@ func Validate(a *caisson.Agent) error {
 // checker collects validation errors.
 type checker struct{ errs []error }
 
+// addf adds an Invalid error about a field.
 func (c *checker) addf(field, format string, args ...any) {
 	c.errs = append(c.errs, caisson.Invalidf(field, format, args...))
 }

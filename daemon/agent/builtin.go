@@ -16,7 +16,7 @@ func Builtin() []*caisson.Agent {
 	list := builtin()
 	out := make([]*caisson.Agent, len(list))
 	for i, a := range list {
-		out[i] = copyOf(a)
+		out[i] = shallowCopy(a)
 	}
 	return out
 }
@@ -42,8 +42,8 @@ var builtin = sync.OnceValue(func() []*caisson.Agent {
 	return list
 })
 
-// copyOf returns a shallow copy of a.
-func copyOf(a *caisson.Agent) *caisson.Agent {
+// shallowCopy returns a shallow copy of a.
+func shallowCopy(a *caisson.Agent) *caisson.Agent {
 	c := *a
 	return &c
 }

@@ -18,13 +18,13 @@ const maxStored = 200
 
 // Config configures a catalog.
 type Config struct {
-	// Builtin are the built-in agents: those of [Builtin], with the fields that are set by code.
+	// Builtin contains the built-in agents: those that the function [Builtin] returns, with the fields that are set by code.
 	Builtin []*caisson.Agent
 	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are
 	// none.
 	Dir   string
 	Table caisson.Table[caisson.Agent] // the accounts' own agents
-	// EnsureAccount creates the caller's account if it does not exist, as the rows of Table require.
+	// EnsureAccount creates the caller's account if it does not exist, because each row of Table refers to an account.
 	EnsureAccount func(ctx context.Context, account string) error
 	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.
 	CheckPolicy func(ctx context.Context, field string, p caisson.Policy) error
@@ -69,7 +69,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // shared agents take precedence over older agents of the account, as in GetAgent
+			if !seen[a.ID] { // an agent of the account is hidden by a shared agent with the same id, as in GetAgent
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)
@@ -91,14 +91,14 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	}
 	a, err := c.config.Table.Get(ctx, caisson.In(caller.Account), id)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q%s caisson agent ls lists the agents", id, c.similar(id))
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q%s caisson agent ls lists the agents", id, c.suggestion(id))
 	}
 	return a, err
 }
 
-// similar returns the text that follows an unknown id in an error message: a suggestion if the id is the beginning of a shared
-// agent's id, such as claude for claude-code, and else a semicolon.
-func (c *Catalog) similar(id string) string {
+// suggestion returns the text that follows the unknown agent id in an error message: ", did you mean ID?" if the id is the
+// beginning of a shared agent's id, such as claude for claude-code, and otherwise a semicolon.
+func (c *Catalog) suggestion(id string) string {
 	for _, a := range c.shared() {
 		if strings.HasPrefix(a.ID, id+"-") {
 			return ", did you mean " + a.ID + "?"
@@ -154,8 +154,8 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	return &a, nil
 }
 
-// checkQuota returns an Exhausted error if the account has the maximum number of agents. Concurrent requests can each find the last
-// place free, so an account may have a few more: the limit need not be exact.
+// checkQuota returns an Exhausted error if the account has the maximum number of agents. Concurrent requests can each find one
+// place left, so an account may exceed the maximum by a few agents, which does no harm.
 func (c *Catalog) checkQuota(ctx context.Context, account string) error {
 	page, more, err := c.config.Table.List(ctx, caisson.In(account), caisson.Filter{Limit: maxStored})
 	if err != nil {
@@ -189,16 +189,16 @@ func (c *Catalog) Problems() []Problem {
 	return problems
 }
 
-// shared returns the agents that are available to every account: the built-in and the administrator's.
+// shared returns the agents that every account can use: the built-in agents and those of the administrator's directory.
 func (c *Catalog) shared() []*caisson.Agent {
 	list, _ := c.dir.read()
 	for _, a := range c.config.Builtin {
-		list = append(list, copyOf(a))
+		list = append(list, shallowCopy(a))
 	}
 	return list
 }
 
-// findShared returns the agent of that id that every account has, or nil if there is none.
+// findShared returns the agent with the given id that every account can use, or nil if there is none.
 func (c *Catalog) findShared(id string) *caisson.Agent {
 	list := c.shared()
 	if i := slices.IndexFunc(list, func(a *caisson.Agent) bool { return a.ID == id }); i >= 0 {

@@ -16,28 +16,28 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxAgents is the maximum number of files of the directory that are read.
+// maxAgents is the maximum number of files in the administrator's directory of agents that are read.
 const maxAgents = 256
 
-// A Problem is the reason why a file defines no agent.
+// A Problem is the reason why a file in the administrator's directory of agents defines no agent.
 type Problem struct {
 	File string `json:"file"`
 	Err  error  `json:"-"`
 }
 
-// directory has the agents of the administrator's files. A file is parsed again if it has changed. It is not watched, because
-// agents are read rarely and a check costs little.
+// directory reads the agents in the administrator's directory. A file is parsed again if it has changed. Changes are detected
+// when agents are read, not with inotify, because agents are read rarely and a check costs little.
 type directory struct {
 	path     string
 	reserved map[string]bool // ids of built-in agents
 	log      *slog.Logger
 
 	mu      sync.Mutex
-	files   map[string]*file // by name; guarded by mu
+	files   map[string]*file // by file name; guarded by mu
 	readErr error            // last reported error of reading the directory, or nil; guarded by mu
 }
 
-// file is the state of a file when it was last read.
+// file is the state of an agent's file when it was last read, and the result of parsing it.
 type file struct {
 	size  int64
 	mtime time.Time
@@ -50,7 +50,7 @@ func newDirectory(path string, reserved map[string]bool, log *slog.Logger) *dire
 	return &directory{path: path, reserved: reserved, log: log, files: map[string]*file{}}
 }
 
-// read returns the current agents, sorted by file name, and the errors of the other files.
+// read returns the current agents, sorted by file name, and the errors of the files that define no agent.
 func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	if d.path == "" {
 		return nil, nil
@@ -79,13 +79,13 @@ func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 			continue
 		}
 		byID[f.agent.ID] = name
-		agents = append(agents, copyOf(f.agent))
+		agents = append(agents, shallowCopy(f.agent))
 	}
 	d.files = now
 	return agents, problems
 }
 
-// names returns the names of the files to read.
+// names returns the names of the files in the directory that can define agents.
 func (d *directory) names() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,7 @@ func (d *directory) names() ([]string, error) {
 	return names, err
 }
 
-// file returns the state of a file, and reads the file if it has changed.
+// file returns the state of the file with a name, and reads the file if it has changed.
 func (d *directory) file(name string) *file {
 	path := filepath.Join(d.path, name)
 	info, err := os.Stat(path)
@@ -120,7 +120,8 @@ func (d *directory) file(name string) *file {
 	return d.report(path, old, f)
 }
 
-// report logs an error unless it is the file's previous one.
+// report logs the error of f, the new state of the file at path, unless old, the previous state, had the same error. It returns
+// f.
 func (d *directory) report(path string, old, f *file) *file {
 	if f.err != nil && (old == nil || old.err == nil || old.err.Error() != f.err.Error()) {
 		d.log.Warn("a file has no agent that can be used", "file", path, "error", f.err)

@@ -9,32 +9,33 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// eventPaths are the keys of Agent.Events that contain the path of a field in a line. Package drive has the same.
+// eventPaths contains the keys of Agent.Events whose value is the path of a field in a line of the agent's output. Package
+// drive has the same list.
 var eventPaths = []string{
 	"text", "final", "error", "tool", "tool.id", "tool.args", "result", "result.id",
 	"usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost",
 }
 
-// eventConditions are the keys of Agent.Events that contain conditions, each with the keys of which at least one is
-// required with it, because it would have no effect otherwise.
+// eventConditions contains the keys of Agent.Events whose value is a list of conditions. A condition has no effect on its own:
+// at least one of the keys in the list beside it must be set, too.
 var eventConditions = map[string][]string{
 	"text.when": {"text"}, "final.when": {"final"}, "error.when": {"error"}, "tool.when": {"tool"}, "result.when": {"result"},
 	"result.failed": {"result"}, "usage.when": eventPaths[slices.Index(eventPaths, "usage.calls"):],
 }
 
-// eventRequires are the keys of Agent.Events that require another one.
+// eventRequires maps keys of Agent.Events to the key that must be set, too.
 var eventRequires = map[string]string{"tool": "tool.id", "tool.id": "tool", "tool.args": "tool", "result": "result.id", "result.id": "result"}
 
-// conditionsForm is the format of conditions: PATH=VALUE, with commas between several.
+// conditionsForm is the format of a list of conditions: PATH=VALUE, separated by commas.
 var conditionsForm = regexp.MustCompile(`^ *[^=,\s]+=[^,]*(, *[^=,\s]+=[^,]*)*$`)
 
-// events checks the description of the agent's output.
+// events checks Agent.Events, which describes the format of the agent's output.
 func (c *checker) events(a *caisson.Agent) {
 	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
 		c.addf("events", "is for driver jsonl only")
 	}
 	if dialect, ok := a.Events["dialect"]; ok {
-		c.oneOf("events.dialect", dialect, dialects...)
+		c.oneOf("events.dialect", dialect, lineFormats...)
 		if len(a.Events) > 1 {
 			c.addf("events", "a dialect already defines the paths; remove the other keys")
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// promptPlaceholder stays in a filled command. The driver replaces it by the prompt, or by the path of the prompt's file, when it
-// starts the program.
+// promptPlaceholder is the placeholder that [Fill] leaves in a command. The driver replaces it by the prompt, or by the path of
+// the prompt's file, when it starts the program.
 const promptPlaceholder = "{prompt}"
 
 // placeholderNames are the valid placeholders of commands.
@@ -77,7 +77,8 @@ func placeholders(field string, command []string) (used []string, err error) {
 	return used, nil
 }
 
-// scanPlaceholders calls each for the parts of an argument: with its text, or with the name of a placeholder.
+// scanPlaceholders calls each for the parts of an argument, in their order: with the text of the part, or with the name of a
+// placeholder.
 func scanPlaceholders(arg string, each func(text, name string) error) error {
 	for arg != "" {
 		i := strings.IndexAny(arg, "{}")

@@ -26,9 +26,9 @@ func (c *Catalog) checkRemote(a *caisson.Agent) error {
 		}
 	}
 	if a.Warm != nil && a.Warm.Randomness == randomnessOpenSSL && a.Driver != caisson.DriverOpenClaw {
-		// It is not tested that forks of a snapshot with another service draw different secrets.
+		// Whether forks of a snapshot with a service other than OpenClaw draw different secrets is not tested.
 		deny("warm.randomness", "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket")
 	}
-	_, err := narrowLimits(limitsOf(caisson.AgentLimits{}, c.config.MaxLimits), a.Limits, false)
+	_, err := narrowLimits(completeLimits(caisson.AgentLimits{}, c.config.MaxLimits), a.Limits, false)
 	return errors.Join(append(faults, err)...)
 }

@@ -15,7 +15,7 @@ import (
 // mainPersona is the persona of an agent if a request names none.
 const mainPersona = "main"
 
-// NoModels, as an agent's only model, means that it calls no models.
+// NoModels, as the only entry of an agent's list of models, means that the agent calls no models.
 const NoModels = "-"
 
 // sessionForm is the format of session keys.
@@ -24,33 +24,33 @@ var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
 // DefaultWorkdir is the workspace of an agent that specifies none.
 const DefaultWorkdir = "/workspace"
 
-// Defaults apply if neither the request nor the agent sets a value.
+// Defaults are the values of a run that neither its request nor its agent sets.
 type Defaults struct {
 	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
-	// Models are the models that the caller may use, in the order of the configuration. The default is the first one that the
-	// agent can call. Models with a Problem cannot be called, and are only used in error messages.
+	// Models are the models that the caller may use, in the order of the configuration. The default model of a run is the first
+	// one that the agent can call. Models with a Problem cannot be called, and are only used in error messages.
 	Models []caisson.GatewayModel
 }
 
 // Settings are the resolved settings of one run of an agent.
 type Settings struct {
 	Limits  caisson.AgentLimits
-	Model   string   // alias; "" for an agent that calls no model
+	Model   string   // alias of the model of the run; "" for an agent that calls no model
 	API     string   // API with which Model must be called; the agent's first API if the model supports all of them
-	Models  []string // aliases that it may use, with Model first
+	Models  []string // aliases of the models that the run may use, with Model first
 	Gateway caisson.GatewayUse
 	Policy  caisson.Policy
 	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
-	Command []string // with all placeholders filled in except {prompt}
+	Command []string // command of the agent's program, with all placeholders filled in except {prompt}
 	// Interactive is the command of an interactive run, with all placeholders filled in.
 	Interactive []string
 	Persona     *caisson.Persona // the persona of the run; nil means the agent itself
 }
 
-// Resolve returns the settings of a run. A value of the request takes precedence over the agent's, and that over the default.
-// Over a token a request may only narrow limits, and the limits of an account's own agent are capped at the defaults. It
-// returns joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
+// Resolve returns the settings of a run. A value of the request takes precedence over that of the agent, and a value of the
+// agent over the default. Over a token a request may only narrow limits, and the limits of an account's own agent are capped at
+// the defaults. It returns joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
 func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisson.Caller) (*Settings, error) {
 	s := &Settings{Policy: a.Policy, Workdir: cmp.Or(a.Workdir, DefaultWorkdir)}
 	if req.Policy != nil {
@@ -65,7 +65,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
-	c.toolRule(a) // the agent may have been stored before such rules were refused
+	c.toolRule(a) // the agent may have been stored by a build that did not refuse such tool rules
 	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
 		c.personaTools("persona", a, s.Persona)
 	}
@@ -74,7 +74,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
-	limits, err := narrowLimits(mostLimits(a, d, caller), req.Limits, caller.MayUseHost())
+	limits, err := narrowLimits(defaultRunLimits(a, d, caller), req.Limits, caller.MayUseHost())
 	if err != nil {
 		return nil, err
 	}
@@ -102,26 +102,27 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	return s, nil
 }
 
-// Check checks the limits and models of a run that [Resolve] has returned earlier for the same agent. It returns the models that
-// the run may still use, or an error, as Resolve does, if its first model or its limits are not allowed any more.
+// Check checks the limits and models that an earlier call of [Resolve] returned for a run of the same agent. It returns the
+// models that the run may still use, or an error, as Resolve does, if the first of the models or the limits are not allowed any
+// more.
 func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
 	c, s := &checker{}, &Settings{}
-	c.toolRule(a) // the rules may be those of another build
+	c.toolRule(a) // the agent may have been stored by a build that did not refuse such tool rules
 	if len(models) > 0 {
 		c.model(a, models[0], d, s)
 	}
 	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
-	if _, err := narrowLimits(mostLimits(a, d, caller), limits, caller.MayUseHost()); err != nil {
+	if _, err := narrowLimits(defaultRunLimits(a, d, caller), limits, caller.MayUseHost()); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(models), func(m string) bool { return !slices.Contains(s.Models, m) }), nil
 }
 
-// gateway sets s.Gateway, the use of the model gateway by a run. It is the agent's, with the lower one of the rates of agent and
-// request and with the features that the request allows in addition. Over a token a request may allow only features that the
-// agent allows.
+// gateway sets s.Gateway, the use of the model gateway by a run. Its rates are the lower ones of agent and request, and its
+// features are those of the agent and those that the request allows in addition. Over a token a request may allow only features
+// that the agent allows.
 func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller caisson.Caller, s *Settings) {
 	s.Gateway = a.Gateway
 	if asked == nil {
@@ -145,7 +146,7 @@ func (c *checker) gateway(a *caisson.Agent, asked *caisson.GatewayUse, caller ca
 	}
 }
 
-// lowerRate returns the lower one of two rates, of which 0 means no limit.
+// lowerRate returns the lower one of two rates. A rate of 0 means no limit.
 func lowerRate(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -153,18 +154,19 @@ func lowerRate(a, b int64) int64 {
 	return min(a, b)
 }
 
-// mostLimits returns the limits of a run whose request sets none. Over a token, a request cannot set wider limits than these.
-func mostLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
+// defaultRunLimits returns the limits of a run whose request sets none. They are also the widest limits that a request over a
+// token can set.
+func defaultRunLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {
-		// The agent may have been stored when higher limits were allowed. Wider limits for every account belong in a file of
-		// the administrator's.
-		own = capLimits(own, limitsOf(caisson.AgentLimits{}, d.Limits))
+		// The agent may have been stored when higher limits were allowed. Only an agent in the administrator's directory can
+		// have limits above the defaults for all callers.
+		own = capLimits(own, completeLimits(caisson.AgentLimits{}, d.Limits))
 	}
-	return limitsOf(own, d.Limits)
+	return completeLimits(own, d.Limits)
 }
 
-// persona returns the persona that a request names; nil means main.
+// persona returns the persona that a request names, or nil if the request names none or mainPersona.
 func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 	if id == "" || id == mainPersona {
 		return nil
@@ -181,8 +183,8 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 }
 
 // model sets the models of a run: those that its caller may use and its agent can call, in the order of the agent, or of the
-// configuration if the agent lists none. If a model is named that the agent cannot call, it adds an error and does not choose
-// another one.
+// configuration if the agent lists none. If the request or the agent names a model that the agent cannot call, model adds an
+// error and does not choose another model.
 func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
 	if slices.Equal(a.Models, []string{NoModels}) {
 		if asked != "" {
@@ -205,7 +207,8 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 			misfits = append(misfits, m)
 		}
 	}
-	// It is an error if the agent cannot call a model that the request or the agent names. Other such models are skipped.
+	// It is an error if the agent cannot call a model that the request or the agent names. Other models that the agent cannot
+	// call are skipped.
 	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
 	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
 		m := misfits[max(i, 0)]
@@ -234,7 +237,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	}
 }
 
-// listedProblem returns why the first of the models that an agent lists cannot be called.
+// listedProblem returns the reason why the first of the models that an agent lists cannot be called.
 func listedProblem(a *caisson.Agent, all []caisson.GatewayModel) string {
 	alias := a.Models[0]
 	if i := slices.IndexFunc(all, func(m caisson.GatewayModel) bool { return m.Alias == alias }); i >= 0 {
@@ -266,7 +269,7 @@ func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 	s.API = cmp.Or(s.API, caisson.APIOpenAI)
 }
 
-// apiNames are the names of the APIs in messages.
+// apiNames maps APIs of models to the names that messages use for them.
 var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthropic: "Anthropic", caisson.APIGemini: "Gemini"}
 
 // keyNames returns, joined by " or ", the names of the credentials each of which is enough to call a built-in model from the
@@ -283,10 +286,10 @@ func keyNames(a *caisson.Agent) string {
 	return strings.Join(names, " or ")
 }
 
-// maxNamed is the maximum number of models that an error names.
+// maxNamed is the maximum number of models that an error message names.
 const maxNamed = 10
 
-// modelAdvice returns the advice for a model that the agent cannot use.
+// modelAdvice returns the part of an error message that says what to do about a model that the agent cannot use.
 func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
 	problem := ""
@@ -305,11 +308,11 @@ func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	if problem == "" {
 		problem = ", and none is configured; caisson model ls lists the models"
 	}
-	return "it needs a model of the API " + strings.Join(apisOf(a), " or ") + problem
+	return "it needs a model of the API " + strings.Join(apiNamesOfAgent(a), " or ") + problem
 }
 
-// apisOf returns the names of the APIs in which an agent can call models.
-func apisOf(a *caisson.Agent) (names []string) {
+// apiNamesOfAgent returns the APIs of models that an agent supports, by the names that messages use for them.
+func apiNamesOfAgent(a *caisson.Agent) (names []string) {
 	for _, api := range []string{caisson.APIAnthropic, caisson.APIOpenAI, caisson.APIGemini} {
 		if a.SupportsAPI(api) {
 			names = append(names, apiNames[api])
@@ -331,12 +334,13 @@ func needsModel(a *caisson.Agent) bool {
 	return a.Driver == caisson.DriverOpenClaw || a.Driver == caisson.DriverCodex || slices.Contains(used, "model")
 }
 
-// limitsOf returns an agent's limits, with defaults for those that are not set.
-func limitsOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
+// completeLimits returns the limits of an agent, with those of defaults and then those of [caisson.DefaultAgentLimits] for
+// limits that are not set.
+func completeLimits(own, defaults caisson.AgentLimits) caisson.AgentLimits {
 	return mergeLimits(own, mergeLimits(defaults, caisson.DefaultAgentLimits()))
 }
 
-// mergeLimits returns a, with the fields of b where a's are not set.
+// mergeLimits returns a, with each limit that is not set in a taken from b.
 func mergeLimits(a, b caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
 		Time: cmp.Or(a.Time, b.Time), Memory: cmp.Or(a.Memory, b.Memory), CPUs: cmp.Or(a.CPUs, b.CPUs), Disk: cmp.Or(a.Disk, b.Disk),
@@ -363,7 +367,7 @@ func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// capOptional is like capSet, for limits of which 0 is a valid value; nil means no limit.
+// capOptional returns the smaller of n and most, for limits of which 0 is a valid value; nil means no limit.
 func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
@@ -380,8 +384,9 @@ func capSet[T cmp.Ordered](n, most T) T {
 	return min(n, most)
 }
 
-// narrowLimits returns the limits of a request, with those of most where it sets none. Limits wider than most's are Denied unless
-// local. A limit that is not set in most is unbounded, so any value is narrower.
+// narrowLimits returns the limits of a request, with those of most where the request sets none. It returns a Denied error if a
+// limit is wider than that of most, unless local is true. A limit that is not set in most is unbounded, so any value is
+// allowed.
 func narrowLimits(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
 	var errs []error
 	for _, f := range []struct {

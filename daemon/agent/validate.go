@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Formats of ids of agents, names of variables, and users.
+// Formats of ids of agents, names of environment variables, and users in a sandbox.
 var (
 	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -28,29 +28,29 @@ var (
 const (
 	maxText     = 1 << 10  // name, description and version, in bytes
 	maxWord     = 256      // name of a model, tool or program, in bytes
-	maxWords    = 256      // entries of a list of such names
+	maxWords    = 256      // names of models, tools or programs in one list
 	maxSteps    = 64       // steps of the setup
-	maxFiles    = 64       // entries of a list of files
+	maxFiles    = 64       // files in one list
 	maxPersonas = 32       // personas of an agent
-	maxPool     = 64       // prepared sandboxes; see caisson.Warm
-	maxStrings  = 1 << 20  // all arguments or variables together, in bytes
-	maxPath     = 4096     // bytes
-	minMemory   = 64 << 20 // bytes
-	minDisk     = 1 << 20  // bytes
+	maxPool     = 64       // sandboxes in the pool of an agent; see caisson.Warm
+	maxStrings  = 1 << 20  // total size of all arguments, or of all environment variables, in bytes
+	maxPath     = 4096     // size of a path in bytes
+	minMemory   = 64 << 20 // smallest limit of memory in bytes
+	minDisk     = 1 << 20  // smallest limit of disk space in bytes
 	maxCPUs     = 1024
 	maxPIDs     = 1 << 20
 )
 
-// envPrefix is the prefix of the variables that Caisson sets for every agent.
+// envPrefix is the prefix of the names of environment variables that Caisson sets for every agent.
 const envPrefix = "CAISSON_"
 
-// dialects are the names of the JSON line formats that driver jsonl implements.
-var dialects = []string{"caisson", "claude", "codex", "opencode"}
+// lineFormats are the names of the JSON line formats that driver jsonl implements.
+var lineFormats = []string{"caisson", "claude", "codex", "opencode"}
 
 // modelAPIs are the valid model APIs of agents.
 var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
-// names checks the id and the texts for users.
+// names checks the id of the agent and its texts for users, such as the description.
 func (c *checker) names(a *caisson.Agent) {
 	switch {
 	case a.ID == "":
@@ -138,7 +138,7 @@ func (c *checker) driver(a *caisson.Agent) {
 	}
 }
 
-// prompt checks how the prompt is passed. placed means that the command contains {prompt}.
+// prompt checks how the prompt is passed to the agent's program. placed means that the command contains {prompt}.
 func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	if a.Prompt != "" {
 		c.oneOf("prompt", a.Prompt, caisson.PromptArgument, caisson.PromptStdin, caisson.PromptFile)
@@ -155,8 +155,9 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 }
 
-// The program of the built-in agent, which is task.Program of package guest/task, and its first argument. With another role it
-// starts other programs; with this one it reads the tool rule from its environment, unless a flag overrides it.
+// The program of the built-in agent, which is task.Program of package guest/task, and its first argument, which selects what
+// the program does. With the argument code, it reads the agent's tool rule from its environment, unless a flag overrides the
+// rule. With another argument it starts other programs.
 const (
 	builtInProgram = "/.caisson/agent"
 	builtInRole    = "code"
@@ -255,7 +256,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	}
 }
 
-// checkGatewayUse checks the use of the model gateway at the path at.
+// checkGatewayUse checks u, the use of the model gateway in the field at.
 func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	if u.Rate.Requests < 0 || u.Rate.Tokens < 0 {
 		c.addf(at+".rate", "is negative")
@@ -269,7 +270,7 @@ func checkGatewayUse(c *checker, at string, u caisson.GatewayUse) {
 	}
 }
 
-// limits checks the limits at the path at. Limits that are 0 or nil are valid.
+// limits checks the limits in the field at. Limits that are 0 or nil are valid.
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
@@ -294,12 +295,14 @@ func (c *checker) limits(at string, l caisson.AgentLimits) {
 	}
 }
 
+// add adds an error, unless it is nil.
 func (c *checker) add(err error) {
 	if err != nil {
 		c.errs = append(c.errs, err)
 	}
 }
 
+// oneOf adds an error unless value is one of values.
 func (c *checker) oneOf(field, value string, values ...string) {
 	switch {
 	case slices.Contains(values, value):
@@ -317,14 +320,14 @@ func (c *checker) text(field, s string) {
 	}
 }
 
-// word checks an identifier that is resolved elsewhere.
+// word checks the form of an identifier, such as the name of a model. Whether the named object exists is checked elsewhere.
 func (c *checker) word(field, s string) {
 	if len(s) > maxWord || strings.ContainsAny(s, " \t\n\r\x00") || safetext.Escape(s) != s {
 		c.addf(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
 	}
 }
 
-// words checks a list of identifiers, each as word does. None may be empty or occur twice.
+// words checks a list of identifiers, each in the same way as word. None may be empty or occur twice.
 func (c *checker) words(field string, list []string) {
 	if len(list) > maxWords {
 		c.addf(field, "more than %d", maxWords)

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The mechanisms that give each fork of a warm snapshot its own randomness, see [caisson.Warm].
+// The mechanisms that give each fork of a warm snapshot its own random numbers; see [caisson.Warm].
 const (
 	randomnessKernel  = "kernel"
 	randomnessOpenSSL = "openssl"
@@ -20,8 +20,8 @@ func (c *checker) warm(a *caisson.Agent) {
 	}
 	c.oneOf("warm.randomness", w.Randomness, randomnessKernel, randomnessOpenSSL)
 	if w.Randomness == randomnessKernel && (len(a.Service) > 0 || a.Driver == caisson.DriverOpenClaw) {
-		// A service may have seeded its generator before the snapshot was taken, and all forks would then draw the same
-		// numbers.
+		// A service may have seeded its random number generator before the snapshot was taken, and all forks would then draw
+		// the same numbers.
 		c.addf("warm.randomness", "kernel is for agents of which nothing runs in the snapshot; this one has a service there")
 	}
 	if len(w.Prompt) > 64<<10 || !utf8.ValidString(w.Prompt) {

@@ -10,7 +10,7 @@ import (
 
 // AgentConfig configures agents and their runs.
 type AgentConfig struct {
-	Dir    string // files of the administrator's own agents; "" for none
+	Dir    string // the administrator's directory of agents' files; "" for none
 	Limits runs.Limits
 }
 
@@ -19,10 +19,10 @@ func maxTokenAgentLimits(budget caisson.Limits) caisson.AgentLimits {
 	return caisson.DefaultAgentLimits().WithBudget(budget)
 }
 
-// newRuns constructs the catalog and the run core.
+// newRuns constructs the catalog of agents and the core of runs.
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
-		Builtin: e.on.Agents, Dir: e.cfg.Agents.Dir, Table: e.data.store.Agents(),
+		Builtin: e.drivers.Agents, Dir: e.cfg.Agents.Dir, Table: e.data.store.Agents(),
 		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := e.data.store.Accounts().Ensure(ctx, account)
 			return err
@@ -38,7 +38,7 @@ func newRuns(e *Engine) *runs.Core {
 		},
 		Agents: runs.AgentConfig{Catalog: catalog, Models: e.gateway.catalog, Recipes: recipes(), Budget: e.cfg.Limits.Budget},
 		Work: runs.WorkConfig{
-			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Work.Workspaces.HiddenPatterns()}, Relay: e.repos,
+			Workspaces: e.workspaces.Workspaces(), Masker: masker{e.drivers.Worker, e.cfg.Work.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		},
 		Ledger: runs.LedgerConfig{Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget},
 		Events: e.events, Limits: e.cfg.Agents.Limits, Programs: e.programs(), Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),

@@ -49,8 +49,8 @@ func (e *Engine) Backup(ctx context.Context) (io.ReadCloser, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
-	// After Ingest the store has all finished calls of models. Calls during the backup are in the journals of the archive; if
-	// their rows are missing there, their lease still counts as spent after a restore.
+	// After Ingest the store has all finished calls of models. Calls during the backup are in the archived journals. If a call
+	// is not yet in an archived journal, its lease still counts as spent after a restore.
 	if err := e.gateway.book.Ingest(ctx); err != nil {
 		return nil, err
 	}

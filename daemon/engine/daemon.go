@@ -20,7 +20,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
 		Version: e.cfg.Version, Build: e.process.build, Instance: e.data.instance, Node: e.sandboxes.Node(), StartedAt: e.process.started,
-		Runtime: e.on.Runtime.Capabilities(), Upload: e.cfg.Agents.Limits.WithDefaults().Workspace,
+		Runtime: e.drivers.Runtime.Capabilities(), Upload: e.cfg.Agents.Limits.WithDefaults().Workspace,
 	}, nil
 }
 
@@ -76,7 +76,7 @@ func (e *Engine) Status(ctx context.Context) (*caisson.DaemonStatus, error) {
 	return st, nil
 }
 
-// statusPage is the size of the pages in which Status reads the store.
+// statusPage is the number of objects that Status reads from the store at once.
 const statusPage = 1000
 
 // Reload implements [caisson.Daemon].
@@ -90,7 +90,7 @@ func (e *Engine) Reload(ctx context.Context) (*caisson.Reloaded, error) {
 	return e.cfg.Settings.Reload(ctx)
 }
 
-// SetOffer replaces the providers and models.
+// SetOffer replaces the offer of providers and models.
 func (e *Engine) SetOffer(ctx context.Context, o models.Offer) error {
 	return e.gateway.catalog.SetOffer(ctx, o)
 }
@@ -101,7 +101,7 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 		return nil, err
 	}
 	use := &caisson.DiskUsage{}
-	layers, err := e.on.Images.Layers()
+	layers, err := e.drivers.Images.Layers()
 	if err != nil {
 		return nil, err
 	}

@@ -25,13 +25,14 @@ import (
 
 // dataDir is the locked data directory of an engine, and the store in it. No other daemon can use the directory until Close.
 type dataDir struct {
-	path     string // absolute
-	instance caisson.ID
-	// unchecked is whether the directory is a copy, or was restored from a backup, and markChecked has not been called since.
+	path     string     // absolute path of the directory
+	instance caisson.ID // id of the directory; see instanceID
+	// unchecked is true if the directory is a copy, or was restored from a backup, and the entries in the store whose files are
+	// missing have not been removed since.
 	unchecked bool
 	root      *os.Root
 	store     caisson.Store
-	unlock    func() error
+	unlock    func() error // releases the lock of the directory
 }
 
 // DataDirError converts err, for which the data directory dir cannot be used, to an error with a message for users. If err is a
@@ -96,7 +97,7 @@ func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
 // Close closes the store and unlocks the directory.
 func (d *dataDir) Close() error { return errors.Join(d.store.Close(), d.root.Close(), d.unlock()) }
 
-// openCallLog opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
+// openCallLog opens the file in which the model calls of a sandbox are recorded. The file is removed with the sandbox.
 func (d *dataDir) openCallLog(id caisson.ID) (*os.File, error) {
 	root, err := os.OpenRoot(filepath.Join(d.path, "sandboxes", string(id)))
 	if err != nil {
@@ -203,15 +204,17 @@ func instanceID(dir string) (id caisson.ID, unchecked bool, err error) {
 	return id, exists(filepath.Join(dir, uncheckedFile)), err
 }
 
+// exists reports whether there is a file, directory or symlink at path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// uncheckedFile exists in a data directory that is a copy or was restored, until the store has no entries without files.
+// uncheckedFile is the name of a file that marks a data directory that is a copy or was restored from a backup, until the
+// entries in the store whose files are missing have been removed.
 const uncheckedFile = "entries-unchecked"
 
-// markChecked records that the store has no entries without files.
+// markChecked records that the entries in the store whose files are missing have been removed.
 func (d *dataDir) markChecked() error { return d.root.Remove(uncheckedFile) }
 
 // readOptional returns the content of a file, "" if the file does not exist.
@@ -231,8 +234,8 @@ func replaceFile(path, content string) error {
 	})
 }
 
-// PrepareDataDir creates a data directory if it does not exist, and gives it the mode 0700. Returns Invalid if dir belongs to another user, or if
-// other users can read it and it has files and is not a data directory.
+// PrepareDataDir creates a data directory if it does not exist, and gives it the mode 0700. Returns Invalid if dir belongs to
+// another user, or if other users can read it and it has files and is not a data directory.
 func PrepareDataDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return DataDirError(dir, err)

@@ -26,12 +26,12 @@ type Drivers struct {
 	Transport repos.Transport
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in agents
-	Programs  *programs        // the programs that the runtime starts sandboxes with; nil if it needs none
-	Lacks     func() error     // as in [sandboxes.HostConfig]
-	Close     func() error     // closes the drivers; called after everything that uses them is closed
+	Programs  *programs        // the programs with which the runtime starts sandboxes; nil if the runtime needs none
+	Lacks     func() error     // returns an error if the host lacks something that every sandbox needs
+	Close     func() error     // closes the drivers; called after all other parts of the engine are closed
 }
 
-// Images is an image driver.
+// Images is an image driver: it implements [sandboxes.Images], and lists the layers that it has unpacked.
 type Images interface {
 	sandboxes.Images
 	Layers() ([]image.Layer, error)
@@ -53,9 +53,8 @@ func NewWires[W interface {
 	return Wires{w, w, w}
 }
 
-// product constructs the drivers that a real daemon uses, as opposed to those of tests: gVisor, the wire process, and images on
-// disk.
-func (e *Engine) product() (*Drivers, error) {
+// newDrivers constructs the drivers of a real daemon: gVisor, the wire process, and images on disk. Tests use other drivers.
+func (e *Engine) newDrivers() (*Drivers, error) {
 	programs, err := openPrograms(filepath.Join(e.cfg.Data.Dir, "programs"))
 	if err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ type Config struct {
 	Agents    AgentConfig
 	Work      WorkConfig
 	Access    AccessConfig
-	Settings  Settings // nil for none
+	Settings  Settings // settings of the process; nil for none
 	Version   string
 	Log       *slog.Logger
 }
@@ -74,11 +74,11 @@ type Settings interface {
 
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
 type DataConfig struct {
-	Dir            string
+	Dir            string        // path of the data directory
 	ConfigFile     string        // path of the configuration file, for backups; "" for none
 	LockWait       time.Duration // how long New waits for another daemon to release the directory; 0 means not at all
-	EventRetention time.Duration // 0 keeps events for ever
-	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the directory.
+	EventRetention time.Duration // how long events are kept; 0 means for ever
+	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data directory.
 	CredentialKey credential.KeySource
 }
 
@@ -104,11 +104,11 @@ type AddressConfig struct {
 // ownAddresses returns the addresses of this machine.
 func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: c.Addresses.Public} }
 
-// Engine contains everything below the API servers.
+// Engine contains the store, the drivers and the cores of a daemon, which is everything except the servers of the API.
 type Engine struct {
 	cfg        Config
 	data       *dataDir
-	on         *Drivers
+	drivers    *Drivers
 	events     *events.Hub
 	gateway    *gateway
 	sandboxes  *sandboxes.Core
@@ -120,7 +120,7 @@ type Engine struct {
 	process    process
 }
 
-// process describes the process of the daemon: the id of its binary, and when it has started.
+// process describes the process of the daemon: the id of its binary, and the time when it started.
 type process struct {
 	build   string
 	started time.Time
@@ -131,11 +131,11 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := hardenProcess(); err != nil {
 		return nil, err
 	}
-	return construct(ctx, cfg, (*Engine).product)
+	return construct(ctx, cfg, (*Engine).newDrivers)
 }
 
-// NewOn is like [New], but uses the given drivers, which Close closes, and does not change the umask and the limits of the
-// process.
+// NewOn is like [New], but uses the given drivers, which Close closes, and does not change the umask and the resource limits of
+// the process.
 func NewOn(ctx context.Context, cfg Config, drivers *Drivers) (*Engine, error) {
 	return construct(ctx, cfg, func(*Engine) (*Drivers, error) { return drivers, nil })
 }
@@ -162,11 +162,11 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	}
 	e.events = events.New(e.data.store.Events(), cfg.Log.With("component", "events"))
 	back.Push(e.events.Close)
-	if e.on, err = drivers(e); err != nil {
+	if e.drivers, err = drivers(e); err != nil {
 		return nil, err
 	}
-	back.Push(e.on.Close)
-	if e.gateway, err = newGateway(&cfg, e.data, e.events, e.on); err != nil {
+	back.Push(e.drivers.Close)
+	if e.gateway, err = newGateway(&cfg, e.data, e.events, e.drivers); err != nil {
 		return nil, err
 	}
 	back.Push(e.gateway.Close)
@@ -187,13 +187,13 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	e.sandboxes, err = sandboxes.New(sandboxes.Config{
-		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images,
+		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.drivers.Runtime, Images: e.drivers.Images,
 		Network: sandboxes.NetworkConfig{
 			Wires: e.gateway.wires, Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
 			Disconnect: e.gateway.routes.Connector.Disconnect,
 		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Host: sandboxes.HostConfig{Node: node, Lacks: e.on.Lacks}, Programs: e.programs(), Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Host: sandboxes.HostConfig{Node: node, Lacks: e.drivers.Lacks}, Programs: e.programs(), Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 				return err
 			}
 		}
-		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.on.Runtime))
+		garbage, err := e.sandboxes.Reconcile(ctx, netNS(e.drivers.Runtime))
 		if err != nil {
 			return fmt.Errorf("reconcile: %w", err)
 		}
@@ -268,7 +268,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.volumes.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile volumes: %w", err)
 		}
-		// Old idempotency keys are deleted. If the daemon stopped during a request, no answer to it is ever stored, and its key
+		// Delete old idempotency keys. If the daemon stopped during a request, the key of the request never gets an answer, and
 		// causes a Conflict until it is deleted.
 		if err := e.data.store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
@@ -279,7 +279,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.runs.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
-		e.collectPrograms(ctx) // before requests and runs can create sandboxes that depend on these programs
+		e.collectPrograms(ctx) // before requests and runs can create sandboxes that depend on programs of earlier builds
 		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.repos.Run(ctx) })
 		if err := e.access.serve(ctx, g); err != nil {
@@ -299,11 +299,11 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 }
 
 const (
-	housekeeping    = time.Hour
-	answerRetention = 24 * time.Hour
+	housekeeping    = time.Hour      // interval of housekeep
+	answerRetention = 24 * time.Hour // how long answers to requests with idempotency keys are kept
 )
 
-// housekeep removes old records, once every housekeeping interval.
+// housekeep removes old events, answers and gateway runs, once every housekeeping interval, until ctx ends.
 func (e *Engine) housekeep(ctx context.Context) error {
 	for {
 		now := time.Now()
@@ -330,7 +330,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 func (e *Engine) Close() error {
 	return errors.Join(
 		e.access.ssh.Close(), e.runs.Close(), e.repos.Close(), e.gateway.routes.Close(), e.sandboxes.Close(), e.workspaces.Close(),
-		e.volumes.Close(), e.on.Close(), e.gateway.Close(),
+		e.volumes.Close(), e.drivers.Close(), e.gateway.Close(),
 		e.events.Close(), e.data.Close(),
 	)
 }

@@ -27,14 +27,14 @@ import (
 type gateway struct {
 	manager  Wires
 	wires    *models.Wires
-	remote   *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
+	remote   *models.RemoteClient // client of the model gateway of another machine; nil if the local gateway serves the sandboxes
 	book     *ledger.Book
 	ledger   *ledger.Service
 	vault    *credential.Vault
 	catalog  *models.Catalog
 	settings *models.Settings
 	runs     *models.GatewayRuns
-	listener *os.File     // listens for other machines; nil for none
+	listener *os.File     // listens for sandboxes of other machines; nil for none
 	ingress  *os.File     // listens for requests of routes; nil for none
 	routes   *routes.Core // set by construct
 }
@@ -119,7 +119,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	return g, nil
 }
 
-// calls returns a page of the calls in the ledger of the gateway that serves the sandboxes.
+// calls returns a page of the calls in the ledger of the model gateway that serves the sandboxes, local or remote.
 func (g *gateway) calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
 	if g.remote != nil {
 		return g.remote.Calls(ctx, q, after, limit)
@@ -127,7 +127,8 @@ func (g *gateway) calls(ctx context.Context, q caisson.UsageQuery, after caisson
 	return g.ledger.Calls(ctx, q, after, limit)
 }
 
-// run serves the wire process, and reads its journals, until ctx ends. It adds the runs to handlers.
+// run serves the wire process, and reads its journals, until ctx ends. It sets handlers.Runs to a function that returns the
+// gateway runs.
 func (g *gateway) run(ctx context.Context, handlers wire.Handlers) error {
 	handlers.Runs = g.runs.Live
 	group, ctx := errgroup.WithContext(ctx)

@@ -12,12 +12,14 @@ import (
 // journals adapts [ledger.Book], which leases budgets and reads the journals, to the interface [wire.Ledger].
 type journals struct{ *ledger.Book }
 
-// Grew does nothing: the book reads the journals periodically, and before every query.
+// Grew implements [wire.Ledger]. It does nothing when a journal has grown, because the book reads the journals periodically,
+// and before every query.
 func (journals) Grew() {}
 
 // policies implements [sandboxes.Egress] with package egress.
 type policies struct{ host reach.Host }
 
+// Check implements [sandboxes.Egress].
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 	c, err := egress.Compile(p)
 	if err != nil {
@@ -26,6 +28,7 @@ func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 	return c.Source(), nil
 }
 
+// Explain implements [sandboxes.Egress].
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
 	if err != nil {
@@ -34,8 +37,8 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// Inward implements [sandboxes.Egress]. It compares with the current addresses of the host: a rule that allows exactly an address
-// which the host gets later will then lead to the host.
+// Inward implements [sandboxes.Egress]. It uses the present addresses of the host: if the host gets an address later that a
+// rule allows, connections to that address lead to the host.
 func (p policies) Inward(policy caisson.Policy) (int, bool) {
 	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.IsOwn(a)
@@ -43,4 +46,5 @@ func (p policies) Inward(policy caisson.Policy) (int, bool) {
 	})
 }
 
+// Presets implements [sandboxes.Egress].
 func (policies) Presets() []caisson.Preset { return egress.Presets() }

@@ -69,7 +69,7 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 	return openclaw.Config(openclaw.Setup{Agent: a, Models: models})
 }
 
-// Turn implements [runs.Recipe].
+// Turn implements [runs.Recipe]. For the first task in a sandbox it adds the changes of [openclaw.Fork].
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	t.Port, t.Ready, t.PromptMode = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
 	if turn.First {
@@ -89,7 +89,7 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	return nil
 }
 
-// Settle implements [runs.Recipe].
+// Settle implements [runs.Recipe]. OpenClaw needs no programs to reduce the size of a snapshot.
 func (openClaw) Settle(*caisson.Agent) [][]string { return nil }
 
 // skillsDir is the directory of the skills that come with OpenClaw.

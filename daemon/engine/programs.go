@@ -28,28 +28,30 @@ import (
 // selfExe is the path of this binary, which stays valid if the file is renamed or replaced.
 const selfExe = "/proc/self/exe"
 
-// protocol is the version of the messages between the daemon and the programs of a sandbox: the requests to launchers and to gVisor's main
-// process, and the protocols of guestd, of services and terminals, and of the agents' driver. It is increased by incompatible changes.
-// minProtocol is the oldest version that this daemon supports. TestProtocol records the types and files that define the messages.
+// protocol is the version of the messages between the daemon and the programs of a sandbox: the requests to launchers and to
+// gVisor's main process, and the protocols of guestd, of services and terminals, and of the agents' driver. It is increased by
+// incompatible changes. minProtocol is the oldest version that this daemon supports. TestProtocol records the types and files
+// that define the messages.
 const (
 	protocol    = 1
 	minProtocol = 1
 )
 
-// programs manages the programs that run sandboxes. They are embedded in the binary and unpacked below the data directory. Those
-// of earlier builds are kept as long as sandboxes or snapshots depend on them. It is safe for concurrent use.
+// programs manages the programs that run sandboxes. The programs are embedded in the binary and unpacked below the data
+// directory. Programs of earlier builds are kept as long as sandboxes or snapshots depend on them. It is safe for concurrent
+// use.
 //
 // The programs of one build are a set. Each set has a directory, whose name is the id of the set: a hash of the files' contents
 // and of the protocol's version. Each daemon verifies the files of a set before it first uses them.
 type programs struct {
-	dir     string
-	current string // id of the set of this build
-	set     gvisor.Programs
-	worker  string // path of the program for worker jobs; it is not in the set, because no sandbox depends on it
-	sentry  lateProgram
+	dir     string          // directory that contains the directories of the sets
+	current string          // id of the set of this build
+	set     gvisor.Programs // paths of the programs in the set of this build
+	worker  string          // path of the program for worker jobs; it is not in the set, because no sandbox depends on it
+	sentry  lateProgram     // gVisor's kernel of this build
 
 	mu     sync.Mutex
-	opened map[string]*gvisor.Programs // other sets that were looked up; nil for one that cannot be used; guarded by mu
+	opened map[string]*gvisor.Programs // sets of other builds, by id; nil for a set that cannot be used; guarded by mu
 }
 
 // manifestFile is the name of the file with the manifest in the directory of a set.
@@ -79,7 +81,7 @@ type lateProgram struct {
 	program *packed.Program // program to unpack to path; nil after that is done; guarded by mu
 }
 
-// unpack writes the program to its path if no call has succeeded in that yet.
+// unpack writes the program to its path, unless an earlier call has succeeded.
 func (l *lateProgram) unpack() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +106,7 @@ func openPrograms(dir string) (*programs, error) {
 			return nil, caisson.Errorf(caisson.Unavailable, "this build of caisson carries no %s and cannot start sandboxes; build it with make", name)
 		}
 		contents[name] = program
-		if name != embedded.Worker { // see programs.worker
+		if name != embedded.Worker { // the program for worker jobs is not part of the set
 			m.SHA256[name] = program.SHA256
 		}
 	}
@@ -179,7 +181,7 @@ func (p *programs) Newer(id string) bool {
 	return ok && m.Protocol > protocol
 }
 
-// open reads and verifies a set of another build. It returns nil if it cannot be used.
+// open reads and verifies a set of another build. It returns nil if the set cannot be used.
 func (p *programs) open(id string) *gvisor.Programs {
 	if b, err := hex.DecodeString(id); err != nil || len(b) != 8 {
 		return nil
@@ -231,7 +233,7 @@ func hasHash(path, sum string) bool {
 	return err == nil && hex.EncodeToString(got.Sum(nil)) == sum
 }
 
-// unpack writes a program to path, unless the file has its content already.
+// unpack writes a program to the file at path, unless the file has its content already.
 func unpack(path string, program packed.Program) error {
 	if hasHash(path, program.SHA256) {
 		return nil
@@ -268,30 +270,30 @@ func buildID() (string, error) {
 // programs returns the sets of programs that the cores can use. If the drivers have no programs, the only set has the id of this
 // build.
 func (e *Engine) programs() caisson.Programs {
-	if e.on.Programs == nil {
+	if e.drivers.Programs == nil {
 		return caisson.Programs{Current: e.process.build}
 	}
-	return caisson.Programs{Current: e.on.Programs.current, Older: e.on.Programs.Usable, Newer: e.on.Programs.Newer}
+	return caisson.Programs{Current: e.drivers.Programs.current, Older: e.drivers.Programs.Usable, Newer: e.drivers.Programs.Newer}
 }
 
 // unpackPrograms unpacks the sentry before the first sandbox needs it. An error is logged.
 func (e *Engine) unpackPrograms(ctx context.Context) {
-	if e.on.Programs == nil {
+	if e.drivers.Programs == nil {
 		return
 	}
-	if err := e.on.Programs.sentry.unpack(); err != nil {
+	if err := e.drivers.Programs.sentry.unpack(); err != nil {
 		e.cfg.Log.ErrorContext(ctx, "no sandbox can be started", "err", err)
 	}
 }
 
 // collectPrograms removes the programs of earlier builds that no sandbox and no snapshot depends on.
 func (e *Engine) collectPrograms(ctx context.Context) {
-	if e.on.Programs == nil {
+	if e.drivers.Programs == nil {
 		return
 	}
 	used, err := e.sandboxes.ProgramsInUse(ctx)
 	if err == nil {
-		err = e.on.Programs.Collect(used)
+		err = e.drivers.Programs.Collect(used)
 	}
 	if err != nil {
 		e.cfg.Log.WarnContext(ctx, "programs of earlier builds could not be removed", "err", err)

@@ -31,7 +31,7 @@ func newRoutes(e *Engine) (*routes.Core, error) {
 		Owner: func(_ context.Context, sandbox caisson.ID) (string, error) {
 			return owners.AccountOf(caisson.Guest{Sandbox: sandbox})
 		},
-		Dialer: e.on.Dialer, Wire: e.gateway.manager, Events: e.events, Log: e.cfg.Log.With("component", "routes"),
+		Dialer: e.drivers.Dialer, Wire: e.gateway.manager, Events: e.events, Log: e.cfg.Log.With("component", "routes"),
 	}), nil
 }
 

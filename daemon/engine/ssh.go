@@ -18,19 +18,18 @@ type access struct {
 	ssh         *sshserver.Server
 }
 
-// newAccess constructs the services. The host key of the SSH server is in the data directory, and is created if it does not
-// exist.
+// newAccess constructs an access. The host key of the SSH server is in the data directory, and is created if it does not exist.
 func newAccess(e *Engine) (*access, error) {
 	key, _, err := credential.LoadKeyFile(filepath.Join(e.cfg.Data.Dir, "ssh.key"))
 	if err != nil {
 		return nil, err
 	}
 	a := &access{
-		connections: sandboxes.NewConnections(e.sandboxes, e.on.Dialer), terminals: sandboxes.NewTerminals(e.sandboxes, e.on.Dialer),
+		connections: sandboxes.NewConnections(e.sandboxes, e.drivers.Dialer), terminals: sandboxes.NewTerminals(e.sandboxes, e.drivers.Dialer),
 	}
 	a.ssh, err = sshserver.New(sshserver.Config{
 		Settings: e.cfg.Access.SSH, Tokens: e.Tokens(), Processes: e.sandboxes.Processes(), Connect: a.connections.Open,
-		Jobs: e.on.Worker, HostKey: key, Log: e.cfg.Log,
+		Jobs: e.drivers.Worker, HostKey: key, Log: e.cfg.Log,
 	})
 	return a, err
 }

@@ -33,7 +33,7 @@ const tokenPrefix = "caisson_"
 
 // CreateToken implements [caisson.Tokens].
 func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
-	// 26 characters of base32: 130 bits.
+	// rand.Text returns 26 characters of base32, which are 130 bits.
 	secret := tokenPrefix + rand.Text()
 	token, err := t.create(ctx, caisson.Token{Account: account, Name: name}, sha256.Sum256([]byte(secret)), ttl)
 	if err != nil {
@@ -96,7 +96,7 @@ var sshKeyTypes = []string{
 	"sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
 }
 
-// maxSSHKey is the size of a key in bytes.
+// maxSSHKey is the maximum size of a public SSH key in bytes, in SSH's wire format.
 const maxSSHKey = 8 << 10
 
 // parseSSHKey returns the key in a line of authorized_keys, in SSH's wire format. It checks only the type of the key, and the
@@ -117,10 +117,11 @@ func parseSSHKey(line string) ([]byte, error) {
 	return blob, nil
 }
 
+// minRSABits is the minimum size of an RSA key in bits.
 const minRSABits = 2048
 
-// rsaBits returns the size of the modulus of an RSA key, rounded up to bytes; 0 if it is malformed. numbers are the exponent and the
-// modulus, each after its length (RFC 4253, section 6.6).
+// rsaBits returns the size of the modulus of an RSA key in bits, rounded up to whole bytes; 0 if the key is malformed. numbers
+// are the exponent and the modulus, each after its length (RFC 4253, section 6.6).
 func rsaBits(numbers []byte) int {
 	var n []byte
 	for range 2 {
@@ -136,8 +137,8 @@ func rsaBits(numbers []byte) int {
 	return 8 * len(bytes.TrimLeft(n, "\x00"))
 }
 
-// hashSSHKey returns the hash under which the store has a key. The hashed text contains a zero byte, which the secret of a token
-// never does, so that the hash of a key cannot be that of a secret.
+// hashSSHKey returns the hash under which the store has an SSH key. The hashed text contains a zero byte, which the secret of a
+// token never contains, so that the hash of a key cannot be that of a secret.
 func hashSSHKey(blob []byte) [32]byte {
 	return sha256.Sum256(append([]byte("ssh key\x00"), blob...))
 }
@@ -165,7 +166,8 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// lastUsePrecision is the precision of the time of a token's last use. Each update of it is a write to the store.
+// lastUsePrecision is how old the recorded time of a token's last use must be before a further use is recorded. Each record is
+// a write to the store.
 const lastUsePrecision = time.Minute
 
 // FindToken returns the unexpired token whose secret has the given SHA-256 hash.
@@ -186,7 +188,7 @@ func (t *Tokens) FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson
 	return token, err
 }
 
-// CheckToken implements [sshserver.Tokens].
+// CheckToken implements [sshserver.Tokens]. It returns Unauthed if the token was removed or has expired.
 func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error) {
 	list, err := t.store.Tokens().List(ctx, caisson.In(account))
 	if err != nil {
@@ -199,7 +201,7 @@ func (t *Tokens) CheckToken(ctx context.Context, account string, id caisson.ID) 
 	return list[i], nil
 }
 
-// find returns the unexpired token with a hash. If use is set, it records the time as that of the token's last use.
+// find returns the unexpired token with a hash. If use is true, it records that the token was used now.
 func (t *Tokens) find(ctx context.Context, hash [32]byte, use bool) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)

@@ -12,7 +12,8 @@ import (
 type usageReader struct {
 	calls    listCalls
 	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // optional
-	done     <-chan struct{}                                                                           // closed when the daemon stops
+
+	done <-chan struct{} // closed when the daemon stops
 }
 
 // update updates the usage of the attempt and of the run from the ledger until all calls of the run are in the ledger, or until

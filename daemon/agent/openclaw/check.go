@@ -74,7 +74,7 @@ func (s *Skill) check(w Environment) []caisson.AgentCheck {
 	return out
 }
 
-// hint returns the author's suggestions for an installation, for a remedy.
+// hint returns, for the remedy of a check, the commands with which the skill's author suggests to install what is missing.
 func (s *Skill) hint() string {
 	if len(s.Install) == 0 {
 		return ""

@@ -13,24 +13,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Setup contains the parameters of a configuration.
+// A Setup contains the values from which [Config] makes the configuration of OpenClaw.
 type Setup struct {
 	Agent   *caisson.Agent
-	Models  []caisson.Model // models that the run may use, its own first; at least one
-	Workdir string          // the workspace; default the agent's, or /workspace
+	Models  []caisson.Model // models that the run may use, beginning with the model of the run; at least one
+	Workdir string          // path of the workspace; "" means that of the agent, or /workspace
 	Home    string          // replaces [Home] in tests; "" means [Home]
-	Port    int             // 0 means [Port]
-	BaseURL string          // URL of the model gateway; "" means the one on the wire
+	Port    int             // port of OpenClaw's gateway; 0 means [Port]
+	BaseURL string          // URL of the model gateway; "" means modelsURL
 }
 
-// Limits on a Setup.
+// Maximum numbers of models and personas in a Setup, and maximum size of a persona's instructions.
 const (
 	maxModels       = 200
 	maxPersonas     = 50
 	maxInstructions = 64 << 10 // bytes of the instructions of one persona
 )
 
-// Limits of a model that has none configured.
+// Limits of a model for which none are configured.
 const (
 	defaultContext = 128_000 // tokens of the context window
 	defaultOutput  = 8192    // tokens of one answer
@@ -51,7 +51,7 @@ func Config(s Setup) ([]caisson.SeedFile, error) {
 	}
 	c := baseConfig(s)
 	c.Tools.Allow, c.Tools.Deny = allow, deny
-	c.Models = modelsOf(s)
+	c.Models = modelsConfig(s)
 	c.Agents.Defaults.Model.Primary = Provider + "/" + s.Models[0].Alias
 	c.Agents.Entries = map[string]entry{}
 	personas := append([]caisson.Persona{{ID: mainAgent}}, s.Agent.Personas...)
@@ -104,7 +104,8 @@ func (s *Setup) check() error {
 	return nil
 }
 
-// personaFault returns why id is not a valid persona id, or "". The id becomes part of session keys and paths.
+// personaFault returns the reason why id is not a valid persona id, or "" if it is valid. The id becomes part of session keys
+// and paths.
 func personaFault(id string) string {
 	if id == "" || len(id) > 63 {
 		return "it must have 1 to 63 characters"
@@ -117,7 +118,7 @@ func personaFault(id string) string {
 	return ""
 }
 
-// entry returns the configuration of a persona.
+// entry returns OpenClaw's configuration of a persona.
 func (s *Setup) entry(p caisson.Persona) (entry, error) {
 	e := entry{Workspace: s.agentDir(p.ID), Cwd: s.Workdir}
 	if p.Model != "" {
@@ -125,7 +126,7 @@ func (s *Setup) entry(p caisson.Persona) (entry, error) {
 		for _, m := range s.Models {
 			found = found || m.Alias == p.Model
 		}
-		if found { // otherwise it uses the run's model, which the gateway would choose anyway
+		if found { // a persona whose model is not in s.Models uses the model of the run
 			e.Model = &modelChoice{Primary: Provider + "/" + p.Model}
 		}
 	}
@@ -157,8 +158,7 @@ func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
 	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: strings.TrimRight(soul, "\n") + "\n"}}
 }
 
-// file returns the content of one of the agent's files, or "" if there is none with that name. Files of the configuration
-// replace those of the agent.
+// file returns the content of the file with a name among the agent's files, or "" if there is none.
 func (s *Setup) file(name string) string {
 	for _, f := range s.Agent.Files {
 		if f.Path == name {
@@ -168,8 +168,8 @@ func (s *Setup) file(name string) string {
 	return ""
 }
 
-// modelsOf returns the configuration of the models: a single provider, which is the model gateway.
-func modelsOf(s Setup) models {
+// modelsConfig returns OpenClaw's configuration of models: the model gateway, as the only provider, with all models.
+func modelsConfig(s Setup) models {
 	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
 	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions", Headers: map[string]string{
 		// A connection that was open when a sandbox was paused or forked is broken afterwards, and OpenClaw would wait for an
@@ -189,32 +189,34 @@ func modelsOf(s Setup) models {
 	}
 	for _, window := range substituteWindows {
 		p.Models = append(p.Models, model{
-			ID: substitute(window), Name: "the run's model", Input: []string{"text", "image"}, ContextWindow: window, MaxTokens: min(defaultOutput, window/2),
+			ID: substituteAlias(window), Name: "the run's model", Input: []string{"text", "image"}, ContextWindow: window, MaxTokens: min(defaultOutput, window/2),
 		})
 	}
 	m.Providers[Provider] = p
 	return m
 }
 
-// substituteWindows are the context windows, in tokens, of the models in each configuration that stand for models that it lacks.
+// substituteWindows contains the context windows, in tokens, of the substitute models. Every configuration contains all
+// substitute models. A run uses one of them if its model was added after the configuration was written.
 var substituteWindows = []int64{8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000}
 
-// substitute returns the alias of the substitute with a context window. It is not an alias of the gateway, which answers with the model of
-// the run.
-func substitute(window int64) string { return fmt.Sprintf("caisson-context-%d", window) }
+// substituteAlias returns the alias of the substitute model with a context window. The gateway has no model of that alias, and
+// answers with the model of the run.
+func substituteAlias(window int64) string { return fmt.Sprintf("caisson-context-%d", window) }
 
-// Substitute returns the alias of the model that stands for m where the configuration lacks m, because it was written before m was added:
-// the one with the largest context window that is not larger than that of m, which is returned, too.
+// Substitute returns the alias of the substitute model for m, which a run uses if its configuration was written before m was
+// added: the substitute with the largest context window that is not larger than that of m. It also returns the context window
+// of m.
 func Substitute(m caisson.Model) (alias string, window int64) {
 	window = cmp.Or(m.Context, defaultContext)
 	i, found := slices.BinarySearch(substituteWindows, window)
 	if !found {
 		i = max(i-1, 0)
 	}
-	return substitute(substituteWindows[i]), window
+	return substituteAlias(substituteWindows[i]), window
 }
 
-// truncate shortens text that is quoted in errors.
+// truncate shortens a text that is quoted in an error to 80 bytes.
 func truncate(s string) string {
 	if len(s) > 80 {
 		return s[:80]

@@ -22,16 +22,17 @@ fallback: {text: "I am ready."}
 type ForkChanges struct {
 	Remove []string           // paths of files to remove
 	Files  []caisson.SeedFile // files to write
-	Port   int                // port of the gateway
-	Secret string             // token of the gateway; "" because the gateway has none
+	Port   int                // port of OpenClaw's gateway
+	Secret string             // token of OpenClaw's gateway; "" because the gateway has none
 }
 
-// Fork returns the changes that a fork needs so that no credential made before the fork is valid outside of it.
+// Fork returns the changes that the state of OpenClaw in a fork needs, so that no credential from before the fork is valid
+// outside of the fork.
 //
-// OpenClaw creates the following at boot. None of it needs to be replaced:
+// OpenClaw creates the following secrets and ids when it starts. None of them needs to be replaced in a fork:
 //
-//   - A token of the gateway: there is none. The gateway listens only on the loopback interface of its sandbox, which cannot be
-//     reached from outside.
+//   - A token of OpenClaw's gateway: there is none. That gateway listens only on the loopback interface of its sandbox, which
+//     cannot be reached from outside.
 //   - The key pair of its device (state database, device_identities): it is valid only for paired devices. No device is paired,
 //     and none can be, because there are no channels and no other gateways.
 //   - Keys of digests of its configuration (config_revision_keys, config-journal-fingerprint.key): the digests are compared

@@ -22,22 +22,22 @@ const (
 	maxFiles     = 500       // imported files
 	maxFile      = 256 << 10 // bytes of one file
 	maxTotal     = 4 << 20   // bytes of all files together
-	maxSecrets   = 200       // secrets
-	maxAgents    = 50        // agents besides main, which become personas, and files with stored logins
+	maxSecrets   = 200       // imported secrets
+	maxAgents    = 50        // agents besides main, which become personas; also the maximum of files with stored logins
 	maxSecretLen = 16 << 10  // bytes of one secret
 )
 
 // An Imported is the result of importing an existing installation of OpenClaw.
 type Imported struct {
 	Agent   caisson.Agent   // with personas, models, tools, skills and files
-	Models  []caisson.Model // models that the gateway must be configured with
+	Models  []caisson.Model // models that must be added to the configuration of the model gateway
 	Secrets []ImportedSecret
 	Report  []caisson.AgentCheck // settings and files that were not imported, and why
 }
 
-// An ImportedSecret is a secret that was found. The other fields of an Imported do not contain it.
+// An ImportedSecret is a secret that was found in the installation. The other fields of an Imported do not contain it.
 type ImportedSecret struct {
-	Name  string // for the credential store
+	Name  string // name for the credential
 	Value caisson.Secret
 	From  string // file and setting that contained it
 }
@@ -70,15 +70,16 @@ func Import(fsys fs.FS) (*Imported, error) {
 	return &in.out, nil
 }
 
-// An importer is the state of one import.
+// An importer is the state of one call of Import.
 type importer struct {
 	fsys   fs.FS
 	out    Imported
-	values map[string]string // name of a secret, by its value
-	names  map[string]bool   // names of the secrets
-	total  int               // bytes of imported files
+	values map[string]string // names of the secrets that were found, by value
+	names  map[string]bool   // names that are in values
+	total  int               // total size of the imported files in bytes
 }
 
+// report adds a result to the report of the import.
 func (in *importer) report(status, subject, detail, remedy string) {
 	in.out.Report = append(in.out.Report, caisson.AgentCheck{
 		Subject: safetext.Escape(truncate(subject)), Status: status, Detail: safetext.Escape(truncate(detail)), Remedy: remedy,
@@ -106,7 +107,7 @@ func readFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// lookup returns the value at a path of names below v, or nil.
+// lookup returns the value that the names lead to in v, each name being a key of a nested object, or nil if there is none.
 func lookup(v any, names ...string) any {
 	for _, n := range names {
 		m, _ := v.(map[string]any)
@@ -115,9 +116,10 @@ func lookup(v any, names ...string) any {
 	return v
 }
 
+// stringOf returns v if it is a string, and otherwise "".
 func stringOf(v any) string { s, _ := v.(string); return s }
 
-// stringsOf returns the non-empty strings of a list.
+// stringsOf returns the non-empty strings in v if it is a list, and otherwise nil.
 func stringsOf(v any) []string {
 	var out []string
 	list, _ := v.([]any)
@@ -129,11 +131,11 @@ func stringsOf(v any) []string {
 	return out
 }
 
-// modelRef returns the model that a setting names.
+// modelRef returns the name of a model in a setting, which is a string, or an object with the name in the field primary.
 func modelRef(v any) string { return cmp.Or(stringOf(v), stringOf(lookup(v, "primary"))) }
 
-// notAlias matches the characters that an alias of a model does not have.
-var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+// nonAliasChars matches characters that are not allowed in the alias of a model.
+var nonAliasChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // alias returns an alias for OpenClaw's name of a model, and adds the model to the result.
 func (in *importer) alias(ref string) string {
@@ -141,13 +143,13 @@ func (in *importer) alias(ref string) string {
 	if !ok || upstream == "" || len(ref) > 200 {
 		return ""
 	}
-	a := strings.Trim(notAlias.ReplaceAllString(path.Base(upstream), "-"), "-.")
+	a := strings.Trim(nonAliasChars.ReplaceAllString(path.Base(upstream), "-"), "-.")
 	for _, m := range in.out.Models {
 		if m.Provider == provider && m.Upstream == upstream {
 			return m.Alias
 		}
 		if m.Alias == a {
-			a = strings.Trim(notAlias.ReplaceAllString(ref, "-"), "-.")
+			a = strings.Trim(nonAliasChars.ReplaceAllString(ref, "-"), "-.")
 		}
 	}
 	if a == "" || len(in.out.Models) >= maxModels {
@@ -179,7 +181,7 @@ func (in *importer) models(root map[string]any) {
 	}
 }
 
-// number returns v as a count, or 0 if it is not from 1 to 1e9.
+// number returns the number v, or 0 if v is not a number from 1 to 1e9.
 func number(v any) int64 {
 	n, _ := v.(float64)
 	if n < 1 || n > 1e9 {
@@ -240,7 +242,8 @@ func (in *importer) tools(root map[string]any) {
 	}
 }
 
-// localDir returns the path within fsys of a directory that a configuration names, or an error if it is outside.
+// localDir returns the path within OpenClaw's own directory of dir, a directory that a setting names, or an error if dir is
+// outside.
 func localDir(dir string) (string, error) {
 	dir = strings.TrimRight(strings.ReplaceAll(dir, `\`, "/"), "/")
 	if i := strings.LastIndex(dir, "/.openclaw/"); i >= 0 {
@@ -252,7 +255,7 @@ func localDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// workspaceFiles are the files that OpenClaw adds to the beginning of a conversation, and its memory.
+// workspaceFiles are the names of the files that OpenClaw adds to the beginning of a conversation, including its memory.
 var workspaceFiles = []string{"AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md", "TOOLS.md", "MEMORY.md"}
 
 // instructions imports the files with an agent's instructions.
@@ -267,7 +270,7 @@ func (in *importer) instructions(id, workspace string) {
 	}
 }
 
-// file imports a small text file, if it exists.
+// file imports the text file from, if it exists and is not too large, as the agent's file at the path to.
 func (in *importer) file(from, to string) {
 	b, err := readFile(in.fsys, from, maxFile)
 	switch {
@@ -284,7 +287,7 @@ func (in *importer) file(from, to string) {
 	}
 }
 
-// skills imports the directories of skills.
+// skills imports the skills of the installation.
 func (in *importer) skills() {
 	to := path.Join(Home, "skills")
 	for _, dir := range []string{"skills", "workspace/skills"} {
@@ -310,6 +313,7 @@ func (in *importer) skills() {
 	}
 }
 
+// subSkills returns the skills below the directory dir of fsys, and the errors of those that cannot be read, by directory.
 func subSkills(fsys fs.FS, dir string) ([]*Skill, map[string]error) {
 	if info, err := fs.Lstat(fsys, dir); err != nil || !info.IsDir() {
 		return nil, nil

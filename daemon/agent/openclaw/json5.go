@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Limits on a configuration.
+// Limits of a text that parseJSON5 accepts.
 const (
-	maxJSON5       = 4 << 20 // bytes
+	maxJSON5       = 4 << 20 // size of the text in bytes
 	maxJSON5Depth  = 64
 	maxJSON5Values = 200_000
 )
@@ -42,7 +42,7 @@ func parseJSON5(b []byte) (any, error) {
 type json5 struct {
 	s      string
 	i      int // offset in s of the next byte to parse
-	values int // number of values so far
+	values int // number of values parsed so far
 }
 
 // skipSpace skips white space and comments.
@@ -84,6 +84,7 @@ func (p *json5) peek() (byte, error) {
 	return p.s[p.i], nil
 }
 
+// value parses a value, at the given depth of nesting.
 func (p *json5) value(depth int) (any, error) {
 	c, err := p.peek()
 	if err != nil {
@@ -105,6 +106,7 @@ func (p *json5) value(depth int) (any, error) {
 	return p.literal()
 }
 
+// object parses an object.
 func (p *json5) object(depth int) (any, error) {
 	p.i++
 	m := map[string]any{}
@@ -136,6 +138,7 @@ func (p *json5) object(depth int) (any, error) {
 	}
 }
 
+// array parses an array.
 func (p *json5) array(depth int) (any, error) {
 	p.i++
 	list := []any{}
@@ -159,7 +162,7 @@ func (p *json5) array(depth int) (any, error) {
 	}
 }
 
-// comma skips a comma, which may be missing before end.
+// comma skips a comma, which may be missing before the byte end.
 func (p *json5) comma(end byte) error {
 	c, err := p.peek()
 	switch {
@@ -173,6 +176,7 @@ func (p *json5) comma(end byte) error {
 	return nil
 }
 
+// name parses the name of a field, whose first byte is c.
 func (p *json5) name(c byte) (string, error) {
 	if c == '"' || c == '\'' {
 		return p.quoted()
@@ -191,9 +195,10 @@ func (p *json5) name(c byte) (string, error) {
 	return p.s[start:p.i], nil
 }
 
-// escapes maps characters after a backslash to their meaning. Others stand for themselves.
+// escapes maps characters after a backslash to the text that they stand for. Other characters stand for themselves.
 var escapes = map[byte]string{'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v", '0': "\x00", '\n': ""}
 
+// quoted parses a string in single or double quotes.
 func (p *json5) quoted() (string, error) {
 	quote := p.s[p.i]
 	p.i++
@@ -234,7 +239,7 @@ func (p *json5) quoted() (string, error) {
 	}
 }
 
-// hex reads the digits after \u or \x, and the second half of a surrogate pair.
+// hex parses the hexadecimal digits after \u or \x, and after \u also the second half of a surrogate pair. kind is the letter.
 func (p *json5) hex(kind byte) (rune, error) {
 	read := func(n int) (rune, bool) {
 		if len(p.s)-p.i < n {

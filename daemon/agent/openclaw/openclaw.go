@@ -14,7 +14,7 @@ const Version = "2026.9.6"
 const (
 	Install = "/opt/openclaw"     // files installed by npm
 	Home    = "/var/lib/openclaw" // configuration, state, home directories
-	Port    = 18789               // port of the gateway, on the loopback interface
+	Port    = 18789               // port of OpenClaw's gateway, on the loopback interface
 )
 
 // Further paths of OpenClaw in a sandbox.
@@ -29,8 +29,9 @@ const (
 // Provider is the name of the model gateway in OpenClaw's configuration: OpenClaw calls the model "demo" "caisson/demo".
 const Provider = "caisson"
 
-// DefaultModel is the default model of a gateway whose snapshot is taken before the model of its runs is known. It is not an
-// alias, so the model gateway uses the caller's model: first that of the warm-up, later that of the run.
+// DefaultModel is the default model in the configuration of OpenClaw before a warm snapshot, because the models of the later
+// runs are not known then. The model gateway has no model of this alias and uses the model of the caller: first that of the
+// warm-up, later that of the run.
 const DefaultModel = "caisson-default"
 
 // mainAgent is the id of OpenClaw's agent if a run has no persona.
@@ -39,7 +40,7 @@ const mainAgent = "main"
 // modelsURL is the URL of the model gateway in a sandbox.
 const modelsURL = "http://llm.caisson.internal/v1"
 
-// Service returns the command that starts the gateway. The gateway changes to the directory [Home], see preload.cjs.
+// Service returns the command that starts OpenClaw's gateway. The gateway changes to the directory [Home], see preload.cjs.
 func Service() []string {
 	return []string{
 		nodeFile, "--max-old-space-size=" + strconv.Itoa(maxOldSpace), "--max-semi-space-size=" + strconv.Itoa(maxSemiSpace), "--require=" + preloadFile, mainFile,
@@ -47,17 +48,17 @@ func Service() []string {
 	}
 }
 
-// maxOldSpace limits the old generation of the gateway's heap, of which it uses about 200 MiB. maxSemiSpace limits each half of the
-// young generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
+// maxOldSpace limits the old generation of the heap of OpenClaw's gateway, which uses about 200 MiB of it. maxSemiSpace limits
+// each half of the young generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
 	maxOldSpace  = 1024
 	maxSemiSpace = 8
 )
 
-// Ready returns the URL that the gateway answers with 200 once it accepts prompts.
+// Ready returns the URL that OpenClaw's gateway answers with status 200 once it accepts prompts.
 func Ready() string { return "http://127.0.0.1:" + strconv.Itoa(Port) + "/readyz" }
 
-// Command returns the command that runs one turn without a gateway. Its prompt is in a file.
+// Command returns the command that runs one turn without OpenClaw's gateway. Its prompt is in a file.
 func Command() []string {
 	return []string{
 		nodeFile, "--require=" + preloadFile, mainFile, "agent", "--local", "--json",
@@ -65,14 +66,15 @@ func Command() []string {
 	}
 }
 
-// Interactive returns the command of OpenClaw's own interface at a terminal, a client of the gateway. program is the path of
-// caisson-agent, which waits for the gateway: both cannot prepare the state directory at once.
+// Interactive returns the command of OpenClaw's own interface at a terminal, which is a client of OpenClaw's gateway. program
+// is the path of caisson-agent, which waits for the gateway before it starts the interface, because the two cannot prepare the
+// state directory at the same time.
 func Interactive(program string) []string {
 	return []string{program, "await", Ready(), nodeFile, "--require=" + preloadFile, mainFile, "tui", "--session", "agent:{persona}:local"}
 }
 
-// Env returns the environment for the commands of Service, Command and Interactive. It sets every path that OpenClaw would otherwise search
-// for, and disables everything that it would load, fetch or report by itself.
+// Env returns the environment for the commands of Service, Command and Interactive. It sets every path that OpenClaw would
+// otherwise search for, and disables everything that it would load, fetch or report by itself.
 func Env() map[string]string {
 	return map[string]string{
 		"HOME":                         homeDir,
@@ -91,8 +93,8 @@ func Env() map[string]string {
 		"OPENCLAW_EXEC_SHELL_SNAPSHOT": "0",
 		"OPENCLAW_SKIP_CHANNELS":       "1",
 		"NODE_COMPILE_CACHE":           Install + "/cache",
-		// Otherwise OpenClaw would start itself a second time to use a different directory for compiled code, and keep the
-		// first process.
+		// Without this variable, OpenClaw would start itself a second time to use a different directory for compiled code, and
+		// keep the first process.
 		"OPENCLAW_PACKAGED_COMPILE_CACHE_RESPAWNED": "1",
 		// Dozens of threads allocate little memory each; separate arenas would fragment the memory and thus the snapshot.
 		"MALLOC_ARENA_MAX": "2",
@@ -100,8 +102,8 @@ func Env() map[string]string {
 	}
 }
 
-// envFiles returns the absolute paths of the files from which OpenClaw reads variables. None of them may exist when it starts.
-// A .env in the workspace is not among them, because the gateway runs in a different directory.
+// envFiles returns the absolute paths of the files from which OpenClaw reads environment variables. None of them may exist when
+// it starts. A .env in the workspace is not among them, because OpenClaw's gateway runs in a different directory.
 func envFiles() []string {
 	return []string{Home + "/.env", stateDir + "/.env", homeDir + "/.env", homeDir + "/.openclaw/.env", homeDir + "/.config/openclaw/gateway.env"}
 }

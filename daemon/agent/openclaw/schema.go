@@ -31,6 +31,7 @@ type enabled struct {
 	Enabled bool `json:"enabled"`
 }
 
+// gateway is the section gateway of OpenClaw's configuration.
 type gateway struct {
 	Mode      string  `json:"mode"`
 	Port      int     `json:"port"`
@@ -48,40 +49,46 @@ type gateway struct {
 	} `json:"reload"`
 }
 
+// auth is the section gateway.auth of OpenClaw's configuration.
 type auth struct {
 	Mode string `json:"mode"`
 }
 
+// update is the section update of OpenClaw's configuration.
 type update struct {
 	CheckOnStart bool    `json:"checkOnStart"`
 	Auto         enabled `json:"auto"`
 }
 
+// discovery is the section discovery of OpenClaw's configuration.
 type discovery struct {
 	MDNS struct {
 		Mode string `json:"mode"`
 	} `json:"mdns"`
 }
 
+// logging is the section logging of OpenClaw's configuration.
 type logging struct {
 	Level        string `json:"level"`
 	ConsoleLevel string `json:"consoleLevel"`
 	File         string `json:"file"`
 }
 
+// shellEnv is the section env of OpenClaw's configuration.
 type shellEnv struct {
 	ShellEnv enabled `json:"shellEnv"`
 }
 
-// session disables the maintenance of old conversations. It would start with the first prompt after a fork, when the clock has
-// jumped.
+// session is the section session of OpenClaw's configuration. It disables the maintenance of old conversations, which would
+// otherwise start with the first prompt after a fork, when the clock has jumped.
 type session struct {
 	Maintenance struct {
 		Mode         string `json:"mode"`
-		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit; the sandbox has one
+		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit on the size of sessions; the sandbox limits its disk
 	} `json:"maintenance"`
 }
 
+// skills is the section skills of OpenClaw's configuration.
 type skills struct {
 	Load struct {
 		ExtraDirs []string `json:"extraDirs,omitempty"`
@@ -89,12 +96,14 @@ type skills struct {
 	} `json:"load"`
 }
 
+// models is the section models of OpenClaw's configuration.
 type models struct {
 	Mode           string              `json:"mode"`
 	CatalogRefresh enabled             `json:"catalogRefresh"`
 	Providers      map[string]provider `json:"providers"`
 }
 
+// provider is a provider of models in OpenClaw's configuration.
 type provider struct {
 	BaseURL string            `json:"baseUrl"`
 	APIKey  string            `json:"apiKey"`
@@ -103,6 +112,7 @@ type provider struct {
 	Models  []model           `json:"models"`
 }
 
+// model is a model of a provider in OpenClaw's configuration.
 type model struct {
 	ID            string   `json:"id"`
 	Name          string   `json:"name"`
@@ -113,7 +123,7 @@ type model struct {
 	MaxTokens     int64    `json:"maxTokens"`
 }
 
-// cost is always zero: the ledger records the costs of calls.
+// cost is the price of a model in OpenClaw's configuration. It is always zero: the ledger records the costs of calls.
 type cost struct {
 	Input      int `json:"input"`
 	Output     int `json:"output"`
@@ -121,6 +131,7 @@ type cost struct {
 	CacheWrite int `json:"cacheWrite"`
 }
 
+// agents is the section agents of OpenClaw's configuration.
 type agents struct {
 	Defaults struct {
 		Model         modelChoice `json:"model"`
@@ -136,10 +147,12 @@ type agents struct {
 	Entries   map[string]entry `json:"entries"`
 }
 
+// mode is a section of OpenClaw's configuration that has only a mode.
 type mode struct {
 	Mode string `json:"mode"`
 }
 
+// modelChoice names the model of a persona in OpenClaw's configuration.
 type modelChoice struct {
 	Primary string `json:"primary"`
 }
@@ -152,10 +165,12 @@ type entry struct {
 	Tools     *toolRule    `json:"tools,omitempty"`
 }
 
+// toolRule lists the tools that a persona must not use, in OpenClaw's configuration.
 type toolRule struct {
 	Deny []string `json:"deny"`
 }
 
+// tools is the section tools of OpenClaw's configuration.
 type tools struct {
 	Allow      []string `json:"allow"`
 	Deny       []string `json:"deny"`
@@ -169,13 +184,14 @@ type tools struct {
 	} `json:"exec"`
 }
 
-// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of OpenClaw is
-// in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as well.
+// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of
+// OpenClaw is in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as
+// well.
 func baseConfig(s Setup) config {
 	var c config
 	c.Gateway.Mode, c.Gateway.Bind, c.Gateway.Port = "local", "loopback", cmp.Or(s.Port, Port)
-	// No token: it would be created before a snapshot, or be in a file that the agent can read. Only the agent itself can reach
-	// the loopback interface of the sandbox.
+	// OpenClaw's gateway has no token: a token would be created before a snapshot, or be in a file that the agent can read.
+	// Only the agent itself can reach the loopback interface of the sandbox.
 	c.Gateway.Auth.Mode = "none"
 	c.Gateway.HTTP.Endpoints.Chat.Enabled = true
 	c.Gateway.Reload.Mode = "hybrid"

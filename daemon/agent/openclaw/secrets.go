@@ -22,16 +22,16 @@ var nonSecretNames = []string{"maxtokens", "contexttokens"}
 
 // isSecretKey reports whether a setting of this name contains a secret.
 func isSecretKey(name string) bool {
-	name = strings.ToLower(notName.ReplaceAllString(name, ""))
+	name = strings.ToLower(nonNameChars.ReplaceAllString(name, ""))
 	return !slices.Contains(nonSecretNames, name) && slices.ContainsFunc(secretSuffixes, func(k string) bool { return strings.HasSuffix(name, k) })
 }
 
-// notName matches the parts of a name that are not letters or digits.
-var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
+// nonNameChars matches the parts of a text that cannot be in the name of a secret: all but letters and digits.
+var nonNameChars = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// secretName returns a name for the credential store.
+// secretName returns the name of a credential that is made of these parts.
 func secretName(parts ...string) string {
-	s := strings.ToUpper(strings.Trim(notName.ReplaceAllString(strings.Join(parts, "_"), "_"), "_"))
+	s := strings.ToUpper(strings.Trim(nonNameChars.ReplaceAllString(strings.Join(parts, "_"), "_"), "_"))
 	if s == "" || s[0] >= '0' && s[0] <= '9' {
 		s = "OPENCLAW_" + s
 	}
@@ -51,7 +51,7 @@ func (in *importer) addSecret(name, value, from string) {
 		if len(in.out.Secrets) == maxSecrets {
 			in.report(caisson.CheckFailed, "secrets", "there are more than can be imported", "store the others with caisson credential set")
 		}
-		in.values[value] = "a secret" // so that it is removed from files
+		in.values[value] = "a secret" // not imported, but redact removes the value from files
 		return
 	}
 	for base, n := name, 2; in.names[name]; n++ {

@@ -17,7 +17,7 @@ var preload string
 // packageFiles are the names of the files that Packages returns.
 var packageFiles = []string{"package.json", "package-lock.json"}
 
-// Registry is the only host that the setup connects to.
+// Registry is the npm registry, the only host to which the installation of OpenClaw connects.
 const Registry = "registry.npmjs.org"
 
 // Packages returns the files from which npm installs OpenClaw: the names and versions of packages, and a lock file with the
@@ -37,14 +37,16 @@ func Packages() map[string]string {
 // Preload returns the scripts that Node loads before OpenClaw, by path.
 func Preload() map[string]string { return map[string]string{preloadFile: preload} }
 
-// BuildPolicy returns the egress policy of the setup.
+// BuildPolicy returns the egress policy that applies while OpenClaw is installed in a template: it allows only HTTPS to
+// Registry.
 func BuildPolicy() caisson.Policy {
 	return caisson.Policy{Rules: []caisson.Rule{{
 		Action: caisson.Allow, Host: Registry, Ports: []caisson.PortRange{{First: 443, Last: 443}}, Note: "OpenClaw is installed from here",
 	}}}
 }
 
-// Steps returns the steps that install OpenClaw in any image with glibc and CA certificates.
+// Steps returns the set-up steps that install OpenClaw in any image with glibc and CA certificates. program is the path of the
+// program in the sandbox that performs the installation with its command install.
 func Steps(program string) []caisson.SetupStep {
 	var files []caisson.SeedFile
 	for _, name := range packageFiles {

@@ -22,7 +22,7 @@ import (
 const (
 	maxSkills = 500       // skills of one file system
 	maxSkill  = 256 << 10 // bytes of a SKILL.md
-	maxHead   = 64 << 10  // bytes of its front matter
+	maxHead   = 64 << 10  // bytes of the front matter of a SKILL.md
 	maxNeeds  = 50        // requirements of each kind
 	maxHosts  = 20        // hosts that are found in one SKILL.md
 	maxDepth  = 6         // depth of directories below a directory of skills
@@ -32,12 +32,12 @@ const (
 type Skill struct {
 	Name     string
 	Dir      string
-	Programs []string // all of these programs
-	AnyOf    []string // at least one of these programs
-	Env      []string // environment variables
+	Programs []string // programs of which all are required
+	AnyOf    []string // programs of which at least one is required
+	Env      []string // environment variables that are required
 	Config   []string // paths in OpenClaw's configuration that must be true
-	Systems  []string // operating systems; empty means all
-	Hosts    []string // hosts of the URLs in its text, which it probably connects to
+	Systems  []string // supported operating systems; empty means all
+	Hosts    []string // hosts of the URLs in the text of the SKILL.md, to which the skill probably connects
 	Install  []string // commands with which OpenClaw would install what is missing, for display
 }
 
@@ -46,7 +46,7 @@ type frontMatter struct {
 	Name     string `yaml:"name"`
 	Metadata struct {
 		OpenClaw *skillNeeds `yaml:"openclaw"`
-		ClawdBot *skillNeeds `yaml:"clawdbot"` // an earlier name
+		ClawdBot *skillNeeds `yaml:"clawdbot"` // earlier name of the field openclaw
 	} `yaml:"metadata"`
 }
 
@@ -69,9 +69,10 @@ type skillNeeds struct {
 	} `yaml:"install"`
 }
 
+// errFrontMatter is the error of a SKILL.md that does not begin with front matter.
 var errFrontMatter = errors.New("it has no front matter between two lines of ---")
 
-// ParseSkill parses a SKILL.md. dir is its directory.
+// ParseSkill parses the SKILL.md of the skill in the directory dir.
 func ParseSkill(dir string, b []byte) (*Skill, error) {
 	head, body, err := splitSkill(b)
 	if err != nil {

@@ -8,19 +8,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// defaultTools are the tools that a model gets if the agent specifies none. They exclude the process tool: without it a command runs
-// to its end before the model continues, which is necessary because the agent stops at the end of its turn.
+// defaultTools are the tools that a model gets if the agent specifies none. They exclude the process tool: without that tool a
+// command runs to its end before the model continues, which is necessary because the agent stops at the end of its turn.
 var defaultTools = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch", "session_status"}
 
 // deniedTools are the tools that no model gets, regardless of the agent's configuration: they control OpenClaw itself or other
 // machines, wait for people, send messages in the user's name, or need an account at a service.
 var deniedTools = []string{
-	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // OpenClaw itself
-	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // other machines
+	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // control OpenClaw itself
+	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // control or read other machines
 	"group:messaging", "conversations_list", "conversations_send", "conversations_turn", "talk_voice", "github_identity_status", "github_publish",
-	"ask_user", "suggest_task", "dismiss_task", "skill_workshop", "progress_card", "secrets", // involve people
+	"ask_user", "suggest_task", "dismiss_task", "skill_workshop", "progress_card", "secrets", // wait for people or ask them
 	"browser", "screen", "theme", "dashboard", "terminal", "portal", "canvas", "show_widget", "transcripts",
-	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need accounts
+	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need an account at a service
 }
 
 // toolGroups are the members of tool groups, as far as isDenied needs them.
@@ -45,7 +45,7 @@ func toolName(s string) string {
 	return s
 }
 
-// toolFault returns why a name cannot be part of a rule, or "".
+// toolFault returns the reason why a tool name cannot be part of a tool rule, or "" if it can.
 func toolFault(s string) string {
 	if s == "" || len(s) > 128 {
 		return "it must have 1 to 128 characters"

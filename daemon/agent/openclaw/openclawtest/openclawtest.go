@@ -28,7 +28,7 @@ func Modules(t testing.TB) string {
 	return filepath.Join(npmtest.Dir(t, "openclaw", openclaw.Packages(), "--omit=optional"), "node_modules")
 }
 
-// A Host is an OpenClaw with its own directory.
+// A Host is an installation of OpenClaw on the host, with its own directory.
 type Host struct {
 	Home, Workdir string
 	Port          int
@@ -36,7 +36,8 @@ type Host struct {
 	env           []string
 }
 
-// New writes s's configuration for models at baseURL into a new directory. It sets Home, Port, BaseURL and Workdir of s.
+// New creates a Host in a new directory, and writes the configuration s for models at baseURL. It sets Home, Port, BaseURL and
+// Workdir of s.
 func New(t testing.TB, s openclaw.Setup, baseURL string) *Host {
 	t.Helper()
 	h := &Host{Home: t.TempDir(), Workdir: t.TempDir(), Port: freePort(t), modules: Modules(t)}
@@ -66,6 +67,7 @@ func New(t testing.TB, s openclaw.Setup, baseURL string) *Host {
 	return h
 }
 
+// freePort returns a TCP port of the loopback interface that is not in use.
 func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -76,7 +78,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Local returns a command of openclaw.Command or openclaw.Service with the paths and the port of this installation.
+// Local returns command, which is that of openclaw.Command or openclaw.Service, with the paths and the port of h.
 func (h *Host) Local(command []string) []string {
 	out := make([]string, len(command))
 	for i, a := range command {
@@ -88,10 +90,10 @@ func (h *Host) Local(command []string) []string {
 	return out
 }
 
-// Env returns the environment of h's programs.
+// Env returns the environment for the programs of h.
 func (h *Host) Env() []string { return h.env }
 
-// Run runs the command line with arguments and returns its output.
+// Run runs OpenClaw's command line program with args and returns its output.
 func (h *Host) Run(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -103,7 +105,7 @@ func (h *Host) Run(t testing.TB, args ...string) (string, error) {
 	return string(out), err
 }
 
-// WritePreload writes the scripts that Node loads first.
+// WritePreload writes the scripts that Node loads before OpenClaw.
 func (h *Host) WritePreload(t testing.TB) {
 	t.Helper()
 	for name, data := range openclaw.Preload() {
@@ -113,7 +115,7 @@ func (h *Host) WritePreload(t testing.TB) {
 	}
 }
 
-// Start runs the gateway until the test ends, and waits until it is ready.
+// Start runs OpenClaw's gateway until the test ends, and waits until it is ready.
 func (h *Host) Start(t testing.TB) {
 	t.Helper()
 	h.WritePreload(t)
@@ -160,7 +162,7 @@ func (h *Host) Start(t testing.TB) {
 	})
 }
 
-// Models returns models for tests.
+// Models returns models with these aliases, for tests.
 func Models(aliases ...string) []caisson.Model {
 	var list []caisson.Model
 	for _, a := range aliases {
