@@ -51,9 +51,9 @@ const (
 
 // A part is a file or a directory that archives may contain.
 type part struct {
-	path string // below dataDir or hostDir
-	// tree is set for a directory, which is archived recursively. skip reports which of its entries are left out; its argument
-	// has the elements of the entry's path below the part. If skip is nil, no entry is left out.
+	path string // path of the part in an archive, below dataDir or hostDir
+	// tree is true for a directory, which is archived recursively. skip reports which entries of the directory are left out;
+	// its argument contains the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
 	skip    func(elements []string) bool
 	foreign bool // files in it may belong to other users than root
@@ -87,7 +87,8 @@ var parts = []part{
 		}
 		return false
 	}, links: func(elements []string) bool { return len(elements) >= 4 && elements[1] == "saved" }},
-	// elements are the account, the repository and the names below it. Mirrors can be fetched again; "new" contains incomplete clones.
+	// elements are the account, the repository and the names below it. Mirrors can be fetched again; "new" contains incomplete
+	// clones.
 	{path: dataDir + "/relay", tree: true, foreign: true, skip: func(elements []string) bool {
 		return len(elements) == 3 && (elements[2] == "mirror" || elements[2] == "new")
 	}},
@@ -124,17 +125,17 @@ type Header struct {
 // Manifest is the last entry of an archive. SHA256 covers the header, and the metadata and contents of all other entries.
 type Manifest struct {
 	Entries int64  `json:"entries"`
-	Bytes   int64  `json:"bytes"` // total size of the files
+	Bytes   int64  `json:"bytes"` // total size of the files in bytes
 	SHA256  string `json:"sha256"`
 }
 
 // An entry is a file, directory or symlink in an archive.
 type entry struct {
 	name     string
-	mode     fs.FileMode // type and permissions
+	mode     fs.FileMode // type and permissions of the entry
 	uid, gid int
 	size     int64
-	target   string // target of a symlink; else empty
+	target   string // target of a symlink; "" for other entries
 }
 
 // check returns an Invalid error unless archives may contain an entry with this name, type, mode, size and owner.

@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A sink is called for each entry of an archive. content is the content of a file, and empty for other entries. The sink need not
-// read it to the end.
+// A sink is a function that is called for each entry of an archive. content is the content of a file, and empty for other
+// entries. The sink need not read content to its end.
 type sink func(e *entry, content io.Reader) error
 
 // Verify reads an archive to its end. It returns an Invalid error unless the archive is complete and in the format of [Write],
@@ -27,8 +27,8 @@ func Verify(ctx context.Context, r io.Reader) (*Header, *Manifest, error) {
 	return read(ctx, r, func(*entry, io.Reader) error { return nil })
 }
 
-// read reads an archive and calls put for each entry. The checksum is verified after the last call: the entries are unverified
-// until read has returned without an error.
+// read reads an archive and calls put for each entry. The checksum is verified after the last call of put: the entries are
+// unverified until read has returned without an error.
 func read(ctx context.Context, r io.Reader, put sink) (*Header, *Manifest, error) {
 	// Goroutines and memory are limited, because the archive may be hostile.
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderMaxWindow(32<<20))
@@ -50,7 +50,7 @@ func read(ctx context.Context, r io.Reader, put sink) (*Header, *Manifest, error
 	return head, end, nil
 }
 
-// explain converts an error that occurred while reading an archive to one with a message for users.
+// explain converts an error that occurred while an archive was read to an error with a message for users.
 func explain(err error) error {
 	_, known := errors.AsType[*caisson.Error](err)
 	_, ofSystem := errors.AsType[unix.Errno](err)
@@ -63,6 +63,7 @@ func explain(err error) error {
 	return invalid("it is no archive of caisson backup, or damaged: %v", err)
 }
 
+// reader is the state of one call of read.
 type reader struct {
 	ctx   context.Context
 	tar   *tar.Reader
@@ -75,26 +76,26 @@ type reader struct {
 
 func (r *reader) read() (*Header, *Manifest, error) {
 	var head Header
-	if err := r.first(&head); err != nil {
+	if err := r.readHeader(&head); err != nil {
 		return nil, nil, err
 	}
 	for {
 		h, err := r.tar.Next()
 		if err != nil {
-			return nil, nil, err // io.EOF is an error here as well, because the manifest is missing
+			return nil, nil, err // also io.EOF, because the manifest must come before the end
 		}
 		if h.Name == manifestName {
-			end, err := r.last(&head, h)
+			end, err := r.readManifest(&head, h)
 			return &head, end, err
 		}
-		if err := r.next(h); err != nil {
+		if err := r.readEntry(h); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// first reads the header.
-func (r *reader) first(head *Header) error {
+// readHeader reads the header of the archive.
+func (r *reader) readHeader(head *Header) error {
 	h, err := r.tar.Next()
 	if err != nil {
 		return err
@@ -106,7 +107,7 @@ func (r *reader) first(head *Header) error {
 		Format  int    `json:"format"`
 		Version string `json:"version"`
 	}
-	data, err := r.json(h, &version, false)
+	data, err := r.readJSON(h, &version, false)
 	switch {
 	case err != nil:
 		return err
@@ -116,14 +117,14 @@ func (r *reader) first(head *Header) error {
 	case version.Format < 1:
 		return invalid("it has the format %d", version.Format)
 	}
-	return strict(data, head)
+	return decodeStrict(data, head)
 }
 
-// last reads the manifest from the entry h and compares it with the tally of the entries before. Returns an Invalid error if they
-// differ.
-func (r *reader) last(head *Header, h *tar.Header) (*Manifest, error) {
+// readManifest reads the manifest from the entry h and compares it with the tally of all entries before h. Returns an Invalid
+// error if they differ.
+func (r *reader) readManifest(head *Header, h *tar.Header) (*Manifest, error) {
 	var end Manifest
-	if _, err := r.json(h, &end, true); err != nil {
+	if _, err := r.readJSON(h, &end, true); err != nil {
 		return nil, err
 	}
 	got, err := r.tally.end(head)
@@ -142,9 +143,9 @@ func (r *reader) last(head *Header, h *tar.Header) (*Manifest, error) {
 	return &end, nil
 }
 
-// json reads an entry whose content is JSON, decodes it into the value that into points to, and returns the content. If exactly
-// is set, unknown fields are an error.
-func (r *reader) json(h *tar.Header, into any, exactly bool) ([]byte, error) {
+// readJSON reads an entry whose content is JSON, decodes the content into the value that into points to, and returns the
+// content. If exactly is true, unknown fields are an error.
+func (r *reader) readJSON(h *tar.Header, into any, exactly bool) ([]byte, error) {
 	if h.Typeflag != tar.TypeReg || h.Size > maxJSON {
 		return nil, invalid("the entry %.40q is not as it is in a backup", h.Name)
 	}
@@ -153,7 +154,7 @@ func (r *reader) json(h *tar.Header, into any, exactly bool) ([]byte, error) {
 		return nil, err
 	}
 	if exactly {
-		return data, strict(data, into)
+		return data, decodeStrict(data, into)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return nil, invalid("its header is not JSON")
@@ -161,8 +162,8 @@ func (r *reader) json(h *tar.Header, into any, exactly bool) ([]byte, error) {
 	return data, nil
 }
 
-// strict decodes JSON. Unknown fields, and data after the JSON value, are errors.
-func strict(data []byte, into any) error {
+// decodeStrict decodes JSON. Unknown fields, and data after the JSON value, are errors.
+func decodeStrict(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil || d.More() {
@@ -171,8 +172,8 @@ func strict(data []byte, into any) error {
 	return nil
 }
 
-// next checks the entry with the tar header h, adds it to the tally, and passes it to r.put.
-func (r *reader) next(h *tar.Header) error {
+// readEntry checks the entry with the tar header h, adds it to the tally, and passes it to r.put.
+func (r *reader) readEntry(h *tar.Header) error {
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
 	}

@@ -111,7 +111,7 @@ func free(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-// diskFull returns an Exhausted error if err was caused by a full disk, and else err.
+// diskFull returns an Exhausted error if err was caused by a full disk, and otherwise err.
 func diskFull(err error, dir string) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return caisson.Wrap(err, caisson.Exhausted, "the disk of %s is full; nothing was restored", dir)
@@ -122,12 +122,12 @@ func diskFull(err error, dir string) error {
 // An unpacker creates the entries of an archive in a directory.
 type unpacker struct {
 	root   *os.Root
-	room   int64 // free disk space in bytes, less the size of the files so far
-	owners bool  // whether to set the owners of entries, which only root can
+	room   int64 // disk space in bytes that was free at the beginning, minus the size of the files created so far
+	owners bool  // the owners of entries are set, which only root can do
 	dirs   []*entry
 }
 
-// put implements [sink]: it creates an entry. [reader.next] has checked that the parent of the entry is a directory of the
+// put implements [sink]: it creates an entry. [reader.readEntry] has checked that the parent of the entry is a directory of the
 // archive, and so not a symlink.
 func (u *unpacker) put(e *entry, content io.Reader) error {
 	name := strings.TrimPrefix(e.name, dataDir+"/")
@@ -161,8 +161,8 @@ func (u *unpacker) put(e *entry, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// setModes sets the owners and modes of directories. It must be called after all entries were created, because a mode may forbid
-// that.
+// setModes sets the owners and modes of directories. It must be called after all entries were created, because the mode of a
+// directory may forbid that entries are created in it.
 func (u *unpacker) setModes() error {
 	for _, e := range u.dirs {
 		f, err := u.root.Open(e.name)

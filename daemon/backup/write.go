@@ -21,8 +21,8 @@ import (
 
 // A Source contains the inputs of an archive.
 type Source struct {
-	Header Header // [Write] sets Format, CreatedAt and CredentialKey
-	Data   *os.Root
+	Header Header   // [Write] sets Format, CreatedAt and CredentialKey
+	Data   *os.Root // the data directory
 	Store  *os.File // a consistent copy of the store
 	Config string   // path of the configuration file; "" for none
 	Agents string   // path of the directory of agents; "" for none
@@ -49,6 +49,7 @@ func Write(ctx context.Context, w io.Writer, s Source) error {
 	return err
 }
 
+// writer is the state of one call of Write.
 type writer struct {
 	ctx   context.Context
 	tar   *tar.Writer
@@ -56,18 +57,18 @@ type writer struct {
 }
 
 func (w *writer) write(s *Source) error {
-	if err := w.json(headerName, s.Header); err != nil {
+	if err := w.writeJSON(headerName, s.Header); err != nil {
 		return err
 	}
 	for _, p := range parts {
 		var err error
 		switch p.path {
 		case dataDir + "/" + StoreName:
-			err = w.content(p.path, s.Store, p.foreign)
+			err = w.writeFile(p.path, s.Store, p.foreign)
 		case hostDir + "/" + ConfigName:
-			err = w.host(s.Config, p.path)
+			err = w.addHostFile(s.Config, p.path)
 		case hostDir + "/" + AgentsName:
-			err = w.host(s.Agents, p.path)
+			err = w.addHostFile(s.Agents, p.path)
 		default:
 			err = w.add(s.Data, strings.TrimPrefix(p.path, dataDir+"/"), p.path)
 		}
@@ -79,11 +80,12 @@ func (w *writer) write(s *Source) error {
 	if err != nil {
 		return err
 	}
-	return w.json(manifestName, end)
+	return w.writeJSON(manifestName, end)
 }
 
-// json writes v as JSON to an entry with this name. It is used for the header and the manifest, which the tally does not count.
-func (w *writer) json(name string, v any) error {
+// writeJSON writes v as JSON to an entry with this name. It is used for the header and the manifest, which the tally does not
+// count.
+func (w *writer) writeJSON(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -95,9 +97,9 @@ func (w *writer) json(name string, v any) error {
 	return err
 }
 
-// host writes the file or directory at the path file on the host as the entry called as. A directory is written recursively.
-// Symlinks in the path are followed. It does nothing if file is empty or does not exist.
-func (w *writer) host(file, as string) error {
+// addHostFile writes the file or directory at the path file on the host as the entry called as. A directory is written
+// recursively. Symlinks in the path are followed. It does nothing if file is empty or does not exist.
+func (w *writer) addHostFile(file, as string) error {
 	if file == "" {
 		return nil
 	}
@@ -114,7 +116,7 @@ func (w *writer) host(file, as string) error {
 	case err != nil:
 		return err
 	case info.Mode().IsRegular():
-		return w.content(as, f, false)
+		return w.writeFile(as, f, false)
 	case !info.IsDir():
 		return caisson.Errorf(caisson.Conflict, "cannot back up %s: it is neither a file nor a directory", file)
 	}
@@ -169,7 +171,7 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	case !os.SameFile(info, now):
 		return caisson.Errorf(caisson.Conflict, "%s was replaced while it was read; try again", as)
 	case now.Mode().IsRegular():
-		return w.content(as, f, p.foreign)
+		return w.writeFile(as, f, p.foreign)
 	}
 	if err := w.header(newEntry(as, now, p.foreign)); err != nil {
 		return err
@@ -189,7 +191,7 @@ func (w *writer) add(root *os.Root, name, as string) error {
 	return nil
 }
 
-// newEntry returns the entry called as for a file. Its owner is that of the file if foreign is set, and else root.
+// newEntry returns the entry called as for a file. Its owner is that of the file if foreign is true, and otherwise root.
 func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	e := &entry{name: as, mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && foreign {
@@ -201,9 +203,9 @@ func newEntry(as string, info fs.FileInfo, foreign bool) *entry {
 	return e
 }
 
-// content writes the header and the content of a regular file. If the file grows during the call, only the first bytes, as many
-// as its size was at the beginning, are written. Returns Conflict if the file becomes shorter.
-func (w *writer) content(as string, f *os.File, foreign bool) error {
+// writeFile writes the header and the content of a regular file as the entry called as. If the file grows during the call, only
+// as many bytes as its size was at the beginning are written. Returns Conflict if the file becomes shorter.
+func (w *writer) writeFile(as string, f *os.File, foreign bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err

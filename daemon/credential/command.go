@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// commandTimeout is the timeout of a key command. commandGrace is how long its output is read after the command has exited or
-// was killed, because a grandchild may hold the pipe open.
+// commandTimeout is the timeout of a program that prints the key. commandGrace is how long its output is read after the program
+// has exited or was killed, because a grandchild may keep the pipe open.
 const (
 	commandTimeout = 10 * time.Second
 	commandGrace   = time.Second
@@ -60,9 +60,9 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 // an error.
 type limitedBuffer struct {
 	b          bytes.Buffer
-	limit      int
-	exceeded   bool
-	onExceeded func()
+	limit      int    // maximum size of the buffer in bytes
+	exceeded   bool   // a write has exceeded limit
+	onExceeded func() // called when a write exceeds limit
 }
 
 func (w *limitedBuffer) Write(p []byte) (int, error) {

@@ -19,11 +19,12 @@ const MaxValue = 64 << 10
 
 // Config configures a Vault.
 type Config struct {
-	Store caisson.CredentialStore // required
-	Key   KeySource               // required
+	Store caisson.CredentialStore // store of the encrypted credentials; required
+	Key   KeySource               // source of the key that encrypts credentials; required
 	Now   func() time.Time        // nil means time.Now
-	Log   *slog.Logger            // nil: nothing is logged
-	// Check, unless nil, returns an Invalid error for a value that does not suit the credential, before it is stored.
+	Log   *slog.Logger            // nil means that nothing is logged
+	// Check, unless nil, is called before a value is stored. It returns an Invalid error if the value does not suit the
+	// credential.
 	Check func(account, name string, value caisson.Secret) error
 	// Changed, unless nil, is called after a credential was set, rotated or removed, before that operation returns.
 	Changed func(ctx context.Context, account, name string)

@@ -16,7 +16,7 @@ const maxEnvFile = 1 << 20
 // A Variable is an assignment in an environment file.
 type Variable struct {
 	Name         string
-	Value        caisson.Secret // the zero Secret if it is empty
+	Value        caisson.Secret // value of the variable; the zero Secret if the value is empty
 	Line         int            // line where the assignment begins, from 1
 	PreviousLine int            // line of the previous assignment of the same name, 0 if there is none
 }
@@ -64,18 +64,19 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 
 // envParser parses an environment file.
 type envParser struct {
-	rest string // text that has not been parsed; before each call of next it begins with a line
+	rest string // text that has not been parsed; before each call of next, it starts at the beginning of a line
 	line int    // number of the first line of rest, from 1
 }
 
 // assignment matches the part of a line before its value.
 var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
 
-// interpolation matches references that some parsers replace. (In double quotes \$ is not one.)
+// interpolation matches references to variables and commands that some parsers replace. In double quotes, \$ is not such a
+// reference.
 var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 
-// interpolated is the message for a value that matches interpolation.
-const interpolated = "has a $ that some parsers would expand; put the value in single quotes"
+// interpolationMessage is the error message for a value that matches interpolation.
+const interpolationMessage = "has a $ that some parsers would expand; put the value in single quotes"
 
 // next parses one assignment, or one line that is empty or a comment; then the name of the result is "".
 func (p *envParser) next() (Variable, error) {
@@ -94,11 +95,11 @@ func (p *envParser) next() (Variable, error) {
 	var err error
 	switch {
 	case strings.HasPrefix(p.rest, "'"):
-		value, err = p.single()
+		value, err = p.singleQuoted()
 	case strings.HasPrefix(p.rest, `"`):
-		value, err = p.double()
+		value, err = p.doubleQuoted()
 	default:
-		value, err = p.bare()
+		value, err = p.unquoted()
 	}
 	if err == nil {
 		err = p.endLine()
@@ -110,8 +111,8 @@ func (p *envParser) next() (Variable, error) {
 	return v, err
 }
 
-// single parses a value in single quotes.
-func (p *envParser) single() (string, error) {
+// singleQuoted parses a value in single quotes.
+func (p *envParser) singleQuoted() (string, error) {
 	value, rest, ok := strings.Cut(p.rest[1:], "'")
 	if !ok {
 		return "", p.errorf("opens a ' that is never closed")
@@ -121,14 +122,14 @@ func (p *envParser) single() (string, error) {
 	return value, nil
 }
 
-// double parses a value in double quotes.
-func (p *envParser) double() (string, error) {
+// doubleQuoted parses a value in double quotes.
+func (p *envParser) doubleQuoted() (string, error) {
 	var value strings.Builder
 	for i := 1; i < len(p.rest); i++ {
 		switch c := p.rest[i]; c {
 		case '"':
 			if interpolation.MatchString(p.rest[:i]) {
-				return "", p.errorf(interpolated)
+				return "", p.errorf(interpolationMessage)
 			}
 			lines := strings.Count(p.rest[:i], "\n")
 			p.rest = p.rest[i+1:]
@@ -151,8 +152,8 @@ func (p *envParser) double() (string, error) {
 	return "", p.errorf(`opens a " that is never closed`)
 }
 
-// bare parses a value without quotes.
-func (p *envParser) bare() (string, error) {
+// unquoted parses a value without quotes.
+func (p *envParser) unquoted() (string, error) {
 	n := strings.IndexAny(p.rest, " \t\n")
 	if n < 0 {
 		n = len(p.rest)
@@ -162,7 +163,7 @@ func (p *envParser) bare() (string, error) {
 		return "", p.errorf("has a quote, a backslash or a # within a value; put the whole value in single quotes")
 	}
 	if interpolation.MatchString(value) {
-		return "", p.errorf(interpolated)
+		return "", p.errorf(interpolationMessage)
 	}
 	p.rest = p.rest[n:]
 	return value, nil
@@ -180,7 +181,7 @@ func (p *envParser) endLine() error {
 	return nil
 }
 
-// errorf returns an Invalid error about the current line.
+// errorf returns an Invalid error with the number of the current line.
 func (p *envParser) errorf(what string) error {
 	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
 }

@@ -30,7 +30,7 @@ func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
 		rand.Read(b[:])
 		fresh := caisson.NewSecret(hex.EncodeToString(b[:]) + "\n")
 		text, err = createPrivate(path, fresh)
-		made = err == nil && text.Equal(fresh) // false if another process created the file first
+		made = err == nil && text.Equal(fresh) // false if another process created the file before this one
 	}
 	if err != nil {
 		return caisson.Secret{}, false, err
@@ -69,8 +69,8 @@ func readPrivate(path string) (caisson.Secret, error) {
 	return caisson.NewSecret(string(b)), nil
 }
 
-// checkPrivate returns Conflict if other users may have read or written f. It checks the open file, because the name could be
-// replaced in between.
+// checkPrivate returns Conflict if other users may have read or written f. It checks the open file, because its name could
+// refer to another file by now.
 func checkPrivate(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

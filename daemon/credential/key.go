@@ -66,17 +66,17 @@ func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
 	return &keyring{source: source, store: store, lock: make(chan struct{}, 1)}
 }
 
-// decryptionKey returns the key for decryption; it must exist.
+// decryptionKey returns the key for decryption, or an error if there is none.
 func (k *keyring) decryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, false)
 }
 
-// encryptionKey returns the key for encryption. It creates one if there is none and nothing was encrypted yet.
+// encryptionKey returns the key for encryption. It creates a key if there is none and no credential has been encrypted yet.
 func (k *keyring) encryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, true)
 }
 
-// get returns the cached key, or loads it. If create is set, it may create the key file.
+// get returns the cached key, or loads it. If create is true, it may create the key file.
 func (k *keyring) get(ctx context.Context, create bool) (*age.X25519Identity, error) {
 	select {
 	case k.lock <- struct{}{}:
@@ -104,13 +104,13 @@ func (k KeySource) name() string {
 	case k.File != "":
 		return "the file " + k.File
 	case len(k.Command) > 0:
-		return "the command " + k.Command[0] // without its arguments, which may be confidential
+		return "the command " + k.Command[0] // the arguments are left out, because they may be confidential
 	}
 	return KeyVariable
 }
 
 // load reads the key from its source. If the source is a file that does not exist and no credential is stored, it creates the
-// file if create is set.
+// file if create is true.
 func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error) {
 	switch {
 	case len(k.source.Command) > 0:
@@ -157,7 +157,7 @@ func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 			continue
 		}
 		id, err := age.ParseX25519Identity(line)
-		if err != nil || found != nil { // err may include the line
+		if err != nil || found != nil { // err is not returned, because it may include the line
 			return nil, badKey(from)
 		}
 		found = id

@@ -6,7 +6,7 @@ type KnownName struct {
 	Kind string // description of the secret
 }
 
-// Known returns the variables that caisson credential import includes by default.
+// Known returns the variables that caisson credential import includes by default, with descriptions.
 func Known() []KnownName {
 	return []KnownName{
 		{"ANTHROPIC_API_KEY", "Anthropic API key"},
@@ -22,7 +22,7 @@ func Known() []KnownName {
 	}
 }
 
-// Kind returns the description of a known name, or "".
+// Kind returns the description of the secret in the variable with a known name, or "" if the name is not known.
 func Kind(name string) string {
 	for _, k := range Known() {
 		if k.Name == name {

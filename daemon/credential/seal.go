@@ -11,14 +11,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sealVersion is the first byte of every plaintext.
+// sealVersion is the first byte of every text that seal encrypts: the version of the format.
 const sealVersion = 1
 
-// maxPlain is the maximum size of a plaintext in bytes: a value, the account and the name.
+// maxPlain is the maximum size in bytes of a text that seal encrypts: a value, the account and the name.
 const maxPlain = MaxValue + 1024
 
-// seal encrypts a value together with its account and name. If the plaintext did not contain these, a program with write access
-// to the store could assign a row to another account, because age authenticates only the plaintext.
+// seal encrypts a value together with its account and name. If the encrypted text did not contain account and name, a program
+// with write access to the store could assign a row to another account, because age authenticates only the encrypted text.
 func seal(id *age.X25519Identity, account, name string, value caisson.Secret) ([]byte, error) {
 	plain := []byte{sealVersion}
 	plain = appendPart(plain, account)
@@ -76,7 +76,7 @@ func appendPart(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// cutPart is the inverse of appendPart.
+// cutPart returns the first part of b, which appendPart has appended, and the rest of b. ok is false if b is malformed.
 func cutPart(b []byte) (part, rest []byte, ok bool) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {

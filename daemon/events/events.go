@@ -10,14 +10,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/notify"
 )
 
-// Hub appends events to a store and notifies the calls of Watch that wait for new events. It depends on no core and is
-// constructed before all of them.
+// Hub appends events to a store and wakes the calls of Watch that wait for new events. It depends on no core and is constructed
+// before all cores.
 type Hub struct {
 	store  caisson.EventStore
 	log    *slog.Logger
-	done   context.Context // cancelled by Close
-	stop   context.CancelFunc
-	stored notify.Notifier[struct{}] // notified whenever events have been stored
+	done   context.Context           // cancelled by Close
+	stop   context.CancelFunc        // cancels done
+	stored notify.Notifier[struct{}] // wakes the calls of Watch whenever events have been stored
 }
 
 var (

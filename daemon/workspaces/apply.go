@@ -17,10 +17,10 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// declinedFile contains the paths of changes that were undone: changes of these paths are not applied automatically.
+// declinedFile contains the paths of changes that were undone. Changes of these paths are not applied automatically.
 const declinedFile = "declined.json"
 
-// syncs applies changes to host directories, and undoes them.
+// syncs applies changes to host directories, and undoes applied changes.
 type syncs struct {
 	directory
 	jobs     worker.Starter
@@ -30,11 +30,11 @@ type syncs struct {
 	log      *slog.Logger
 }
 
-// apply applies the chosen changes and returns a receipt.
+// apply applies the chosen changes of the review r to the host directory, and returns a receipt.
 func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
-		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.passedChecks), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
+		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.passedChecks), Entries: receiptEntries(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
 	}
 	if receipt.Auto = s.auto; s.auto {
 		receipt.Held = r.Held
@@ -62,8 +62,8 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 	if err != nil { // The changes are applied; only the cleanup failed.
 		s.c.cfg.Log.WarnContext(ctx, "the temporary files of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
 	}
-	ctx = context.WithoutCancel(ctx) // from here on the result must be recorded
-	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
+	ctx = context.WithoutCancel(ctx) // the sync has been applied and must be recorded
+	if err := s.c.syncs.recordApplied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
 		return nil, err
 	}
 	if err := os.RemoveAll(s.c.dir(s.w.ID, refusedFile)); err != nil {
@@ -72,7 +72,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 	return receipt, s.clearDeclined(plan.Steps)
 }
 
-// clearDeclined removes the paths of steps, which were applied, from declinedFile.
+// clearDeclined removes the paths of steps that were applied from declinedFile.
 func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
@@ -84,7 +84,8 @@ func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	return durable.WriteJSON(s.c.dir(s.w.ID, declinedFile), list)
 }
 
-// write applies the plan in a worker job. Before that, it writes the receipt and the plan to disk, for recover.
+// write applies the plan to the host directory in a worker job. Before that, it writes the receipt and the plan to disk, so
+// that recover can complete the sync after a crash.
 func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
 	if err := durable.WriteJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
@@ -92,7 +93,7 @@ func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan 
 	}
 	defer func() {
 		if outcomeUnknown(out, err) {
-			return // recover determines the outcome
+			return // recover determines the outcome later
 		}
 		if out.State != apply.Applied {
 			err = errors.Join(err, s.c.syncs.removeSaved(s.w.ID, receipt.ID))
@@ -112,21 +113,22 @@ func (s *syncRun) write(ctx context.Context, receipt *caisson.SyncReceipt, plan 
 	return apply.RunApply(ctx, s.c.cfg.Jobs, s.host, saved, s.frozen, plan)
 }
 
-// outcomeUnknown reports whether a job with this outcome and error may have written to the host directory or not.
+// outcomeUnknown reports whether a job that returned this outcome and error may or may not have written to the host directory.
 func outcomeUnknown(out apply.Outcome, err error) bool {
 	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
 
 // A pendingSync is a sync whose outcome is not in the store yet.
 type pendingSync struct {
-	Receipt *caisson.SyncReceipt
-	Steps   []gate.Step
+	Receipt *caisson.SyncReceipt // receipt of the sync
+	Steps   []gate.Step          // steps of the sync
 }
 
-// applied records a sync that was applied: the receipt, events, and the new base for later changes.
-func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
+// recordApplied records a sync whose changes were applied: it stores the receipt, publishes events, and sets the new base for
+// later changes.
+func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
 	err := c.store.InsertReceipt(ctx, receipt)
-	if err != nil && caisson.KindOf(err) != caisson.Conflict { // Conflict: an earlier daemon has stored it
+	if err != nil && caisson.KindOf(err) != caisson.Conflict { // Conflict means that an earlier daemon has stored the receipt
 		return err
 	}
 	if err == nil {
@@ -149,7 +151,7 @@ func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File
 	}
 	var list []baseline.Applied
 	for _, step := range steps {
-		// The sandbox does not have the merged content: its next change is still based on the original content.
+		// The sandbox does not have merged content: its next change of a merged file is still based on the original content.
 		if !merged[step.Path] {
 			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
 		}
@@ -173,7 +175,7 @@ func (c *syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File
 	return err
 }
 
-// setBase records the states in list as the base that later changes of these paths are compared with.
+// setBase records the states in list as the base with which later changes of their paths are compared.
 func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
@@ -183,8 +185,8 @@ func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File
 	return baseline.RunRebase(ctx, c.jobs, host, base, list)
 }
 
-// entriesOf returns the entries of a receipt: one for each path that the chosen changes write.
-func entriesOf(p selection) []caisson.ReceiptEntry {
+// receiptEntries returns the entries of a receipt: one for each path that the chosen changes write.
+func receiptEntries(p selection) []caisson.ReceiptEntry {
 	list := []caisson.ReceiptEntry{}
 	for i, x := range p.review.Changes {
 		if !p.chosen[i] {
@@ -192,15 +194,15 @@ func entriesOf(p selection) []caisson.ReceiptEntry {
 		}
 		for _, step := range x.Steps {
 			list = append(list, caisson.ReceiptEntry{
-				Path: step.Path, Kind: x.Change.Kind, Before: hashOf(step.Before), After: hashOf(step.After), Merged: x.Change.Merge,
+				Path: step.Path, Kind: x.Change.Kind, Before: nodeHash(step.Before), After: nodeHash(step.After), Merged: x.Change.Merge,
 			})
 		}
 	}
 	return list
 }
 
-// hashOf returns the hash of a file, symlink or directory; "" if n means that there is no file.
-func hashOf(n gate.Node) string {
+// nodeHash returns the hash of the file, symlink or directory n, or "" if there is none.
+func nodeHash(n gate.Node) string {
 	if n.Type == "" || n.Type == "none" {
 		return ""
 	}
@@ -210,10 +212,10 @@ func hashOf(n gate.Node) string {
 	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
 }
 
-// removeSaved removes the saved data of a sync.
+// removeSaved removes the files that a sync has replaced, and the file that describes the sync.
 func (c *syncs) removeSaved(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
-	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is the file that recover looks for
+	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // pendingSuffix is last: recover looks for it
 		if err := removeTree(dir + suffix); err != nil {
 			return err
 		}
@@ -221,12 +223,13 @@ func (c *syncs) removeSaved(w, receipt caisson.ID) error {
 	return nil
 }
 
-// Suffixes of saved/<rc>, the description of a sync.
+// Suffixes of saved/<rc>, the file that describes a sync; see the package comment.
 const (
-	pendingSuffix = ".json" // while the outcome is not in the store
-	doneSuffix    = ".done" // once the outcome is in the store
+	pendingSuffix = ".json" // while the outcome of the sync is not in the store
+	doneSuffix    = ".done" // once the outcome of the sync is in the store
 )
 
+// rename changes the suffix of the file that describes a sync.
 func (c *syncs) rename(w, receipt caisson.ID, from, to string) error {
 	name := c.dir(w, savedDir, string(receipt))
 	if err := os.Rename(name+from, name+to); err != nil {

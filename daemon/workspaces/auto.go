@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// autoActor is the actor of automatic syncs in receipts.
+// autoActor is the actor that receipts of automatic syncs name.
 const autoActor = "auto"
 
 // Run applies changes in workspaces of mode yolo, saves which processes were the last to change files, and removes old data,
@@ -28,9 +28,9 @@ func (c *Core) Run(ctx context.Context) error {
 	return nil
 }
 
-// each calls f with every workspace in one of the states; without states, with every workspace.
-func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
-	var all []*caisson.Workspace // listed first, because f may delete some
+// eachWorkspace calls f with every workspace that is in one of the states, or with every workspace if no states are given.
+func (c *Core) eachWorkspace(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
+	var all []*caisson.Workspace // listed before the first call of f, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
 	next := func(f *caisson.WorkspaceFilter, w *caisson.Workspace) { f.Before = w.ID }
 	for w, err := range caisson.All(ctx, c.cfg.Store.Workspaces().List, caisson.AllAccounts(), filter, next) {
@@ -51,7 +51,7 @@ func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...c
 // applyAll applies changes in all live workspaces of mode yolo. An error in one workspace does not affect the others. If commands
 // are configured, which take long, it does not wait until the changes are applied.
 func (c *Core) applyAll(ctx context.Context) {
-	err := c.each(ctx, func(w *caisson.Workspace) {
+	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {
 			return
 		}
@@ -77,8 +77,8 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyNow is like applyAuto, for a caller that holds the lock of w but no job slot. It does nothing shortly after a
-// command has failed.
+// applyNow acquires a job slot and calls applyAuto, unless a command has failed a short time ago. The caller must hold the lock
+// of w but no job slot.
 func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.backingOff(w.ID, ""); err != nil || off {
 		return err
@@ -90,11 +90,11 @@ func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	return c.applyAuto(ctx, w)
 }
 
-// errBackoff means that a command has recently refused the changes that would be applied automatically.
+// errBackoff is the error of an automatic sync that is delayed, because a command has recently refused the changes.
 var errBackoff = errors.New("a command has recently refused these changes")
 
-// applyAuto applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
-// slot.
+// applyAuto applies all changes that pass every check, although no request asks for it. The caller must hold the lock of w and
+// a job slot.
 func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	host, err := openHost(w, 0)
 	if err != nil {
@@ -102,17 +102,17 @@ func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	}
 	defer host.Close()
 	s := &syncRun{c: c, w: w, host: host, by: autoActor, auto: true}
-	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
+	_, err = s.run(ctx, &caisson.SyncRequest{Auto: true})
 	if errors.Is(err, errBackoff) {
 		return nil
 	}
 	return err
 }
 
-// clean removes old reviews and workspaces.
+// clean removes workspaces that have been kept long enough, and old reviews and counts of removed files.
 func (c *Core) clean(ctx context.Context, at time.Time) {
 	used := map[string]bool{}
-	err := c.each(ctx, func(w *caisson.Workspace) {
+	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		used[filepath.Base(c.removals.file(w))] = true
 		if err := c.cleanOne(ctx, w, at); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			c.cfg.Log.WarnContext(ctx, "old data of a workspace could not be removed", "workspace", w.ID, "err", err)
@@ -128,6 +128,7 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 	}
 }
 
+// cleanOne removes a workspace that has been kept long enough, or else its old reviews and its unused copy.
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
 	keep, last := time.Duration(c.cfg.Settings.Keep), w.EndedAt
 	if w.State == caisson.WorkspaceSettled {

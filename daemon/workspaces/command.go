@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Command is a check that the administrator configures: a program that must exit with status 0 in a sandbox that
-// contains the directory as it would be after an apply. Its changes to files are discarded, and it has no network
+// A Command is a check that the administrator configures: a program that must exit with status 0 in a sandbox that contains the
+// directory as it would be after an apply. The changes that the program makes to files are discarded, and it has no network
 // access.
 type Command struct {
 	Name    string   `yaml:"name" json:"name"`             // in receipts: 1 to 40 letters, digits, dots, dashes and underscores
@@ -54,14 +54,15 @@ func ValidateCommands(list []Command) error {
 	return nil
 }
 
-// limit returns the time limit of the command.
-func (c Command) limit() time.Duration {
+// timeLimit returns the time limit of the command.
+func (c Command) timeLimit() time.Duration {
 	return cmp.Or(time.Duration(c.Time), defaultCommandTime)
 }
 
-// check returns the name of the command in lists of checks.
-func (c Command) check() string { return checkCommand + " " + c.Name }
+// checkName returns the name of the check that the command makes, for lists of checks.
+func (c Command) checkName() string { return checkCommand + " " + c.Name }
 
+// checkCommand is the prefix of the names of checks that are commands.
 const checkCommand = "command"
 
 // Sandboxes contains what this core requires of package sandboxes, to run commands and to read which processes changed files.
@@ -71,10 +72,11 @@ type Sandboxes struct {
 	Exec func(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
 }
 
-// Lifecycle creates and removes sandboxes. All methods but Writers are those of [caisson.Sandboxes].
+// Lifecycle creates and removes sandboxes, and reads which processes changed files. All methods but Writers are those of
+// [caisson.Sandboxes].
 type Lifecycle interface {
-	// Writers returns which process of a sandbox was the last to change each file in its workspace, as far as that is
-	// recorded; nil if it is not. Returns NotFound if there is no such sandbox.
+	// Writers returns which process of a sandbox was the last to change each file in its workspace, as far as that is recorded;
+	// nil if nothing is recorded. Returns NotFound if there is no such sandbox.
 	Writers(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error)
 	Remove(ctx context.Context, ref string) error

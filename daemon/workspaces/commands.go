@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// Delays of automatic syncs after a command has failed: retrySameDelay for the same changes, retryOtherDelay for others. A sync
-// that a person requests is never delayed.
+// Delays of automatic syncs after a command has failed: retrySameDelay for the changes that the command refused,
+// retryOtherDelay for other changes. A sync that a person requests is never delayed.
 const (
 	retrySameDelay  = 10 * time.Minute
 	retryOtherDelay = 2 * time.Minute
@@ -29,10 +29,10 @@ const refusedFile = "refused.json"
 
 // A refusal is the result of the last command that failed.
 type refusal struct {
-	Key     string            // key of the plan; see planKey
-	At      time.Time         // when it failed
-	Changes map[string]string // hashes by path, as in the review
-	Finding caisson.Finding
+	Key     string            // key of the plan that the command checked; see planKey
+	At      time.Time         // time when the command failed
+	Changes map[string]string // hashes of the refused changes by path, as in the review
+	Finding caisson.Finding   // finding that is added to these changes
 }
 
 // runCommands runs the configured commands on the chosen changes, one after another, each in a separate sandbox. It
@@ -67,7 +67,7 @@ func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, 
 		if err != nil {
 			return nil, s.refuse(ctx, chosen, key, cmd, err)
 		}
-		ran = append(ran, cmd.check())
+		ran = append(ran, cmd.checkName())
 	}
 	return ran, nil
 }
@@ -78,7 +78,7 @@ type refusals struct {
 	commands []Command
 }
 
-// planKey returns a hash of the plan and of the commands that check it.
+// planKey returns a hash of a plan and of the commands that check the plan.
 func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
 	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.commands)); err != nil {
@@ -87,7 +87,7 @@ func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// refuse records that a command has failed, or could not be run, and returns the error that reports it.
+// refuse records that a command has failed, or could not be run, and returns the error of the sync.
 func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd Command, cause error) error {
 	message := caisson.MessageOf(cause)
 	if caisson.KindOf(cause) != caisson.Denied {
@@ -106,13 +106,13 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
 
-// lastRefusal returns the last refusal in a workspace; it is zero if there was none since the last apply.
+// lastRefusal returns the last refusal in a workspace; the zero refusal if there was none since the last apply.
 func (c refusals) lastRefusal(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
-// addFindings adds the finding of the last refusal to those changes of a diff that the command had refused. It does not set
-// their verdicts: with other changes, or later, the command may pass.
+// addFindings adds the finding of the last refusal to those of the changes that the command had refused. It does not set their
+// verdicts, because the command may pass later, or together with other changes.
 func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 	no, err := c.lastRefusal(w)
 	for i := range changes {
@@ -124,8 +124,8 @@ func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 	return err
 }
 
-// backingOff reports whether it is too early to apply changes automatically, because a command has refused changes recently. key
-// is that of the plan, or "" if the plan does not exist yet.
+// backingOff reports whether it is too early to apply changes automatically, because a command has refused changes recently.
+// key is the key of the plan, or "" if the plan does not exist yet.
 func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	no, err := c.lastRefusal(w)
 	if err != nil || no.At.IsZero() {
@@ -161,8 +161,8 @@ func (s *syncRun) runCommand(ctx context.Context, plan *gate.Plan, cmd Command) 
 
 // watch runs a command in its sandbox and waits for its end.
 func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
-	limit := cmd.limit()
-	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // returns even if the process cannot be killed
+	limit := cmd.timeLimit()
+	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // watch returns even if the process cannot be killed
 	defer cancel()
 	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
 		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
@@ -171,7 +171,7 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 		return err
 	}
 	out := &outputTail{
-		kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }, // fails if the process has exited
+		kill: func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }, // Signal fails if the process has exited
 		kept: excerpt.Tail{Limit: tailBytes},
 	}
 	whole := out.drain(p.Stdout(), p.Stderr())
@@ -181,9 +181,9 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	}
 	select {
 	case <-whole:
-	case <-time.After(outputTimeout): // a process that the command has started keeps its output open
+	case <-time.After(outputTimeout): // a process that the command has started may keep the output open
 	}
-	_ = p.Close() // an error has no effect: the reads end when the sandbox is removed
+	_ = p.Close() // an error is ignored, because the output ends when the sandbox is removed
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
-// copyDir contains the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host
-// directory, and is removed after the sandbox: the diff does not need it.
+// copyDir is the name of the directory with the copy that the sandbox of a workspace of kind copy sees. The copy belongs to the
+// owner of the host directory, and is removed after the sandbox, because diffs do not need it.
 const copyDir = "copy"
 
-// makeCopy copies the host directory as recorded in the manifest. mode is that of the directory.
+// makeCopy copies the files of the host directory that the manifest lists. mode is the mode of the host directory.
 func (c *layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
@@ -45,18 +45,18 @@ func (c *layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode ui
 		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be inconsistent in the copy.", made.Changed)
 	}
 	w.Warning = strings.TrimSpace(w.Warning)
-	// shared counts the files that share their blocks with the original, and so need almost no space.
+	// made.Shared counts the files that share their blocks with the original, and so need almost no space.
 	c.log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
 	return dst.Chmod(os.FileMode(mode & 0o777))
 }
 
-// hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.
+// hasCopy reports whether the sandbox of w sees a copy of the host directory. Applied changes are not written to the copy.
 func hasCopy(w *caisson.Workspace) bool {
 	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
 }
 
-// clearApplied is called after the layer of w was emptied. If the sandbox of w sees a copy, which lacks the changes that were
-// applied, it discards the record of them: it empties the base, which is then saved again. The caller must hold the lock of w.
+// clearApplied is called after the layer of w was emptied. If the sandbox of w sees a copy, which lacks the applied changes, it
+// discards the record of these changes: it empties the base, which is then saved again. The caller must hold the lock of w.
 func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
@@ -73,8 +73,8 @@ func (c *layerFiles) clearApplied(w *caisson.Workspace) error {
 	return nil
 }
 
-// unmarkApplied is called before paths are dropped from the layer of w. If the sandbox of w sees a copy, which lacks the changes
-// that were applied, it discards the record that changes of these paths were applied.
+// unmarkApplied is called before paths are dropped from the layer of w. If the sandbox of w sees a copy, which lacks the
+// applied changes, it discards the record that changes of these paths were applied.
 func (c *layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil

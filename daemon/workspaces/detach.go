@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Capture implements [caisson.WorkspaceLayers]. It writes the format of a review's frozen copy. Returns Exhausted if
-// the layer cannot be captured completely.
+// Capture implements [caisson.WorkspaceLayers]. It writes the layer to dir in the format of the copies that reviews make.
+// Returns Exhausted if the layer cannot be captured completely.
 func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
 	w, err := l.c.cfg.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
@@ -28,22 +28,22 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 		}
 	}()
 	if w.Kind == caisson.WorkspaceDirect {
-		return nil // it has no layer
+		return nil // the workspace has no layer
 	}
 	release, err := l.c.layerFiles.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer release()
-	_, cut, err := l.c.reviews.freeze(ctx, w, dir)
+	_, cut, err := l.c.reviews.copyLayer(ctx, w, dir)
 	if err == nil && cut {
 		err = caisson.Errorf(caisson.Exhausted, "the sandbox has written more files in its workspace than can be captured; apply or remove some")
 	}
 	return err
 }
 
-// Detach implements [caisson.WorkspaceLayers]. In mode yolo, it first applies the changes that may be applied. If commands are
-// configured, which take long, it does not wait for that.
+// Detach implements [caisson.WorkspaceLayers]. In mode yolo, it first applies the changes that may be applied automatically. If
+// commands are configured, which take long, it does not wait until the changes are applied.
 func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	// The processes that changed files are saved before the store reports that the sandbox was removed.
 	if err := l.c.reviews.writers.save(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -78,8 +78,8 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// finish completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
-// changes. Errors are logged only; the changes keep waiting.
+// finish completes a workspace whose sandbox was removed: it applies changes automatically, or counts the changes that wait to
+// be applied. Errors are only logged; after an error the changes keep waiting.
 func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 	release, err := c.layerFiles.lock(ctx, w.ID)
 	if err != nil {
@@ -89,15 +89,15 @@ func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 	if w.Mode == caisson.SyncYolo {
 		err = c.applyAuto(ctx, w)
 	} else {
-		err = c.reviews.count(ctx, w)
+		err = c.reviews.countChanges(ctx, w)
 	}
 	if err != nil && ctx.Err() == nil {
 		c.cfg.Log.WarnContext(ctx, "the waiting changes of a workspace could not be applied or counted", "workspace", w.ID, "err", err)
 	}
 }
 
-// count determines the number of changes in w and stores it.
-func (c *reviews) count(ctx context.Context, w *caisson.Workspace) error {
+// countChanges determines the number of changes in w and stores the number.
+func (c *reviews) countChanges(ctx context.Context, w *caisson.Workspace) error {
 	host, err := openHost(w, 0)
 	if err != nil {
 		return err
@@ -107,5 +107,5 @@ func (c *reviews) count(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return c.forget(w.ID, r.ID)
+	return c.removeReview(w.ID, r.ID)
 }

@@ -22,7 +22,7 @@ import (
 // Names in the directory of a workspace; see the package comment.
 const (
 	topDir       = "workspaces"
-	removalDir   = "removals" // beside topDir: counts of removals by directory
+	removalDir   = "removals" // beside topDir; one file of counts for each host directory
 	upperDir     = "layers/upper"
 	workDir      = "layers/work"
 	maskDir      = "mask"
@@ -34,19 +34,19 @@ const (
 	writersFile  = "writers.json"
 )
 
-// A directory is the path of the directory that contains those of all workspaces.
+// A directory is the path of the directory that contains the directories of all workspaces.
 type directory string
 
-// dir returns the directory of a workspace, or a path in it.
+// dir returns the path of the directory of a workspace, or of a file in it.
 func (d directory) dir(id caisson.ID, name ...string) string {
 	return filepath.Join(append([]string{string(d), string(id)}, name...)...)
 }
 
-// layerFiles creates the files of workspaces on disk.
+// layerFiles creates and opens the files of workspaces on disk.
 type layerFiles struct {
 	directory
 	jobs         worker.Starter
-	hidden       []string // patterns of names that are hidden
+	hidden       []string // patterns of the names of files that are hidden from sandboxes
 	removals     *removalCounts
 	log          *slog.Logger
 	background   *background.Group
@@ -89,7 +89,7 @@ func (c *layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 		name  string
 		mode  os.FileMode
 		guest bool
-	}{ // base is readable for all users, because jobs with different uids open it before it has contents
+	}{ // the directory base is readable for all users: jobs with different uids open it while it is empty
 		{"layers", 0o700, false}, {upperDir, os.FileMode(mode & 0o777), true}, {workDir, 0o700, true}, {maskDir, 0o700, true},
 		{baseDir, 0o755, false}, {frozenDir, 0o700, false}, {savedDir, 0o700, false},
 	} {
@@ -102,7 +102,7 @@ func (c *layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 				return err
 			}
 		}
-		if err := os.Chmod(p, d.mode); err != nil { // regardless of the umask
+		if err := os.Chmod(p, d.mode); err != nil { // sets the mode regardless of the umask
 			return err
 		}
 	}
@@ -130,13 +130,13 @@ func readJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// files collects files that are closed together, and the first error of opening one.
+// files contains open files that are closed together, and the first error of opening one of them.
 type files struct {
 	open []*os.File
 	err  error
 }
 
-// add adds the result of opening a file, and returns the file; nil if err is not nil.
+// add adds the result of opening a file, and returns the file, or nil if err is not nil.
 func (f *files) add(file *os.File, err error) *os.File {
 	if err != nil {
 		f.err = cmp.Or(f.err, err)

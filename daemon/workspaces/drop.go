@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A dropPlan removes one change from a layer.
+// A dropPlan describes how one change is removed from a layer.
 type dropPlan struct {
 	paths []string // paths to remove, with everything below them
-	chmod string   // a directory of which only the mode is restored; "" for none
-	mode  uint32   // the permissions to restore
+	chmod string   // path of a directory of which only the mode is restored; "" for none
+	mode  uint32   // permissions that are restored for the directory chmod
 }
 
 // planDrops returns how the changes at the paths in drop are removed from the layer. Returns an error if that would remove
@@ -31,7 +31,7 @@ func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropP
 		case chosen.chosen[i]:
 			return nil, caisson.Invalidf("drop", "contains %.200q, which is applied or needed by an applied change", name)
 		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
-			// The name in the review is escaped, or names the root, so it is not the name of a file to remove.
+			// The path in the review is escaped, or is that of the root, so it is not the name of a file that can be removed.
 			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
 		}
 		ch := r.Changes[i].Change
@@ -88,5 +88,5 @@ func (s *syncRun) drop(ctx context.Context, list []dropPlan) error {
 		}
 	}
 	publish(ctx, s.c.cfg.Events, s.w, "workspace.dropped", map[string]string{"changes": fmt.Sprint(len(list))})
-	return s.c.reviews.count(context.WithoutCancel(ctx), s.w)
+	return s.c.reviews.countChanges(context.WithoutCancel(ctx), s.w)
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
-// Layers implements [caisson.WorkspaceLayers].
+// Layers implements [caisson.WorkspaceLayers]. It manages the layers of the workspaces of sandboxes.
 type Layers struct{ c *Core }
 
 var _ caisson.WorkspaceLayers = (*Layers)(nil)
 
 const (
-	defaultTarget = "/workspace" // path in the sandbox
-	maxShow       = 100          // patterns in one request
+	defaultTarget = "/workspace" // default path of a workspace in the sandbox
+	maxShow       = 100          // patterns of names that are not hidden, in one request
 )
 
 // Create implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
@@ -39,10 +39,10 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	if sb.Labels[labelTrial] != "" {
 		return l.c.trials.claim(sb)
 	}
-	if err := normalize(&req); err != nil {
+	if err := normalizeRequest(&req); err != nil {
 		return nil, err
 	}
-	dir, err := l.c.admit(ctx, &req)
+	dir, err := l.c.admitDirectory(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 			return nil, durable.DiskFull(err)
 		}
 	}
-	back.Push(func() error { // the workspace may not be in the store
+	back.Push(func() error { // the workspace may not be in the store yet
 		return caisson.IgnoreNotFound(l.c.cfg.Store.Workspaces().Delete(context.WithoutCancel(ctx), caisson.AllAccounts(), w.ID))
 	})
 	if err := l.c.cfg.Store.Workspaces().Insert(ctx, w); err != nil {
@@ -96,8 +96,8 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	return w, nil
 }
 
-// normalize fills in the defaults of req, and returns an Invalid error if req is invalid.
-func normalize(req *caisson.WorkspaceRequest) error {
+// normalizeRequest fills in the defaults of req, and returns an Invalid error if req is invalid.
+func normalizeRequest(req *caisson.WorkspaceRequest) error {
 	if err := req.DefaultKind(); err != nil {
 		return err
 	}
@@ -114,8 +114,9 @@ func normalize(req *caisson.WorkspaceRequest) error {
 	return nil
 }
 
-// admit returns the directory that came with req, or an error if it cannot be a workspace.
-func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdir.Dir, error) {
+// admitDirectory checks the directory that came with req, and returns its description. Returns an error if it cannot be a
+// workspace.
+func (c *Core) admitDirectory(ctx context.Context, req *caisson.WorkspaceRequest) (hostdir.Dir, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return hostdir.Dir{}, err
@@ -142,7 +143,7 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 	if ours {
 		return d, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data or lies in it, which no sandbox may see; choose another directory", req.Source)
 	}
-	// The directory is opened by its path at each start, so the path must lead to it now.
+	// The directory is opened by its path at each start of the sandbox, so the path must lead to it now.
 	err = d.CheckReachable(req.Directory.Fd())
 	switch {
 	case errors.Is(err, hostdir.ErrOtherNamespace):
@@ -180,7 +181,7 @@ func (l *Layers) OpenUpper(id caisson.ID) (*os.File, error) {
 	return openDir(l.c.dir(id, upperDir), unix.O_RDONLY)
 }
 
-// mount opens the mount of a sandbox's workspace.
+// mount opens the directories that the launcher mounts as the workspace of a sandbox.
 func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
@@ -196,12 +197,13 @@ func (c *layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err er
 	if opened.err != nil || m.Writable {
 		return m, opened.err
 	}
-	// A client over the unix socket is root (see admit), so it may access files that belong to root.
+	// The client that requested the workspace is root, because host directories are accepted only over the unix socket (see
+	// admitDirectory). So the sandbox may access files that belong to root.
 	o := &caisson.RuntimeOverlay{Root: w.UID == 0}
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
 	}
-	if o.Hide, err = hidesIn(w, c.hidden, o.Show); err != nil {
+	if o.Hide, err = hiddenPatterns(w, c.hidden, o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(baseline.DefaultShown(), o.Show...)
@@ -220,8 +222,8 @@ func (c *layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, erro
 	return openHost(w, flags)
 }
 
-// openHost opens the host directory of a workspace. Returns Conflict if it is not the same directory, or has another
-// owner. flags are additional flags.
+// openHost opens the host directory of a workspace. Returns Conflict if there is another directory at its path now, or if the
+// directory has another owner or group than when the workspace was created. flags are additional flags.
 func openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	f, err := hostdir.Dir{Path: w.HostPath, Device: w.Device, Inode: w.Inode}.Open(flags)
 	switch {
@@ -232,12 +234,12 @@ func openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	case err != nil:
 		return nil, err
 	}
-	return f, sameOwner(w, f)
+	return f, checkOwner(w, f)
 }
 
-// sameOwner returns a Conflict error, and closes f, if the directory has another owner or group than when the workspace
+// checkOwner returns a Conflict error, and closes f, if the host directory f has another owner or group than when the workspace
 // was created.
-func sameOwner(w *caisson.Workspace, f *os.File) error {
+func checkOwner(w *caisson.Workspace, f *os.File) error {
 	var st unix.Stat_t
 	err := unix.Fstat(int(f.Fd()), &st)
 	if err == nil && (st.Uid != w.UID || st.Gid != w.GID) {

@@ -15,9 +15,9 @@ import (
 // showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hidesIn returns the patterns of names to hide in the host directory of w: hide, and those that follow from hide for paths
-// relative to that directory. Returns Invalid if a pattern in show is malformed.
-func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
+// hiddenPatterns returns the patterns of names to hide in the host directory of w: those in hide, with paths made relative to
+// that directory, except those in show. Returns Invalid if a pattern in show is malformed.
+func hiddenPatterns(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
 		return nil, err
@@ -29,17 +29,18 @@ func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	return hide, nil
 }
 
-// scan records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
+// scan writes the manifest, which records the state of the host directory, and hides the files that must be hidden. mode is the
+// mode of the directory.
 func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
 	}
-	hide, err := hidesIn(w, c.hidden, show)
+	hide, err := hiddenPatterns(w, c.hidden, show)
 	if err != nil {
 		return err
 	}
-	if len(show) > 0 { // a missing file means no patterns
+	if len(show) > 0 { // a missing file means that there are no patterns
 		if err := durable.WriteJSON(c.dir(w.ID, showFile), show); err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []stri
 	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees this mode; no further job writes to the mask
 }
 
-// saveBase saves small files of the host directory, or of the copy, as the base for merges.
+// saveBase saves the small files of the host directory, or of its copy, as the base for merges.
 func (c *layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
@@ -123,8 +124,8 @@ func (c *layerFiles) deferBase(w *caisson.Workspace) {
 	})
 }
 
-// saveDeferredBase runs saveBase now, if deferBase has deferred it. Changes of files that could not be saved are conflicts later,
-// instead of merges. The caller must hold the lock of the workspace.
+// saveDeferredBase runs saveBase now, if deferBase has deferred it. Later changes of files that could not be saved are
+// conflicts, not merges. The caller must hold the lock of the workspace.
 func (c *layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
 	w, ok := c.pendingBases.LoadAndDelete(id)
 	if !ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// makeParts creates the contents of files whose change is applied in part. Like merged contents, they differ from the contents in
-// the sandbox.
+// makeParts creates the contents of files of which only some hunks are applied. Like merged contents, they differ from the
+// contents in the sandbox.
 func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	if len(p.parts) == 0 {
 		return nil
@@ -27,9 +27,9 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	return nil
 }
 
-// recheck checks the chosen changes again, without the changes that are not chosen: whether names collide or a symlink leads out
-// of the directory depends on the other applied changes. If alone is true, changes that no longer pass are removed from the
-// choice; otherwise they cause a Denied error.
+// recheck checks the chosen changes again, as if the other changes of the review did not exist: whether names collide or a
+// symlink leads out of the directory depends on which changes are applied. If alone is true, changes that no longer pass are
+// removed from the choice; otherwise they cause a Denied error.
 func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 	for {
 		again, err := s.recheckOnce(ctx, p, alone)
@@ -40,6 +40,8 @@ func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 	}
 }
 
+// recheckOnce makes one pass of recheck. It returns true if it has removed changes from the choice, so that another pass is
+// needed.
 func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (again bool, err error) {
 	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
 		return false, nil
@@ -64,14 +66,14 @@ func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (aga
 			delete(p.chosen, at[j])
 			again = true
 		default:
-			return false, caisson.Errorf(caisson.Denied, "%.200q cannot be applied without the other changes%s; apply them as well, or drop it", ch.Path, reasonOf(ch))
+			return false, caisson.Errorf(caisson.Denied, "%.200q cannot be applied without the other changes%s; apply them as well, or drop it", ch.Path, verdictReason(ch))
 		}
 	}
 	return again, nil
 }
 
-// reasonOf returns why a change has its verdict, as a suffix for messages.
-func reasonOf(ch caisson.Change) string {
+// verdictReason returns the reason for the verdict of a change, as a suffix for messages.
+func verdictReason(ch caisson.Change) string {
 	for _, f := range ch.Finding {
 		if f.Verdict == ch.Verdict {
 			return ": " + f.Message

@@ -8,17 +8,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Reconcile completes the work that an earlier daemon left incomplete: syncs are rolled back or completed, [Layers.Detach] is
-// called for workspaces whose sandbox was removed, and directories without a workspace and workspaces without a
-// directory are removed. It must be called after the sandboxes in the store agree with those on the host, and before
-// anything else uses the core. Errors with single workspaces are logged only.
+// Reconcile completes the work that an earlier daemon left incomplete: it rolls back or completes syncs, calls [Layers.Detach]
+// for workspaces whose sandbox was removed, and removes directories without a workspace and workspaces without a directory. It
+// must be called after the sandboxes in the store agree with those on the host, and before anything else uses the core. Errors
+// with single workspaces are only logged.
 func (c *Core) Reconcile(ctx context.Context) error {
 	if err := c.removeTrials(ctx); err != nil {
 		return err
 	}
 	known := map[string]bool{}
 	var gone, resting []*caisson.Workspace
-	err := c.each(ctx, func(w *caisson.Workspace) {
+	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		known[string(w.ID)] = true
 		if _, err := os.Lstat(c.dir(w.ID)); errors.Is(err, os.ErrNotExist) {
 			gone = append(gone, w)

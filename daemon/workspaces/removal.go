@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	checkRemoval = "removal"       // name of the check in findings
-	removalFile  = "removals.json" // in the directory of a workspace; only earlier versions wrote it
+	checkRemoval = "removal"       // name of the check of removals in findings
+	removalFile  = "removals.json" // file in the directory of a workspace that only earlier versions wrote
 	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
 	fewFiles = 10
 )
@@ -27,24 +27,24 @@ const (
 // true. Only syncs and new workspaces update the counts.
 type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
-	Removed  int64        // files removed by automatic syncs, since a person last removed some
-	Auto     bool         // whether automatic syncs have created or removed files since then
-	MaxFiles int64        // maximum of the number of files
-	Held     []caisson.ID // workspaces that have published an event about held removals
+	Removed  int64        // files that automatic syncs have removed since a person last removed files
+	Auto     bool         // automatic syncs have created or removed files since a person last removed files
+	MaxFiles int64        // largest sum of Files and Removed so far
+	Held     []caisson.ID // workspaces for which reportHeld has published an event
 
-	known bool // whether the counts were read from disk; if not, no removal is applied automatically
+	known bool // the counts were read from disk; otherwise no removal is applied automatically
 }
 
-// tooMany reports whether n more files must not be removed automatically.
+// tooMany reports whether automatic syncs must not remove n more files.
 func (r *removalCount) tooMany(n int64) bool {
 	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
-// removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
-// several workspaces together cannot remove more files than one could. The counts are kept as long as there is a workspace of
-// the directory, and for Settings.Keep after the last change.
+// removalCounts stores the counts of removed files of all host directories. All workspaces of a directory share the counts, so
+// that several workspaces together cannot remove more files than a single workspace. The counts are kept as long as the
+// directory has a workspace, and for Settings.Keep after the last change.
 type removalCounts struct {
-	dir        string
+	dir        string     // directory with the counts, one file for each host directory
 	workspaces directory  // where earlier versions stored the counts, one file for each workspace
 	mu         sync.Mutex // held while a file is replaced
 }
@@ -58,7 +58,7 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 	return filepath.Join(c.dir, name+".json")
 }
 
-// read returns the counts of the directory of w.
+// read returns the counts of the directory of w, or zero counts that are not known if none are stored.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
 	var stored *removalCount // nil if there are no counts
 	if err := readJSON(c.file(w), &stored); err != nil || stored == nil {
@@ -68,7 +68,7 @@ func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error)
 	return *stored, nil
 }
 
-// update changes the counts of w's directory, unless change returns false.
+// update calls change with the counts of w's directory, and stores them if change returns true.
 func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,9 +80,10 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) 
 	return durable.WriteJSON(c.file(w), had)
 }
 
-// addWorkspace updates the counts when another workspace of the directory is created. files is the present number of own files.
-// If automatic syncs have created or removed files since a person last removed some, Files can only decrease, because the files
-// that were added since may be those of automatic syncs; otherwise the counts of files start again at this number.
+// addWorkspace updates the counts when another workspace of the directory is created. files is the present number of the
+// directory's own files. If automatic syncs have created or removed files since a person last removed files, Files can only
+// decrease, because the files that were added since may be those of automatic syncs; otherwise counting starts again with
+// files.
 func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removalCount) bool {
 		if had.Auto {
@@ -95,7 +96,8 @@ func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	})
 }
 
-// mergeOld adds the counts that an earlier version has stored for w to those of w's directory, and removes its file.
+// mergeOld adds the counts that an earlier version has stored for the workspace w to the counts of its host directory, and
+// removes the file of the earlier version.
 func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	var old *removalCount // nil if there are none
 	file := c.workspaces.dir(w.ID, removalFile)
@@ -105,7 +107,7 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	err := c.update(w, func(had *removalCount) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
-				return false // these may be only files that syncs have created
+				return false // the files may all have been created by syncs
 			}
 			had.Files = old.Files
 		}
@@ -118,7 +120,7 @@ func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
 	return os.Remove(file)
 }
 
-// clean removes counts that have not changed since before and whose file is not in used.
+// clean removes the counts that have not changed since before and whose file name is not in used.
 func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,11 +134,11 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	return err
 }
 
-// lostFiles returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
-// own files that they create. So a rename is a removal if its target does not count, see [baseline.IsOwnFile], or if it changes
-// the content.
+// lostFiles returns how many of the tree's own files steps remove, not counting files whose content is in one of the own files
+// that steps create. So a rename counts as a removal if its target is not an own file, see [baseline.IsOwnFile], or if it
+// changes the content.
 func lostFiles(steps []gate.Step) (n int64) {
-	made := map[string]int{} // by hash
+	made := map[string]int{} // number of created files by hash
 	for _, step := range steps {
 		if baseline.IsOwnFile(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
 			made[step.After.Hash]++
@@ -145,7 +147,7 @@ func lostFiles(steps []gate.Step) (n int64) {
 	for _, step := range steps {
 		switch {
 		case !baseline.IsOwnFile(step.Path) || !isFile(step.Before):
-		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link keeps no content
+		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a symlink has no content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
 		default:
@@ -155,9 +157,9 @@ func lostFiles(steps []gate.Step) (n int64) {
 	return n
 }
 
-// holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
-// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. The number
-// of removed files adds up until a person removes something, so that many small syncs cannot remove a whole tree either.
+// holdRemovals sets the verdict of removals to ask if these removals, and the removals that were applied automatically before,
+// are more than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. The
+// number of removed files adds up until a person removes files, so that many small syncs cannot remove a whole tree either.
 func (c *reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
@@ -206,7 +208,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the tree's own files steps create and delete, and, as removed, the result of lostFiles.
+// countFiles returns how many of the tree's own files steps create (made) and delete (gone), and the result of lostFiles
+// (removed).
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
@@ -221,9 +224,9 @@ func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	return made, gone, lostFiles(steps)
 }
 
-// countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
-// not applied. Returns Conflict if other workspaces of the directory have removed so many files since the review that
-// the removals in steps would be too many.
+// countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were not
+// applied. Returns Conflict if other workspaces of the directory have removed files since the review, and the removals in steps
+// would now be too many.
 func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removalCount) bool {
@@ -238,8 +241,8 @@ func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error
 	return errors.Join(over, err)
 }
 
-// add counts an automatic sync, or its undo if sign is -1. Files that a sandbox has created do not raise the number of
-// files that it may remove.
+// add counts the files of an automatic sync, or of its undo if sign is -1. Files that a sandbox has created do not raise the
+// number of files that it may remove.
 func (r *removalCount) add(made, removed, sign int64) {
 	r.Auto = r.Auto || made > 0 || removed > 0
 	r.Removed = max(0, r.Removed+sign*removed)
@@ -270,4 +273,5 @@ func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.Syn
 	})
 }
 
+// isFile reports whether n is a file or symlink.
 func isFile(n gate.Node) bool { return n.Type != "" && n.Type != "none" && n.Type != "dir" }

@@ -13,14 +13,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// droppedDir contains files that are being removed from the layer.
+// droppedDir is the name of the directory with files that are being removed from the layer.
 const droppedDir = "dropped"
 
 // removeTree removes a file or directory of Caisson, below which a sandbox may have written. It cannot be cancelled.
 func removeTree(name string) error { return guesttree.Remove(context.Background(), name) }
 
-// removeIn removes name in root. It first renames name to aside, a path outside root on the same file system, so that an
-// incomplete removal leaves nothing in root if the daemon stops.
+// removeIn removes the file or directory name in root. It first renames it to aside, a path outside root on the same file
+// system, so that an incomplete removal leaves nothing in root if the daemon stops.
 func removeIn(root *os.Root, name, aside string) error {
 	if err := removeTree(aside); err != nil {
 		return err
@@ -41,11 +41,11 @@ func removeIn(root *os.Root, name, aside string) error {
 	return removeTree(aside)
 }
 
-// emptyIn removes all entries of root with removeIn: if an entry were removed in part, the rest would be taken for changes made
-// by the sandbox.
+// emptyIn removes all entries of root with removeIn: if an entry were removed only in part, the rest would be taken for changes
+// that the sandbox made.
 func emptyIn(root *os.Root, aside string) error {
 	for {
-		dir, err := root.Open(".") // from the beginning, because entries are removed
+		dir, err := root.Open(".") // opened again for each batch, because entries are removed
 		if err != nil {
 			return err
 		}

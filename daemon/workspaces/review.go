@@ -21,17 +21,17 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// maxShown is the maximum number of changes in an answer; changes that are not shown cannot be applied.
+// maxShown is the maximum number of changes in the answer of Diff. Changes that are not in the answer cannot be applied.
 const maxShown = 10_000
 
-// A review contains the changes that were found in a frozen copy.
+// A review contains the changes that were found in a copy of a workspace's layer.
 type review struct {
 	ID      caisson.ID
 	At      time.Time
 	Changes []compare.Difference
 	Cut     bool     // there are more changes, which cannot be applied
 	Checks  []string // names of the checks that were made
-	Held    string   // why removals that would pass are not applied automatically; usually empty
+	Held    string   // reason why removals that pass the checks are not applied automatically; "" if they are
 }
 
 // reviews finds the changes in the layers of workspaces.
@@ -81,12 +81,12 @@ func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest)
 	if req.Freeze {
 		d.Review = r.ID
 		if err = g.c.reviews.save(w.ID, r); err != nil {
-			err = errors.Join(err, g.c.reviews.forget(w.ID, r.ID))
+			err = errors.Join(err, g.c.reviews.removeReview(w.ID, r.ID))
 		} else {
 			err = g.c.reviews.trimReviews(w.ID, now())
 		}
 	} else {
-		err = g.c.reviews.forget(w.ID, r.ID)
+		err = g.c.reviews.removeReview(w.ID, r.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -97,8 +97,9 @@ func (g *Service) Diff(ctx context.Context, ref string, req caisson.DiffRequest)
 	return d, nil
 }
 
-const maxPatterns = 100 // in one request
+const maxPatterns = 100 // patterns in one request of Diff or Sync
 
+// checkPatterns returns an Invalid error if a pattern in only is malformed, or if there are too many.
 func checkPatterns(only []string) error {
 	if len(only) > maxPatterns {
 		return caisson.Invalidf("only", "has more than %d patterns", maxPatterns)
@@ -116,25 +117,25 @@ func matches(only []string, name string) bool {
 	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return check.MatchPath(p, name) })
 }
 
-// examine freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
-// lock of w and a job slot, and must call save or forget for the review.
+// examine copies the layer of w, compares the copy with the host directory and checks the changes. The caller must hold the
+// lock of w and a job slot, and must call save or removeReview for the review.
 func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
-			err = errors.Join(durable.DiskFull(err), c.forget(w.ID, r.ID))
+			err = errors.Join(durable.DiskFull(err), c.removeReview(w.ID, r.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if _, _, err := c.freeze(ctx, w, dir); err != nil {
+	if _, _, err := c.copyLayer(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	var by authors // queried after the layer was copied, so that it includes the authors of all changes in the copy
+	var by authors // queried after the layer was copied, so that all changes in the copy have authors
 	var asking sync.WaitGroup
-	asking.Go(func() { by = c.writers.authorsOf(ctx, w) })
+	asking.Go(func() { by = c.writers.findAuthors(ctx, w) })
 	err = c.compare(ctx, w, host, dir, patch, r)
 	asking.Wait()
 	if err != nil {
@@ -144,7 +145,7 @@ func (c *reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.Fi
 		return nil, err
 	}
 	by.attribute(r.Changes)
-	return r, c.record(ctx, w, r)
+	return r, c.recordChanges(ctx, w, r)
 }
 
 // save stores a review, so that it can be applied by its id.
@@ -152,19 +153,19 @@ func (c *reviews) save(w caisson.ID, r *review) error {
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
-		kept.Changes[i].Change.Patch = "" // it is long and no longer needed
+		kept.Changes[i].Change.Patch = "" // the patch is long and no longer needed
 	}
 	return durable.WriteJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
-// freeze copies the layer of w to dir, an empty directory. It returns the number of entries, and whether a limit has cut the
-// copy.
-func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
+// copyLayer copies the layer of w to dir, an empty directory. It returns the number of copied entries. cut is true if the copy
+// is incomplete because of a limit.
+func (c *reviews) copyLayer(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
 	upper := opened.add(openDir(c.dir(w.ID, upperDir), 0))
 	dst := opened.add(openDir(dir, 0))
-	if upper == nil && errors.Is(opened.err, fs.ErrNotExist) { // After the restore of a backup, which has no layers.
+	if upper == nil && errors.Is(opened.err, fs.ErrNotExist) { // The workspace was restored from a backup, which has no layers.
 		return 0, false, caisson.Errorf(caisson.Conflict, "what its sandbox has written is gone from disk; what was applied can be undone as before")
 	}
 	if opened.err != nil {
@@ -174,8 +175,7 @@ func (c *reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) 
 	return entries, cut, durable.DiskFull(err)
 }
 
-// compare compares dir, a frozen copy of the layer, with the host directory, and sets the changes in r, with the results of the
-// checks.
+// compare compares dir, a copy of the layer, with the host directory, and sets r.Changes, with the results of the checks.
 func (c *reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
@@ -218,8 +218,9 @@ func (c *reviews) check(ctx context.Context, host, frozen *os.File, changes []ca
 	return nil
 }
 
-// record publishes an event for each new change in r, and stores the number of changes and the state that follows from it.
-func (c *reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
+// recordChanges publishes an event for each new change in r, and stores the number of changes, and the state of the workspace
+// that follows from the number.
+func (c *reviews) recordChanges(ctx context.Context, w *caisson.Workspace, r *review) error {
 	if err := c.announce(ctx, w, r); err != nil {
 		return err
 	}
@@ -239,7 +240,8 @@ func (c *reviews) record(ctx context.Context, w *caisson.Workspace, r *review) e
 // maxAnnounced is the maximum number of events about changes in one workspace.
 const maxAnnounced = 1000
 
-// announce publishes an event for each change whose kind and hash differ from those of the last event for its path.
+// announce publishes an event for each change whose kind and hash differ from those in the last event for the path of the
+// change.
 func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}
@@ -270,8 +272,8 @@ func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review)
 	return durable.WriteJSON(file, seen)
 }
 
-// reviewOf returns a review that save has stored. Returns Conflict if it has expired or was removed.
-func (c *reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
+// loadReview returns a review of w that save has stored. Returns Conflict if the review has expired or was removed.
+func (c *reviews) loadReview(w *caisson.Workspace, id caisson.ID) (*review, error) {
 	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
 		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
 	}
@@ -285,25 +287,25 @@ func (c *reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error)
 	return r, nil
 }
 
-// forget removes a review.
-func (c *reviews) forget(w, id caisson.ID) error {
+// removeReview removes a review and its copy of the layer.
+func (c *reviews) removeReview(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
-	err := os.RemoveAll(dir + ".json") // first: without this file, the review cannot be used
+	err := os.RemoveAll(dir + ".json") // removed first, because a review without this file cannot be used
 	return errors.Join(err, removeTree(dir))
 }
 
-// forgetAll removes all reviews of a workspace.
-func (c *reviews) forgetAll(w caisson.ID) error {
+// removeReviews removes all reviews of a workspace.
+func (c *reviews) removeReviews(w caisson.ID) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	for _, e := range list {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		err = errors.Join(err, c.forget(w, caisson.ID(id)))
+		err = errors.Join(err, c.removeReview(w, caisson.ID(id)))
 	}
 	return err
 }
 
-// trimReviews removes the reviews that are too old or too many, and incomplete ones. The caller must hold the lock of
-// the workspace.
+// trimReviews removes incomplete reviews, reviews older than keepReviews, and the oldest beyond maxReviews. The caller must
+// hold the lock of the workspace.
 func (c *reviews) trimReviews(w caisson.ID, at time.Time) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	if err != nil {
@@ -323,7 +325,7 @@ func (c *reviews) trimReviews(w caisson.ID, at time.Time) error {
 	newestFirst := func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) }
 	for i, id := range slices.SortedFunc(maps.Keys(made), newestFirst) {
 		if i >= maxReviews || at.Sub(made[id]) > keepReviews {
-			err = errors.Join(err, c.forget(w, id))
+			err = errors.Join(err, c.removeReview(w, id))
 		}
 	}
 	return err

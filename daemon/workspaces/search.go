@@ -11,17 +11,18 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
-// suspectsFile contains the result of the search for secrets in the host directory, once it is complete.
+// suspectsFile is the name of the file with the result of the search for secrets in the host directory, once the search is
+// complete.
 const suspectsFile = "suspects.json"
 
 // secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
 // it.
 type secretSearch struct {
 	*layerFiles
-	after time.Duration // see Config.SearchAfter
+	after time.Duration // delay before the search; see Config.SearchAfter
 }
 
-// schedule searches the files of a new workspace in the background.
+// schedule starts a search of the files of a new workspace in the background.
 func (c *secretSearch) schedule(w *caisson.Workspace) {
 	c.background.Start(func(ctx context.Context) {
 		select {
@@ -35,6 +36,7 @@ func (c *secretSearch) schedule(w *caisson.Workspace) {
 	})
 }
 
+// search searches the files of a workspace for secrets, and stores the result.
 func (c *secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()

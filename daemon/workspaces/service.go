@@ -43,8 +43,8 @@ func (g *Service) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter)
 	return g.c.cfg.Store.Workspaces().List(ctx, in, f)
 }
 
-// hold finds a workspace of the caller's account, and locks it. Returns Conflict if the workspace has no
-// layers, because its kind is direct.
+// hold finds a workspace of the caller's account, and locks it until release is called. Returns Conflict if the workspace has
+// no layers, because its kind is direct.
 func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
@@ -52,7 +52,7 @@ func (g *Service) hold(ctx context.Context, ref string) (w *caisson.Workspace, r
 	if release, err = g.c.layerFiles.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
-	// The workspace may have changed, or may have been removed, while this waited for the lock.
+	// The workspace may have been changed or removed while hold waited for the lock.
 	if w, err = g.get(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
 		err = caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s writes to the directory itself, so there is nothing to review or apply", w.ID)
 	}
@@ -86,7 +86,7 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 	if err := g.c.layerFiles.clearApplied(w); err != nil {
 		return nil, err
 	}
-	if err := g.c.reviews.forgetAll(w.ID); err != nil {
+	if err := g.c.reviews.removeReviews(w.ID); err != nil {
 		return nil, err
 	}
 	w, err = g.c.cfg.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
@@ -102,23 +102,23 @@ func (g *Service) Reset(ctx context.Context, ref string) (*caisson.Workspace, er
 	return w, err
 }
 
-// holdStopped prevents the sandbox of w from being started until wake is called. Returns Conflict if the sandbox may be using
-// its layers; what completes the message of that error.
-func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
-	wake, err = c.layerLocks.Acquire(ctx, string(w.ID))
+// holdStopped prevents the start of the sandbox of w until the returned function is called. Returns Conflict if the sandbox may
+// be using its layers; what completes the message of that error.
+func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what string) (unlock func(), err error) {
+	unlock, err = c.layerLocks.Acquire(ctx, string(w.ID))
 	if err != nil || w.State != caisson.WorkspaceLive {
-		return wake, err
+		return unlock, err
 	}
 	running, err := c.cfg.UsesLayers(ctx, w.Sandbox)
 	switch {
 	case err != nil && caisson.KindOf(err) == caisson.NotFound:
-		return wake, nil
+		return unlock, nil
 	case err == nil && running:
 		err = caisson.Errorf(caisson.Conflict, "sandbox %s is running or paused; stop it to %s", w.Sandbox, what)
 	case err == nil:
-		return wake, nil
+		return unlock, nil
 	}
-	wake()
+	unlock()
 	return nil, err
 }
 

@@ -45,9 +45,10 @@ func (g *Service) Sync(ctx context.Context, ref string, req caisson.SyncRequest)
 	}
 	defer host.Close()
 	s := &syncRun{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx), auto: req.Auto}
-	return s.do(ctx, &req)
+	return s.run(ctx, &req)
 }
 
+// validateSync returns an Invalid error if a request is malformed.
 func validateSync(req *caisson.SyncRequest) error {
 	switch {
 	case len(req.Apply) > maxSelected || len(req.Drop) > maxSelected:
@@ -64,7 +65,7 @@ func validateSync(req *caisson.SyncRequest) error {
 	return checkPatterns(req.Only)
 }
 
-// openGiven opens h, the directory that came with a request. Returns an error if it is not the host directory of w.
+// openGiven opens h, the directory that came with a request of a client. Returns an error if it is not the host directory of w.
 func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
@@ -90,7 +91,7 @@ func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os
 		return nil, os.NewSyscallError("openat", err)
 	}
 	f := os.NewFile(uintptr(fd), w.HostPath)
-	if err := sameOwner(w, f); err != nil {
+	if err := checkOwner(w, f); err != nil {
 		return nil, err
 	}
 	if _, err := hostdir.Of(f.Fd()); err != nil {
@@ -100,18 +101,19 @@ func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os
 	return f, nil
 }
 
-// A syncRun is one sync. The caller must hold the lock of the workspace, and a job slot.
+// A syncRun is one execution of a sync. The caller must hold the lock of the workspace, and a job slot.
 type syncRun struct {
-	c            *Core
-	w            *caisson.Workspace
-	host         *os.File // the host directory
-	frozen       *os.File // the copy of the layer in which the review has found its changes
-	by           string   // actor in the receipt and in events
-	auto         bool     // the changes are chosen automatically
-	passedChecks []string // names of the commands that have passed, as checks
+	c            *Core              // the core
+	w            *caisson.Workspace // the workspace
+	host         *os.File           // the host directory
+	frozen       *os.File           // the copy of the layer in which the review has found its changes
+	by           string             // actor in the receipt and in events
+	auto         bool               // the changes are chosen automatically
+	passedChecks []string           // names of the commands that have passed, as checks
 }
 
-func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
+// run finds or makes the review, chooses changes, checks and applies them, and drops the changes that the request drops.
+func (s *syncRun) run(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
 	if err := s.c.syncs.recover(ctx, s.w, s.host); err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	}
 	defer func() {
 		if req.Auto {
-			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
+			err = errors.Join(err, s.c.reviews.removeReview(s.w.ID, r.ID))
 		}
 	}()
 	if s.frozen, err = openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0); err != nil {
@@ -155,12 +157,13 @@ func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	return receipt, s.drop(ctx, drop)
 }
 
-// review returns the review that contains the changes to choose from: a new one for an automatic sync, else the requested one.
+// review returns the review that contains the changes to choose from: a new review for an automatic sync, otherwise the review
+// that the request names.
 func (s *syncRun) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
 	if req.Auto {
 		return s.c.reviews.examine(ctx, s.w, s.host, false)
 	}
-	return s.c.reviews.reviewOf(s.w, req.Review)
+	return s.c.reviews.loadReview(s.w, req.Review)
 }
 
 // choose returns the changes to apply, with the directories that they need.
@@ -178,7 +181,7 @@ func (s *syncRun) choose(r *review, req *caisson.SyncRequest) (selection, error)
 			return p, err
 		}
 		for i, x := range r.Changes {
-			// A rename has steps at both its paths.
+			// A rename has steps at its old and its new path.
 			left := func(step gate.Step) bool { return !matches(req.Only, step.Path) || declined[step.Path] }
 			if x.Change.Verdict == caisson.VerdictPass && !slices.ContainsFunc(x.Steps, left) {
 				p.chosen[i] = true
@@ -195,16 +198,16 @@ func (s *syncRun) choose(r *review, req *caisson.SyncRequest) (selection, error)
 	return p, p.addParents(req.Confirmed)
 }
 
-// selection are the changes of a review that were chosen to be applied.
+// selection contains the changes of a review that were chosen to be applied.
 type selection struct {
-	review *review
+	review *review        // review that contains the changes
 	byPath map[string]int // index of the change that is shown at a path
 	at     map[string]int // index of the change that has a step at a path
 	chosen map[int]bool   // indexes of the chosen changes
 	parts  map[int][]int  // hunks to apply, by index of a chosen change that is not applied as a whole
 }
 
-// add chooses a change that the request selects. asked is whether a person has confirmed the sync.
+// add chooses a change that the request selects. asked means that a person has confirmed the sync.
 func (p selection) add(sel caisson.Selection, asked bool) error {
 	i, ok := p.byPath[sel.Path]
 	if !ok {
@@ -219,7 +222,7 @@ func (p selection) add(sel caisson.Selection, asked bool) error {
 	case len(sel.Hunks) > 0 && (ch.Kind != caisson.ChangeModified || len(p.review.Changes[i].Steps) != 1):
 		return caisson.Invalidf("apply", "%.200q has no hunks, because not only its content changes; apply it as a whole", sel.Path)
 	}
-	if err := p.allow(i, asked); err != nil {
+	if err := p.checkAllowed(i, asked); err != nil {
 		return err
 	}
 	p.chosen[i] = true
@@ -229,10 +232,11 @@ func (p selection) add(sel caisson.Selection, asked bool) error {
 	return nil
 }
 
-// allow returns an error if change i must not be applied. asked is whether a person has confirmed the sync.
-func (p selection) allow(i int, asked bool) error {
+// checkAllowed returns an error if the change with index i must not be applied. asked means that a person has confirmed the
+// sync.
+func (p selection) checkAllowed(i int, asked bool) error {
 	x := p.review.Changes[i]
-	reason := reasonOf(x.Change)
+	reason := verdictReason(x.Change)
 	switch {
 	case x.Change.Verdict == caisson.VerdictConflict:
 		return caisson.Errorf(caisson.Conflict, "%.200q has changed in the directory, too, and the two changes cannot be put together; edit the file, or drop the change%s", x.Change.Path, reason)
@@ -259,7 +263,7 @@ func (p selection) addParents(asked bool) error {
 			if p.chosen[up] {
 				continue
 			}
-			if err := p.allow(up, asked); err != nil {
+			if err := p.checkAllowed(up, asked); err != nil {
 				return err
 			}
 			p.chosen[up] = true // parents(i) contains the directories above it too
@@ -273,7 +277,7 @@ func (p selection) addParents(asked bool) error {
 	return nil
 }
 
-// removeUnappliable removes changes from the choice that have no steps, or that need changes that are not chosen.
+// removeUnappliable removes from the choice the changes that have no steps, and those that need changes that are not chosen.
 func (p selection) removeUnappliable() {
 	for again := true; again; {
 		again = false
@@ -293,7 +297,8 @@ func (p selection) removeUnappliable() {
 	}
 }
 
-// parents returns the indexes of the changes of directories that are above the paths that change i creates or modifies.
+// parents returns the indexes of the changes of directories that are above the paths that the change with index i creates or
+// modifies.
 func (p selection) parents(i int) (list []int) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.After.Type == "" {
@@ -308,8 +313,8 @@ func (p selection) parents(i int) (list []int) {
 	return list
 }
 
-// missingBelow returns false if change i removes a directory and a change below that directory is not chosen; missing is the path
-// of such a change.
+// missingBelow returns false if the change with index i removes a directory and a change below that directory is not chosen;
+// missing is the path of the change that is not chosen.
 func (p selection) missingBelow(i int) (missing string, ok bool) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.Before.Type != "dir" || step.After.Type == "dir" {

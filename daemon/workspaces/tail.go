@@ -13,17 +13,17 @@ import (
 
 // Limits of a command's output.
 const (
-	maxOutput    = 64 << 20 // bytes, beyond which the command is killed
-	tailBytes    = 8 << 10  // bytes that are kept
-	tailLines    = 8        // lines that are shown
-	maxShownTail = 1000     // bytes that are shown
+	maxOutput    = 64 << 20 // bytes of output, beyond which the command is killed
+	tailBytes    = 8 << 10  // bytes at the end of the output that are kept
+	tailLines    = 8        // lines at the end of the output that messages contain
+	maxShownTail = 1000     // bytes at the end of the output that messages contain
 )
 
 // An outputTail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
 type outputTail struct {
-	kill  func() // kills the command; called once
-	kept  excerpt.Tail
-	total atomic.Int64 // bytes written
+	kill  func()       // kills the command; called once
+	kept  excerpt.Tail // the last tailBytes bytes of the output
+	total atomic.Int64 // bytes that the command has written
 }
 
 // Write implements [io.Writer].
@@ -35,7 +35,7 @@ func (t *outputTail) Write(p []byte) (int, error) {
 	return t.kept.Write(p)
 }
 
-// drain starts reading from all readers, and closes whole when all of them have ended.
+// drain starts to read from all readers. whole is closed when all of them have ended.
 func (t *outputTail) drain(from ...io.Reader) (whole <-chan struct{}) {
 	var wg sync.WaitGroup
 	for _, r := range from {

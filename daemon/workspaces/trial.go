@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/apply"
 )
 
-// The labels of sandboxes in which commands run: by the first one, Reconcile finds those that an earlier daemon has
-// left; the second one contains the id of the trial.
+// The labels of sandboxes in which commands run: labelCheck has the value valueCheck, by which Reconcile finds such sandboxes
+// of an earlier daemon; labelTrial has the id of the trial.
 const (
 	labelCheck = "caisson/check"
 	labelTrial = "caisson/trial"
@@ -26,12 +26,11 @@ const (
 // maxTrials is the maximum number of concurrent sandboxes in which commands run.
 const maxTrials = 2
 
-// A trial is a set of layers that show a directory as it would be after an apply. It is not a workspace: it is not in
-// the store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its
-// sandbox.
+// A trial is a set of layers that show a directory as it would be after an apply. A trial is not a workspace: it is not in the
+// store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its sandbox.
 type trial struct {
-	w     *caisson.Workspace // with the fields that a mount needs
-	taken bool               // claimed by a sandbox; guarded by trials.mu
+	w     *caisson.Workspace // has only the fields that mount needs
+	taken bool               // a sandbox uses the trial; guarded by trials.mu
 }
 
 // trials contains the trials in progress.
@@ -40,21 +39,23 @@ type trials struct {
 	slots chan struct{} // a token for each trial that has a sandbox
 
 	mu   sync.Mutex
-	byID map[caisson.ID]*trial // guarded by mu
+	byID map[caisson.ID]*trial // trials by id; guarded by mu
 }
 
 func newTrials(dir directory) *trials {
 	return &trials{directory: dir, slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
 }
 
+// find returns the trial with an id, or nil if there is none.
 func (t *trials) find(id caisson.ID) *trial {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id]
 }
 
-// claim returns the trial that is named in the labels of sb, a sandbox that is being created. Returns Denied if the trial does
-// not exist, belongs to another account or was claimed before.
+// claim returns the workspace of the trial that the labels of sb name; sb is a sandbox that is being created. No other sandbox
+// can use the trial then. Returns Denied if the trial does not exist, belongs to another account, or is used by another
+// sandbox.
 func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +67,7 @@ func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	return found.w, nil
 }
 
-// end removes a trial that no sandbox uses any longer.
+// end removes a trial whose sandbox was removed.
 func (t *trials) end(ended *trial) error {
 	t.mu.Lock()
 	delete(t.byID, ended.w.ID)
@@ -74,7 +75,8 @@ func (t *trials) end(ended *trial) error {
 	return removeTree(t.dir(ended.w.ID))
 }
 
-// createTrial creates the layers that show the directory as it would be after plan was applied. The caller must call trials.end.
+// createTrial creates the layers of a trial, which show the directory as it would be after plan was applied. The caller must
+// call trials.end.
 func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, err error) {
 	account, err := s.c.cfg.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
@@ -90,7 +92,7 @@ func (s *syncRun) createTrial(ctx context.Context, plan *gate.Plan) (_ *trial, e
 	}
 	w := *s.w
 	w.ID, w.Kind, w.Mode, w.State = caisson.NewID(caisson.WorkspacePrefix), caisson.WorkspaceOverlay, caisson.SyncSecure, caisson.WorkspaceLive
-	w.Target = defaultTarget // at another path it could hide the image's programs
+	w.Target = defaultTarget // another path could hide the programs of the image
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
@@ -127,8 +129,8 @@ func (s *syncRun) fillTrial(ctx context.Context, t *trial, plan *gate.Plan) erro
 // removeTimeout is the timeout for removing the sandbox of a command.
 const removeTimeout = 2 * time.Minute
 
-// inSandbox runs a command in a sandbox for a trial, and removes the sandbox and the trial before it returns. If the sandbox
-// cannot be removed, it is removed when its hard TTL expires, or by the next daemon.
+// inSandbox runs a command in the sandbox of a trial, and removes the sandbox and the trial before it returns. If the sandbox
+// cannot be removed now, it is removed when its hard TTL expires, or by the next daemon.
 func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
@@ -152,12 +154,13 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command) (err err
 	return s.watch(ctx, sb, t, cmd)
 }
 
+// sandboxRequest returns the request for the sandbox in which a command runs.
 func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
 	fd, err := unix.FcntlInt(s.host.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return req, os.NewSyscallError("fcntl", err)
 	}
-	never, most := caisson.Duration(0), caisson.Duration(cmd.limit()+2*removeTimeout)
+	never, most := caisson.Duration(0), caisson.Duration(cmd.timeLimit()+2*removeTimeout)
 	return caisson.CreateRequest{
 		Image: cmd.Image, Labels: map[string]string{labelCheck: valueCheck, labelTrial: string(t.w.ID)}, NoPool: true,
 		Policy: &caisson.Policy{}, TTL: &never, HardTTL: &most,

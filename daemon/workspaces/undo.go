@@ -47,7 +47,7 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 		return nil, caisson.Wrap(err, caisson.Conflict, "the original files of %s are no longer stored, so it cannot be undone", id)
 	}
 	defer saved.Close()
-	// This stores the intent: if the daemon stops, recover reads the outcome from the journal.
+	// The suffix records the intent to undo: if the daemon stops, recover reads the outcome from the journal of the sync.
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
@@ -57,17 +57,18 @@ func (g *Service) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (
 		if err != nil {
 			g.c.cfg.Log.WarnContext(ctx, "the temporary files of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
 		}
-		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
+		return g.c.syncs.recordUndone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:
 		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; see the daemon's log for details")
 	case out.State == apply.None && caisson.KindOf(err) == caisson.Internal:
-		return nil, err // the outcome is unknown; recover determines it
+		return nil, err // the outcome is unknown; recover determines it later
 	}
 	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
 }
 
-// undone records that a receipt was undone. Its changes are shown again, and are not applied automatically.
-func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
+// recordUndone records that a sync was undone: its changes are shown again as changes of the sandbox, and are not applied
+// automatically.
+func (c *syncs) recordUndone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
 	list, err := c.declined(w.ID)
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 		step.Before.Mode &= 0o777
 		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
 	}
-	// The base is reset, because a change whose content in the sandbox equals the base would not be shown. If this fails,
+	// The base is reset, because a change whose content in the sandbox is equal to the base would not be shown. If that fails,
 	// recover tries again.
 	if err := c.setBase(ctx, w, host, back); err != nil {
 		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
@@ -114,7 +115,8 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 			c.log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
-	// The state is stored before the pending record is removed, because a settled workspace is removed after a short time.
+	// The state of the workspace is stored before the pending sync is removed, because a settled workspace is removed after a
+	// short time.
 	if _, err := c.store.Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
@@ -129,11 +131,11 @@ func (c *syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File,
 	return r, c.removeSaved(w.ID, r.ID)
 }
 
-// pending returns the ids of receipts of syncs and undos whose outcome is not in the store.
-func (c *syncs) pending(w caisson.ID) ([]caisson.ID, error) {
+// pendingReceipts returns the ids of the receipts of syncs and undos whose outcome is not in the store.
+func (c *syncs) pendingReceipts(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the workspace is of kind direct, or incomplete
+		return nil, nil // the workspace is of kind direct, or was not created completely
 	}
 	var list []caisson.ID
 	for _, e := range entries {
@@ -144,9 +146,9 @@ func (c *syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	return list, err
 }
 
-// recoverAt is like recover, but opens the host directory by its path, if anything is to be recovered.
+// recoverAt opens the host directory of w by its path and calls recover, if w has incomplete syncs or undos.
 func (c *syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
-	if list, err := c.pending(w.ID); err != nil || len(list) == 0 {
+	if list, err := c.pendingReceipts(w.ID); err != nil || len(list) == 0 {
 		return err
 	}
 	host, err := openHost(w, 0)
@@ -160,7 +162,7 @@ func (c *syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
 // recover completes or rolls back the incomplete syncs and undos of w, and stores the outcome. The caller must hold the
 // lock of w.
 func (c *syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
-	list, err := c.pending(w.ID)
+	list, err := c.pendingReceipts(w.ID)
 	if err != nil {
 		return err
 	}
@@ -172,6 +174,7 @@ func (c *syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File
 	return nil
 }
 
+// recoverOne completes or rolls back the incomplete sync or undo of one receipt, and stores the outcome.
 func (c *syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
 	var p pendingSync
 	if err := readJSON(c.dir(w.ID, savedDir, string(id)+pendingSuffix), &p); err != nil {
@@ -199,9 +202,9 @@ func (c *syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.F
 	c.log.InfoContext(ctx, "an incomplete sync was recovered", "workspace", w.ID, "receipt", id, "outcome", out.State)
 	switch out.State {
 	case apply.Applied:
-		return c.applied(ctx, w, host, p.Receipt, p.Steps)
+		return c.recordApplied(ctx, w, host, p.Receipt, p.Steps)
 	case apply.Undone:
-		_, err = c.undone(ctx, w, host, p.Receipt)
+		_, err = c.recordUndone(ctx, w, host, p.Receipt)
 		return err
 	}
 	return c.removeSaved(w.ID, id)

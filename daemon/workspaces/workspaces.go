@@ -52,8 +52,8 @@ import (
 // mean the defaults; see [Settings.WithDefaults].
 type Settings struct {
 	Hide  []string         `yaml:"hide" json:"hide"`   // patterns of names to hide from sandboxes, besides the default ones
-	Keep  caisson.Duration `yaml:"keep" json:"keep"`   // time for which changes are kept after their sandbox was removed
-	Rules check.Rules      `yaml:"rules" json:"rules"` // for changes to apply
+	Keep  caisson.Duration `yaml:"keep" json:"keep"`   // how long changes are kept after their sandbox was removed
+	Rules check.Rules      `yaml:"rules" json:"rules"` // rules that changes must meet before they are applied
 	// Commands are run, in this order, on changes before they are applied, after all other checks.
 	Commands []Command `yaml:"commands" json:"commands"`
 }
@@ -102,19 +102,19 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Retention times, limits and intervals.
+// Retention times, limits and intervals of this package.
 const (
 	keepSettled   = 24 * time.Hour   // how long settled workspaces are kept, unless Settings.Keep is shorter
 	keepReviews   = 24 * time.Hour   // how long changes can be applied by the id of a review
-	maxReviews    = 8                // reviews that are kept for one workspace
+	maxReviews    = 8                // maximum number of reviews that are kept for one workspace
 	applyEvery    = 30 * time.Second // default of Config.ApplyInterval
 	searchAfter   = time.Second      // default of Config.SearchAfter
-	cleanInterval = 10 * time.Minute // interval of clean
+	cleanInterval = 10 * time.Minute // interval between calls of clean
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
 
-// Core combines the parts of this package. Its exported methods are for package engine.
+// Core combines the components of this package. Its exported methods are for package engine.
 type Core struct {
 	cfg Config
 	directory

@@ -27,10 +27,10 @@ type writers struct {
 	locks     keylock.Locks // held while writers.json is written, by workspace id; acquired after layerFiles.locks
 }
 
-// authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. Records that the
-// sandbox no longer has, because its kernel has ended, are read from writersFile. An error is logged, and does not stop the
+// findAuthors returns which process was the last to change each file in a workspace, as far as that is recorded. Records that
+// the sandbox no longer has, because its kernel has ended, are read from writersFile. An error is logged and does not stop the
 // review.
-func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
+func (c *writers) findAuthors(ctx context.Context, w *caisson.Workspace) authors {
 	now, err := c.query(ctx, w)
 	var kept *caisson.Writers
 	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
@@ -40,13 +40,13 @@ func (c *writers) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	return newAuthors(now.After(kept))
 }
 
-// attribute sets, in each change, the process that was the last to change its path, if that is recorded.
+// attribute sets, in each change of list, the process that was the last to change its path, if that is recorded.
 func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
-		// This overwrites any value that the job has returned.
-		if ch.Process = by.of(ch.Path); ch.Process == "" && ch.OldPath != "" {
-			ch.Process = by.of(ch.OldPath)
+		// A value that the worker job has returned is not trusted and is overwritten.
+		if ch.Process = by.lookup(ch.Path); ch.Process == "" && ch.OldPath != "" {
+			ch.Process = by.lookup(ch.OldPath)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func (c *writers) query(ctx context.Context, w *caisson.Workspace) (*caisson.Wri
 	return now, caisson.IgnoreNotFound(err) // the sandbox may not exist yet, or no longer
 }
 
-// save saves the result of query to writersFile, for the time when the sandbox can no longer be queried.
+// save saves the result of query to writersFile, so that it can be used when the sandbox can no longer be queried.
 func (c *writers) save(ctx context.Context, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *writers) save(ctx context.Context, id caisson.ID) error {
 // saveAllWriters calls save for all live workspaces. It is called periodically, because a sandbox loses its records when its
 // kernel ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
-	err := c.each(ctx, func(w *caisson.Workspace) {
+	err := c.eachWorkspace(ctx, func(w *caisson.Workspace) {
 		if err := c.reviews.writers.save(ctx, w.ID); err != nil {
 			c.cfg.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 		}
@@ -102,12 +102,13 @@ func (c *Core) saveAllWriters(ctx context.Context) {
 	}
 }
 
-// authors is an index of the records of a workspace by the path that a process has changed.
+// authors contains the records of the processes that changed files in a workspace, indexed by path.
 type authors struct {
-	list []caisson.Writer // oldest first
-	at   map[string]int   // path → index in list
+	list []caisson.Writer // records of changes, oldest first
+	at   map[string]int   // index in list of the record of a path
 }
 
+// newAuthors returns the index of the records in all, which may be nil.
 func newAuthors(all *caisson.Writers) authors {
 	var a authors
 	if all == nil {
@@ -120,9 +121,9 @@ func newAuthors(all *caisson.Writers) authors {
 	return a
 }
 
-// of returns the process that was the last to change the file name, or to rename a directory above it; "" if none is
-// recorded.
-func (a authors) of(name string) string {
+// lookup returns the id and command of the process that was the last to change the file name, or to rename a directory above
+// it; "" if none is recorded.
+func (a authors) lookup(name string) string {
 	last := -1
 	if i, ok := a.at[name]; ok {
 		last = i
