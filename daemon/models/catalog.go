@@ -53,8 +53,8 @@ type CatalogConfig struct {
 
 // Catalog resolves models to their providers, prices and credentials. It is safe for concurrent use.
 type Catalog struct {
-	CatalogConfig                       // CatalogConfig.Offer is only the initial offer; see Offered
-	offered       atomic.Pointer[Offer] // never nil
+	CatalogConfig                       // its field Offer is only the initial offer; see Offered
+	offered       atomic.Pointer[Offer] // current offer; never nil
 }
 
 // NewCatalog returns a Catalog.
@@ -81,7 +81,7 @@ func (c *Catalog) SetOffer(ctx context.Context, o Offer) error {
 
 var _ caisson.Models = (*Catalog)(nil)
 
-// resolved returns the models of an offer with their prices and problems, in their order.
+// resolved returns the models of an offer in their order, each with its price and, if it cannot be called, the reason.
 func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayModel, error) {
 	list := []caisson.GatewayModel{}
 	for _, model := range offer.Models {
@@ -118,7 +118,7 @@ func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayM
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source
 			if listed.Context > 0 {
-				g.Context = min(g.Context, listed.Context) // the list's price may not apply to longer contexts
+				g.Context = min(g.Context, listed.Context) // the price of the list may not apply to longer contexts
 			}
 		default:
 			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
@@ -135,10 +135,10 @@ func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayM
 	return list, nil
 }
 
-// key returns a provider's key. Returns an Invalid error if the key contains a control character: it cannot be sent in a header,
-// and the gateway would reject the settings as a whole.
+// key returns the API key of a provider. Returns an Invalid error if the key contains a control character: such a key cannot be
+// sent in a header, and the gateway would reject all settings because of it.
 func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, error) {
-	key, err := c.Secrets.Secret(ctx, accountOf(p), p.Credential)
+	key, err := c.Secrets.Secret(ctx, credentialAccount(p), p.Credential)
 	if err == nil && strings.ContainsFunc(key.Reveal(), unicode.IsControl) {
 		return caisson.Secret{}, caisson.Errorf(caisson.Invalid,
 			"its provider's credential has a line break or another control character in it; run caisson credential rotate %s", p.Credential)
@@ -146,18 +146,18 @@ func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, 
 	return key, err
 }
 
-// accountOf returns the account of a provider's credential: the provider's account, or the local one for a provider without an
-// account.
-func accountOf(p caisson.Provider) string {
+// credentialAccount returns the account of a provider's credential: the account of the provider, or the local account if the
+// provider has none.
+func credentialAccount(p caisson.Provider) string {
 	if p.Account == "" {
 		return caisson.LocalAccount
 	}
 	return p.Account
 }
 
-// usable reports whether an account may use a model. A provider without an account belongs to the operator and is available to
-// all accounts.
-func (c *Catalog) usable(account string, model caisson.Model) bool {
+// mayUse reports whether an account may use a model. A provider without an account belongs to the operator, and all accounts
+// may use its models.
+func (c *Catalog) mayUse(account string, model caisson.Model) bool {
 	return slices.ContainsFunc(c.Offered().Providers, func(p caisson.Provider) bool {
 		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
 	})
@@ -173,7 +173,7 @@ func (c *Catalog) ListModels(ctx context.Context) ([]caisson.GatewayModel, error
 	if err != nil || caller.Local {
 		return list, err
 	}
-	return slices.DeleteFunc(list, func(g caisson.GatewayModel) bool { return !c.usable(caller.Account, g.Model) }), nil
+	return slices.DeleteFunc(list, func(g caisson.GatewayModel) bool { return !c.mayUse(caller.Account, g.Model) }), nil
 }
 
 // ImportPrices implements [caisson.Models].
@@ -192,7 +192,7 @@ func (c *Catalog) ImportPrices(ctx context.Context, source string, data []byte) 
 	if err := c.Prices.PutPrices(ctx, source, list); err != nil {
 		return 0, err
 	}
-	// Published as an event, because prices determine how much a budget affords.
+	// The import is published as an event, because prices determine how much a budget affords.
 	c.Events.Publish(ctx, caisson.LocalAccount, "prices.imported", source, map[string]string{"models": strconv.Itoa(len(list))})
 	return len(list), c.Wire.Refresh(ctx)
 }
@@ -205,7 +205,7 @@ func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.Liste
 	return c.Prices.Prices(ctx, match)
 }
 
-// Check returns an error if a grant cannot be given to the account of the caller.
+// Check returns an error if the account of the caller may not have the grant g.
 func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -218,7 +218,7 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		if alias != "" && alias == c.WarmModel {
 			continue // The model is free and only follows a script, so every account may use it.
 		}
-		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
+		known := func(model caisson.Model) bool { return model.Alias == alias && c.mayUse(caller.Account, model) }
 		if !c.ServedRemotely && !slices.ContainsFunc(c.Offered().Models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
@@ -238,7 +238,7 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	return nil
 }
 
-// SpendLogs fetches the spend logs of a configured LiteLLM proxy. Returns NotFound if the provider is not one.
+// SpendLogs fetches the spend logs of a configured LiteLLM proxy. Returns NotFound if the provider is not a LiteLLM proxy.
 func (c *Catalog) SpendLogs(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
 	providers := c.Offered().Providers
 	i := slices.IndexFunc(providers, func(p caisson.Provider) bool { return p.Name == provider })

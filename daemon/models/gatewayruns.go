@@ -13,8 +13,8 @@ import (
 
 // Limits of gateway runs, which are runs on other machines that this gateway serves.
 const (
-	maxGatewayRuns      = 10_000               // live runs of all accounts
-	maxAccountRuns      = 5_000                // live runs of one account, for callers with a token: as many as a host can have
+	maxGatewayRuns      = 10_000               // runs of all accounts that have not ended
+	maxAccountRuns      = 5_000                // the same for one account with a token: as many as one host can have
 	gatewayRunTTL       = 24 * time.Hour       // time until a run expires if the request sets none
 	maxGatewayRunTTL    = 366 * 24 * time.Hour // maximum time until a run expires
 	maxRunName          = 128                  // bytes in the name of a session, agent or user
@@ -24,10 +24,10 @@ const (
 
 // GatewayRunsConfig configures GatewayRuns. All fields but Budget are required.
 type GatewayRunsConfig struct {
-	Serves  bool // whether this gateway serves other machines
+	Serves  bool // this gateway serves sandboxes of other machines
 	Store   caisson.Store
 	Catalog *Catalog
-	Budget  caisson.Limits // default budget of a run
+	Budget  caisson.Limits // budget of a run whose request sets none
 	Wire    WireProcess
 	Events  caisson.Publisher
 }
@@ -66,8 +66,8 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if old != nil {
 		r.CreatedAt = old.CreatedAt
 	}
-	ctx = context.WithoutCancel(ctx) // the steps that follow are completed even if the request is cancelled
-	// Set the budget before the gateway can accept the first call.
+	ctx = context.WithoutCancel(ctx) // a run is stored completely even if the request is cancelled
+	// The budget is set before the gateway can accept the first call of the run.
 	if err := s.setBudget(ctx, &r, old); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s *GatewayRuns) validate(ctx context.Context, r *caisson.GatewayRun, calle
 			return caisson.Invalidf(f.field, "is not text of at most %d bytes without control characters", maxRunName)
 		}
 	}
-	caller.Account = r.Account // the paying account determines which providers may be used
+	caller.Account = r.Account // the account that pays for the run determines which providers may be used
 	if err := s.Catalog.Check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
 		if f := caisson.FieldOf(err); f != "" {
 			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
@@ -133,8 +133,8 @@ func validRunID(s string) bool {
 	})
 }
 
-// admit returns the run that r replaces, or nil if r is new. Returns Exhausted if the maximum number of runs is reached, and
-// Conflict if the run or session belongs to another account.
+// admit checks whether r can be stored, and returns the run that r replaces, or nil if r is new. Returns Exhausted if the
+// maximum number of runs is reached, and Conflict if the run or its session belongs to another account.
 func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
 	owner, err := s.Store.GatewayRuns().Owner(ctx, r.Run)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -202,7 +202,7 @@ func (s *GatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun)
 	return s.Wire.Forget(ctx, "run/"+r.Run)
 }
 
-// removeBudget deletes the budget of a run, if it has one.
+// removeBudget deletes the budget of a run, if the run has one.
 func (s *GatewayRuns) removeBudget(ctx context.Context, r *caisson.GatewayRun) error {
 	err := s.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), "run/"+r.Run)
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -238,8 +238,8 @@ func (s *GatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 	return s.end(context.WithoutCancel(ctx), r, "gateway.run.removed")
 }
 
-// end ends a run. The caller must hold mu. The gateway stops serving the run before the budget is removed, so that no call is
-// made without a budget.
+// end ends a gateway run. The caller must hold mu. The gateway stops serving the run before the budget is removed, so that no
+// call is made without a budget.
 func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
 	if err := s.Store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 }
 
-// publish publishes an event about a run.
+// publish publishes an event about a gateway run.
 func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {
 	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),

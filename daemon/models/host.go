@@ -69,7 +69,8 @@ func listenerAddrs(listen ...string) ([]netip.AddrPort, error) {
 // lookupTimeout is the timeout for resolving a listener's host name.
 const lookupTimeout = 10 * time.Second
 
-// hostAddrs returns all addresses of a host name. net.Listen listens on only one of them, which is not known here.
+// hostAddrs returns all addresses of a host name. net.Listen listens on only one of these addresses, but which one is not known
+// here.
 func hostAddrs(host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil

@@ -15,19 +15,21 @@ type GatewaySettings struct {
 	Listen  string `yaml:"listen" json:"listen"`
 	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
 	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
-	// RemoteURL is the gateway that sandboxes of this machine use instead of the local one.
+	// RemoteURL is the URL of the model gateway of another machine, which sandboxes of this machine use instead of the local
+	// gateway.
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
 	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
-	// RemoteAPI is the URL of that gateway's API, with which sandboxes are registered; RemoteToken is the name of a token for
-	// it.
+	// RemoteAPI is the URL of the API of the daemon whose gateway is at RemoteURL; sandboxes are registered there. RemoteToken
+	// is the name of a secret, in the same form as RunTokenKeys, with the token for that API.
 	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
 	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
-	// RunTokenKeys are names of secrets: of environment variables after "env:", else of credentials of the account local. The
-	// first key signs, both verify.
+	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens: env:VARIABLE for an environment
+	// variable, otherwise a credential of the account local. The first key signs run tokens, and all keys verify them.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
 }
 
-// GatewayConfig configures a gateway that serves other machines, or the use of one. The zero value disables both.
+// GatewayConfig configures a gateway that serves other machines, or the use of a gateway on another machine. The zero value
+// disables both.
 type GatewayConfig struct {
 	GatewaySettings
 	// Remote returns a client of the API at RemoteAPI. Required with RemoteURL.
@@ -40,28 +42,28 @@ type RemoteGateway interface {
 	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
 
-// listCalls lists the calls in a ledger.
+// listCalls returns a page of the calls in a ledger.
 type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 
-// secretOf returns the secret with a name: of the environment variable VARIABLE for env:VARIABLE, else of a credential of the
-// account local.
-func secretOf(ctx context.Context, secrets caisson.Secrets, name string) (caisson.Secret, error) {
+// lookupSecret returns the secret with a name: the value of the environment variable VARIABLE if the name is env:VARIABLE,
+// otherwise the credential with that name of the account local.
+func lookupSecret(ctx context.Context, secrets caisson.Secrets, name string) (caisson.Secret, error) {
 	if variable, ok := strings.CutPrefix(name, "env:"); ok {
 		return caisson.NewSecret(os.Getenv(variable)), nil
 	}
 	return secrets.Secret(ctx, caisson.LocalAccount, name)
 }
 
-// RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token when the
-// token changes.
+// RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token
+// when the token changes.
 type RemoteClient struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
-	local   listCalls // in the ledger of this machine
+	local   listCalls // lists the calls in the ledger of this machine
 
 	mu    sync.Mutex
-	token caisson.Secret // guarded by mu
-	api   RemoteGateway  // client for token; nil before the first use; guarded by mu
+	token caisson.Secret // token with which api was created; guarded by mu
+	api   RemoteGateway  // client with token; nil before the first call of get; guarded by mu
 }
 
 // NewRemoteClient returns a client of the gateway in cfg. local lists calls in the ledger of this machine.
@@ -89,9 +91,9 @@ func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after ca
 	return r.local(ctx, q, after, limit)
 }
 
-// get returns a client with the current token.
+// get returns a client with the current token, and creates it if the token has changed.
 func (r *RemoteClient) get(ctx context.Context) (RemoteGateway, error) {
-	token, err := secretOf(ctx, r.secrets, r.cfg.RemoteToken)
+	token, err := lookupSecret(ctx, r.secrets, r.cfg.RemoteToken)
 	if err != nil {
 		return nil, err
 	}

@@ -13,30 +13,31 @@ import (
 
 // Timing of the registrations at a gateway on another machine.
 const (
-	remoteTTL        = 24 * time.Hour   // validity of a registration; those of a lost host expire after it
+	remoteTTL        = 24 * time.Hour   // validity of a registration; also ends the registrations of a lost host
 	remoteRenewAfter = time.Hour        // age at which a registration is renewed
-	remoteRetry      = 5 * time.Second  // interval between retries
+	remoteRetry      = 5 * time.Second  // interval between tries of a request
 	remoteTimeout    = 10 * time.Second // timeout of one request
-	remoteAttempts   = 3                // attempts before register returns an error
+	remoteAttempts   = 3                // tries before register returns an error
 )
 
 // RemoteRuns registers the local sandboxes that may call models at a gateway on another machine, which serves their calls.
 type RemoteRuns struct {
-	api    func(ctx context.Context) (caisson.GatewayRuns, error)
-	budget caisson.Limits // default budget of a sandbox
-	log    *slog.Logger
-	wake   chan struct{} // makes Run update the registrations; see trigger
+	api     func(ctx context.Context) (caisson.GatewayRuns, error)
+	budget  caisson.Limits // budget of a sandbox that has none of its own
+	log     *slog.Logger
+	changed chan struct{} // makes Run update the registrations; see trigger
 
 	mu   sync.Mutex
-	runs map[caisson.ID]*remoteRun // by sandbox; guarded by mu
+	runs map[caisson.ID]*remoteRun // registrations by sandbox; guarded by mu
 }
 
-// remoteRun is the desired and the actual registration of one sandbox. Its mutex is held during requests to the gateway about it.
+// remoteRun is the desired and the actual registration of one sandbox. Its mutex is held during requests to the gateway about
+// the sandbox.
 type remoteRun struct {
 	mu           sync.Mutex
-	registeredID string              // id of the last run sent to the gateway, which may have it; "" before the first request
-	desired      *caisson.GatewayRun // desired registration; nil: it is to be removed
-	registeredAt time.Time           // time at which the gateway confirmed desired; zero: it has not
+	registeredID string              // id of the gateway run in the last request to the gateway; "" before the first request
+	desired      *caisson.GatewayRun // desired registration; nil if the registration is to be removed
+	registeredAt time.Time           // time at which the gateway confirmed desired; zero if it has not
 }
 
 // NewRemoteRuns returns a RemoteRuns without registrations. api returns the API of the gateway for each request. budget is the
@@ -44,7 +45,7 @@ type remoteRun struct {
 func NewRemoteRuns(
 	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
 ) *RemoteRuns {
-	return &RemoteRuns{api: api, budget: budget, log: log, wake: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
+	return &RemoteRuns{api: api, budget: budget, log: log, changed: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
 }
 
 // lock returns the registration of a sandbox, with its mutex locked.
@@ -59,7 +60,7 @@ func (r *RemoteRuns) lock(id caisson.ID) *remoteRun {
 		r.mu.Unlock()
 		x.mu.Lock()
 		r.mu.Lock()
-		same := r.runs[id] == x // the entry may have been deleted in the meantime
+		same := r.runs[id] == x // false if the entry was deleted while lock waited for x.mu
 		r.mu.Unlock()
 		if same {
 			return x
@@ -68,8 +69,8 @@ func (r *RemoteRuns) lock(id caisson.ID) *remoteRun {
 	}
 }
 
-// register registers a sandbox that may call models, and removes the registration of one that may not. It returns when the gateway
-// has confirmed the registration. On an error the previous registration stays in force.
+// register registers a sandbox that may call models, and removes the registration of a sandbox that may not. It returns when
+// the gateway has confirmed the registration. On an error the previous registration stays in force.
 func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	if spec.Models == nil {
 		r.unregister(id)
@@ -95,7 +96,7 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 		}
 	}
 	if err != nil {
-		x.desired, x.registeredAt = old, time.Time{} // registered again, because the gateway may have received the request
+		x.desired, x.registeredAt = old, time.Time{} // sent again: the gateway may have received the new one
 		r.trigger()
 	}
 	switch kind := caisson.KindOf(err); {
@@ -108,7 +109,8 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 	}
 }
 
-// registerLater is like register for a sandbox that is already running, but registers it in the background.
+// registerLater sets the desired registration of a sandbox that is already running. Run sends it to the gateway in the
+// background.
 func (r *RemoteRuns) registerLater(id caisson.ID, spec caisson.WireSpec) {
 	if spec.Models == nil {
 		return
@@ -149,7 +151,7 @@ func (r *RemoteRuns) unregister(id caisson.ID) {
 // trigger makes Run update the registrations soon. It does not block.
 func (r *RemoteRuns) trigger() {
 	select {
-	case r.wake <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default:
 	}
 }
@@ -181,7 +183,7 @@ func (r *RemoteRuns) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-r.wake:
+		case <-r.changed:
 		}
 		err := r.update(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
@@ -191,7 +193,7 @@ func (r *RemoteRuns) Run(ctx context.Context) error {
 	}
 }
 
-// update applies the desired registrations, up to the first failure.
+// update sends the desired registrations to the gateway, up to the first failure.
 func (r *RemoteRuns) update(ctx context.Context) error {
 	r.mu.Lock()
 	runs := maps.Clone(r.runs)
@@ -207,7 +209,7 @@ func (r *RemoteRuns) update(ctx context.Context) error {
 	return nil
 }
 
-// updateOne renews or removes the registration of one sandbox if that is due. The caller must hold x.mu.
+// updateOne renews or removes the registration of one sandbox at the gateway if that is due. The caller must hold x.mu.
 func (r *RemoteRuns) updateOne(ctx context.Context, id caisson.ID, x *remoteRun) error {
 	if x.desired != nil {
 		if time.Since(x.registeredAt) < remoteRenewAfter {

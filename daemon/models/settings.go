@@ -15,7 +15,7 @@ import (
 type SettingsConfig struct {
 	Catalog         *Catalog
 	Gateway         GatewayConfig
-	WarmScript      string         // script of the model for warm snapshots, see CatalogConfig.WarmModel
+	WarmScript      string         // script of the model for warm snapshots; see CatalogConfig.WarmModel
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
 	Wire            WireProcess
@@ -28,7 +28,7 @@ type Settings struct {
 	forbidden []netip.AddrPort // addresses of SettingsConfig.Listen
 
 	mu   sync.Mutex
-	last *caisson.GatewayConfig // last computed settings; nil before the first successful call of Current; guarded by mu
+	last *caisson.GatewayConfig // settings that were last computed; nil before a call of Current has succeeded; guarded by mu
 }
 
 // NewSettings returns Settings, or an Invalid error if the address of a listener cannot be resolved.
@@ -38,9 +38,9 @@ func NewSettings(cfg SettingsConfig) (_ *Settings, err error) {
 	return s, err
 }
 
-// Current returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a moved script
-// must not take down the network of all sandboxes when the wire process restarts. At the start of the daemon, when there are no
-// previous settings, it returns the error.
+// Current returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a configured
+// file that is missing must not take down the network of all sandboxes when the wire process restarts. At the start of the
+// daemon, when there are no previous settings, it returns the error.
 func (s *Settings) Current(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg, err := s.compute(ctx)
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 	for _, g := range list {
 		cfg.Models = append(cfg.Models, g.Model)
 	}
-	s.addWarm(cfg)
+	s.addWarmModel(cfg)
 	for _, p := range offer.Providers {
 		if p.Script != "" {
 			script, err := smallfile.Read(p.Script)
@@ -92,7 +92,7 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 		}
 		key, err := s.Catalog.key(ctx, p)
 		if offer.Builtin != "" && caisson.KindOf(err) == caisson.NotFound {
-			continue // the built-in offer has providers of which the user may have no key
+			continue // the user need not have keys of all providers of the built-in offer
 		}
 		if err != nil {
 			s.Log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
@@ -106,8 +106,8 @@ func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) 
 // minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
-// CheckRunKey returns an Invalid error if value, the new value of a credential, is too short for a key of run tokens and the
-// credential is one: if account is the local account and name is one of keys, which are the names in the configuration.
+// CheckRunKey returns an Invalid error if value is too short for a key of run tokens and is the new value of a credential that
+// contains such a key: of a credential of the local account whose name is one of keys, the names in the configuration.
 func CheckRunKey(keys []string, account, name string, value caisson.Secret) error {
 	if account == caisson.LocalAccount && slices.Contains(keys, name) && len(value.Reveal()) < minRunKey {
 		return caisson.Invalidf("value", "gateway.runTokenKeys of the configuration names %s, and a key of run tokens has at least %d bytes; make one with: openssl rand -hex 32", name, minRunKey)
@@ -115,11 +115,12 @@ func CheckRunKey(keys []string, account, name string, value caisson.Secret) erro
 	return nil
 }
 
-// remoteConfig returns the settings for remote gateways. A key that cannot be read is logged and left out.
+// remoteConfig returns the settings for serving other machines, or for the use of a gateway on another machine. A key of run
+// tokens that cannot be read is logged and left out.
 func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
 	for i, name := range s.Gateway.RunTokenKeys {
-		key, err := secretOf(ctx, s.Catalog.Secrets, name)
+		key, err := lookupSecret(ctx, s.Catalog.Secrets, name)
 		switch {
 		case err != nil:
 			s.Log.WarnContext(ctx, "a key of run tokens cannot be had", "key", i, "credential", name, "err", err)
@@ -146,8 +147,9 @@ func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, er
 	return r, nil
 }
 
-// addWarm adds the scripted model for warm snapshots to cfg. It is not a configured model, so it is in no list of the API.
-func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
+// addWarmModel adds the scripted model for warm snapshots to cfg. The API does not list the model, because it is not
+// configured.
+func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 	name := s.Catalog.WarmModel
 	if name == "" {
 		return
@@ -162,7 +164,7 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
 	Providers func() []caisson.Provider
-	RunKeys   []string // names; see GatewaySettings.RunTokenKeys
+	RunKeys   []string // names of the keys of run tokens; see GatewaySettings.RunTokenKeys
 	Wire      WireProcess
 	Log       *slog.Logger
 }
@@ -177,8 +179,8 @@ func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
 	}
 }
 
-// uses reports whether the settings use the credential.
+// uses reports whether the settings of the wire process contain the value of the credential.
 func (w *CredentialWatcher) uses(account, name string) bool {
-	return slices.ContainsFunc(w.Providers(), func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
+	return slices.ContainsFunc(w.Providers(), func(p caisson.Provider) bool { return credentialAccount(p) == account && p.Credential == name }) ||
 		account == caisson.LocalAccount && slices.Contains(w.RunKeys, name)
 }

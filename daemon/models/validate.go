@@ -22,18 +22,19 @@ var (
 )
 
 const (
-	maxModelName   = 256
-	maxModelTokens = 1_000_000_000
-	maxModelPrice  = 10_000 * caisson.Dollar // per million tokens
+	maxModelName   = 256                     // bytes in the alias or the upstream name of a model
+	maxModelTokens = 1_000_000_000           // tokens in the context window or in an answer of a model
+	maxModelPrice  = 10_000 * caisson.Dollar // price per million tokens
 )
 
+// providerKinds returns the valid kinds of providers.
 func providerKinds() []string {
 	return []string{
 		caisson.ProviderOpenAI, caisson.ProviderAnthropic, caisson.ProviderGemini, caisson.ProviderLiteLLM, caisson.ProviderScripted,
 	}
 }
 
-// badFunc reports an error in a setting.
+// badFunc records an error in a setting.
 type badFunc = func(field, format string, args ...any)
 
 // Validate returns an Invalid error for every invalid setting of providers and models, joined.
@@ -58,7 +59,7 @@ func Validate(providers []caisson.Provider, models []caisson.Model) error {
 	for i, m := range models {
 		at := fmt.Sprintf("models[%d]", i)
 		switch {
-		case !modelName(m.Alias):
+		case !isModelName(m.Alias):
 			bad(at+".alias", "%.80q is not 1 to %d printable characters without spaces", m.Alias, maxModelName)
 		case aliases[m.Alias]:
 			bad(at+".alias", "%q is the alias of two models", m.Alias)
@@ -72,6 +73,7 @@ func Validate(providers []caisson.Provider, models []caisson.Model) error {
 	return errors.Join(errs...)
 }
 
+// validateProvider calls bad for every invalid setting of the provider in the field at.
 func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	if !slices.Contains(providerKinds(), p.Kind) {
 		bad(at+".kind", "%.80q is not one of %s", p.Kind, strings.Join(providerKinds(), ", "))
@@ -110,7 +112,7 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	}
 }
 
-// checkBaseURL checks the URL of a provider. Keys, prompts and answers must not be sent over a network unencrypted.
+// checkBaseURL checks the URL of a provider or gateway. Keys, prompts and answers must not be sent over a network unencrypted.
 func checkBaseURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -126,13 +128,15 @@ func checkBaseURL(s string) error {
 	return nil
 }
 
-func modelName(s string) bool {
+// isModelName reports whether s is valid as the alias or the upstream name of a model.
+func isModelName(s string) bool {
 	return s != "" && len(s) <= maxModelName &&
 		!strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
+// validateModel calls bad for every invalid setting of the model in the field at.
 func validateModel(at string, m caisson.Model, bad badFunc) {
-	if m.Upstream != "" && !modelName(m.Upstream) {
+	if m.Upstream != "" && !isModelName(m.Upstream) {
 		bad(at+".upstream", "%.80q is not 1 to %d printable characters without spaces", m.Upstream, maxModelName)
 	}
 	if m.Free && m.Prices != nil {
@@ -201,7 +205,7 @@ func (g *GatewaySettings) Validate() error {
 		case checkBaseURL(g.RemoteAPI) != nil:
 			bad("remoteAPI", "%s", checkBaseURL(g.RemoteAPI))
 		}
-		if !secretName(g.RemoteToken) {
+		if !isSecretName(g.RemoteToken) {
 			bad("remoteToken", "is neither env:VARIABLE nor the name of a credential; the token itself must not be written here")
 		}
 	} else if g.RemoteCA != "" || g.RemoteAPI != "" || g.RemoteToken != "" {
@@ -211,7 +215,7 @@ func (g *GatewaySettings) Validate() error {
 		bad("runTokenKeys", "there are %d keys; set one, or two while keys are rotated", n)
 	}
 	for i, name := range g.RunTokenKeys {
-		if !secretName(name) {
+		if !isSecretName(name) {
 			bad(fmt.Sprintf("runTokenKeys[%d]", i),
 				"is neither env:VARIABLE nor the name of a credential; the key itself must not be written here")
 		}
@@ -219,8 +223,8 @@ func (g *GatewaySettings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// secretName reports whether s refers to a secret: env:VARIABLE, or the name of a credential.
-func secretName(s string) bool {
+// isSecretName reports whether s is valid as the name of a secret: env:VARIABLE, or the name of a credential.
+func isSecretName(s string) bool {
 	if variable, ok := strings.CutPrefix(s, "env:"); ok {
 		return variableName.MatchString(variable)
 	}

@@ -18,21 +18,21 @@ import (
 // A Connector makes the connections to sandboxes that the wire process requests. The wire process is not trusted: a Connector
 // connects only to the sandbox and port of a stored route or of a valid token.
 type Connector struct {
-	enabled bool // an ingress is configured
-	key     ed25519.PublicKey
+	enabled bool              // an ingress is configured
+	key     ed25519.PublicKey // verifies the tokens of signed URLs
 	store   caisson.Table[caisson.Route]
-	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error)
+	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
 	dialer  caisson.Dialer
 	wire    Wire
 	waker   *waker
-	used    func(sandbox caisson.ID, active bool)
+	used    func(sandbox caisson.ID, active bool) // reports that a sandbox is in use; see Config.Used
 
 	mu sync.Mutex
-	// dials are the dials in progress, by sandbox. Each is a flag that Disconnect sets. guarded by mu
+	// dials contains the dials in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu
 	dials map[caisson.ID]map[*bool]struct{}
-	// waiting is the number of dials under way by account; guarded by mu
-	waiting map[string]int
-	// connected are the sandboxes to which the wire process may have connections. guarded by mu
+	// dialCounts contains the number of dials in progress, by account; guarded by mu
+	dialCounts map[string]int
+	// connected contains the sandboxes to which the wire process may have connections; guarded by mu
 	connected map[caisson.ID]struct{}
 }
 
@@ -41,19 +41,19 @@ func newConnector(cfg Config, background *background.Group) *Connector {
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
 		dialer: cfg.Dialer, wire: cfg.Wire, waker: &waker{sandboxes: cfg.Sandboxes, background: background}, used: cfg.Used,
 		dials: map[caisson.ID]map[*bool]struct{}{}, connected: map[caisson.ID]struct{}{},
-		waiting: map[string]int{},
+		dialCounts: map[string]int{},
 	}
 }
 
 // A target is the destination of a connection.
 type target struct {
-	account string
-	sandbox caisson.ID
-	port    int
-	resume  bool
+	account string     // account of the sandbox
+	sandbox caisson.ID // sandbox to connect to
+	port    int        // port in the sandbox
+	resume  bool       // the sandbox is resumed for the connection if it is suspended or paused
 }
 
-// maxTries bounds how often a dial begins anew because its sandbox was suspended meanwhile.
+// maxTries is the maximum number of tries of a dial whose sandbox is suspended again meanwhile.
 const maxTries = 5
 
 // Limits of dials. maxAccountDials is the number of dials of one account that may be in progress, so that slow sandboxes do not
@@ -79,7 +79,7 @@ func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, 
 		disconnected, done := c.begin(t.sandbox)
 		f, err := c.dial(ctx, t)
 		if err == nil && c.finish(t.sandbox, disconnected) {
-			c.used(t.sandbox, true) // Count a use now; the wire process reports the request only later.
+			c.used(t.sandbox, true) // a use is counted now, because the wire process reports the request only later
 			done()
 			return f, nil
 		}
@@ -95,7 +95,7 @@ func (c *Connector) Dial(ctx context.Context, d caisson.IngressDial) (*os.File, 
 	return nil, caisson.Errorf(caisson.Unavailable, "the sandbox is suspended again and again; try again later")
 }
 
-// dial makes one attempt. It returns Conflict if the sandbox was frozen meanwhile.
+// dial tries once to connect to the target. It returns Conflict if the sandbox was suspended meanwhile.
 func (c *Connector) dial(ctx context.Context, t target) (*os.File, error) {
 	if err := c.waker.ready(ctx, t); err != nil {
 		return nil, err
@@ -145,28 +145,31 @@ func (c *Connector) authorize(ctx context.Context, d caisson.IngressDial) (targe
 	return target{r.Account, sandbox, r.Spec.Port, r.Spec.Resume}, err
 }
 
+// errNoRoute is the error for a connection that no route allows.
 var errNoRoute = caisson.Errorf(caisson.Denied, "no route leads there")
 
-// enter counts a dial of an account. It returns false if there are too many.
+// enter counts a dial of an account, until leave is called. It returns false if the account already has maxAccountDials dials.
 func (c *Connector) enter(account string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting[account] >= maxAccountDials {
+	if c.dialCounts[account] >= maxAccountDials {
 		return false
 	}
-	c.waiting[account]++
+	c.dialCounts[account]++
 	return true
 }
 
+// leave ends the count of a dial that enter has counted.
 func (c *Connector) leave(account string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting[account]--; c.waiting[account] == 0 {
-		delete(c.waiting, account)
+	if c.dialCounts[account]--; c.dialCounts[account] == 0 {
+		delete(c.dialCounts, account)
 	}
 }
 
-// begin records a dial. The caller must call done when the dial has ended. Until then, Disconnect sets *disconnected.
+// begin records a dial to a sandbox. The caller must call done when the dial has ended. Until then, Disconnect sets
+// *disconnected.
 func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +187,7 @@ func (c *Connector) begin(id caisson.ID) (disconnected *bool, done func()) {
 	}
 }
 
-// finish records a connection. It returns false if the sandbox was disconnected meanwhile.
+// finish records a connection to a sandbox. It returns false if Disconnect was called since begin.
 func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +198,8 @@ func (c *Connector) finish(id caisson.ID, disconnected *bool) bool {
 	return true
 }
 
-// Used receives the reports of the wire process about the sandboxes that it passes requests to. A report about a sandbox to which
-// the wire process can have no connection is ignored.
+// Used receives the reports of the wire process about the sandboxes to which it passes requests. A report about a sandbox to
+// which the wire process can have no connection is ignored.
 func (c *Connector) Used(list []caisson.IngressUse) {
 	for _, u := range list {
 		c.mu.Lock()
@@ -224,11 +227,11 @@ func (c *Connector) Disconnect(ctx context.Context, id caisson.ID) error {
 	return c.wire.DropSandbox(ctx, id)
 }
 
-// A waker resumes sandboxes for requests. Requests for one sandbox share one resume.
+// A waker wakes or resumes sandboxes for requests. Concurrent requests for one sandbox share one operation.
 type waker struct {
-	sandboxes  func() Sandboxes
+	sandboxes  func() Sandboxes // returns the lifecycle of sandboxes
 	background *background.Group
-	flights    singleflight.Group
+	flights    singleflight.Group // operations in progress, by sandbox
 }
 
 // Limits of the pause between two checks of a sandbox whose state is changing.
@@ -237,7 +240,7 @@ const (
 	maxPause = 200 * time.Millisecond
 )
 
-// ready waits until the sandbox runs. If the target allows it, ready resumes the sandbox.
+// ready waits until the sandbox of the target runs. If the target allows it, ready resumes the sandbox.
 func (w *waker) ready(ctx context.Context, t target) error {
 	caller := caisson.WithCaller(ctx, caisson.DaemonCaller(t.account, "request of a route"))
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
@@ -268,8 +271,8 @@ func (w *waker) ready(ctx context.Context, t target) error {
 	}
 }
 
-// wake wakes or resumes a sandbox. If ctx ends, wake returns, but the operation continues, because other requests may
-// wait for it.
+// wake wakes or resumes a sandbox in the state s. If ctx ends, wake returns, but the operation continues, because other
+// requests may wait for it.
 func (w *waker) wake(ctx context.Context, t target, s caisson.State) error {
 	done := w.flights.DoChan(string(t.sandbox), func() (any, error) {
 		own := caisson.WithCaller(w.background.Context(), caisson.DaemonCaller(t.account, "request of a route"))

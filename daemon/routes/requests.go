@@ -11,22 +11,22 @@ import (
 
 // Limits on the logs of requests, which are in memory.
 const (
-	maxLogs    = 500 // routes
-	maxEntries = 200 // of a route
-	maxField   = 256 // bytes
+	maxLogs    = 500 // routes that have a log
+	maxEntries = 200 // requests that are kept in the log of one route
+	maxField   = 256 // size in bytes of one text of a request
 )
 
 // Requests keeps recent requests of routes. It is safe for concurrent use.
 type Requests struct {
 	mu   sync.Mutex
-	logs *lru.Map[caisson.ID, []caisson.RouteRequest] // guarded by mu
+	logs *lru.Map[caisson.ID, []caisson.RouteRequest] // requests by route, newest last; guarded by mu
 }
 
 func newRequests() *Requests {
 	return &Requests{logs: lru.New[caisson.ID, []caisson.RouteRequest](maxLogs)}
 }
 
-// Add adds a request. e comes from the wire process and contains untrusted values from clients.
+// Add adds a request to the log of a route. e comes from the wire process and contains untrusted values from clients.
 func (l *Requests) Add(route caisson.ID, e caisson.RouteRequest) {
 	if _, err := caisson.ParseID(caisson.RoutePrefix, string(route)); err != nil {
 		return
@@ -51,6 +51,7 @@ func (l *Requests) list(route caisson.ID) []caisson.RouteRequest {
 	return slices.Clone(list)
 }
 
+// forget removes the log of a route.
 func (l *Requests) forget(route caisson.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

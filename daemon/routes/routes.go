@@ -34,12 +34,13 @@ type Wire interface {
 // Config configures a Core. All fields but Log are required.
 type Config struct {
 	Settings Settings
-	Address  string // on which the ingress listens; "" if there is none
-	Key      ed25519.PrivateKey
+	Address  string             // address on which the ingress listens; "" if there is no ingress
+	Key      ed25519.PrivateKey // signs the tokens of signed URLs
 	Store    caisson.Table[caisson.Route]
 	// Sandboxes returns the lifecycle of sandboxes. It is a function because the lifecycle is constructed after the Core.
 	Sandboxes func() Sandboxes
-	// Used is called when requests were passed to a sandbox; active reports whether any is in progress. It must not block.
+	// Used is called when the wire process has passed requests to a sandbox; active reports whether a request is in progress.
+	// It must not block.
 	Used func(sandbox caisson.ID, active bool)
 	// Owner returns the account of a sandbox; NotFound if there is none.
 	Owner  func(ctx context.Context, sandbox caisson.ID) (account string, err error)
@@ -49,7 +50,7 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Core has the components of this package.
+// Core contains the components of this package.
 type Core struct {
 	Service   *Service
 	Connector *Connector
@@ -74,7 +75,7 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Close ends the work in the background.
+// Close ends the background work.
 func (c *Core) Close() error {
 	c.background.Close()
 	return nil
@@ -89,7 +90,7 @@ type Table struct {
 	log      *slog.Logger
 
 	mu   sync.Mutex
-	pair [2]string // the last certificate and key that were read, used if reading the files fails; guarded by mu
+	pair [2]string // certificate and key as last read, used if the files cannot be read; guarded by mu
 }
 
 // Compile returns the configuration of the ingress for the wire process; nil if no ingress is configured.
@@ -113,7 +114,7 @@ func (t *Table) Compile(ctx context.Context) (*caisson.IngressConfig, error) {
 	return cfg, nil
 }
 
-// certificate reads the certificate and its key. If that fails, it returns the pair that was read last.
+// certificate returns the certificate and its key. If their files cannot be read, it returns the pair that was read last.
 func (t *Table) certificate() ([2]string, error) {
 	if t.settings.TLS.Cert == "" {
 		return [2]string{}, nil
@@ -167,12 +168,13 @@ func (t *Table) WatchCertificate(ctx context.Context) error {
 	}
 }
 
-// A stamp is the modification time and size of a file, by which changes are detected.
+// A stamp is the modification time and size of a file, with which a change of the file is detected.
 type stamp struct {
 	modified time.Time
 	size     int64
 }
 
+// stamps returns the stamps of the certificate's file and of the key's file; zero for a file that cannot be read.
 func (t *Table) stamps() (s [2]stamp) {
 	for i, name := range []string{t.settings.TLS.Cert, t.settings.TLS.Key} {
 		if info, err := os.Stat(name); err == nil {
@@ -182,7 +184,7 @@ func (t *Table) stamps() (s [2]stamp) {
 	return s
 }
 
-// maxRoutes bounds the routes of all accounts, whose table is sent to the wire process as a whole.
+// maxRoutes is the maximum number of routes of all accounts, because their table is sent to the wire process as a whole.
 const maxRoutes = 2000
 
 // allRoutes returns the routes of all accounts.

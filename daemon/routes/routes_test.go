@@ -475,8 +475,8 @@ func TestShare(t *testing.T) {
 	}
 	close(hold)
 	dials.Wait()
-	if err := dial(ours); err != nil || len(w.Connector.waiting) != 0 {
-		t.Errorf("%v, %v", err, w.Connector.waiting)
+	if err := dial(ours); err != nil || len(w.Connector.dialCounts) != 0 {
+		t.Errorf("%v, %v", err, w.Connector.dialCounts)
 	}
 }
 

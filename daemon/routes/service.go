@@ -17,7 +17,7 @@ import (
 // Service implements [caisson.Routes].
 type Service struct {
 	settings  Settings
-	address   string
+	address   string // address on which the ingress listens
 	key       ed25519.PrivateKey
 	store     caisson.Table[caisson.Route]
 	sandboxes func() Sandboxes
@@ -30,7 +30,7 @@ type Service struct {
 
 var _ caisson.Routes = (*Service)(nil)
 
-// maxAccountRoutes bounds the routes of one account.
+// maxAccountRoutes is the maximum number of routes of one account.
 const maxAccountRoutes = 500
 
 // ListRoutes implements [caisson.Routes].
@@ -59,7 +59,7 @@ func (s *Service) GetRoute(ctx context.Context, ref string) (*caisson.Route, err
 	return s.fill(r), nil
 }
 
-// fill sets the fields of a route that are not stored.
+// fill sets the fields of a route that are computed and not stored, and returns the route.
 func (s *Service) fill(r *caisson.Route) *caisson.Route {
 	r.URL = ""
 	if s.settings.Listen != "" {
@@ -71,7 +71,7 @@ func (s *Service) fill(r *caisson.Route) *caisson.Route {
 	return r
 }
 
-// base returns the URL of a host of the ingress, without a path. host is "" for the ingress's domain.
+// base returns the URL of the ingress with the given host, without a path. host is "" for the domain of the ingress.
 func (s *Service) base(host string) string {
 	if host == "" {
 		host = s.settings.domain()
@@ -111,7 +111,8 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	if err := s.checkOthers(ctx, caller.Account, name, spec); err != nil {
 		return nil, err
 	}
-	// Cancellation by the caller is ignored from here on, because store and wire process would otherwise differ.
+	// Cancellation by the caller is ignored from here on, because otherwise the wire process could have other routes than the
+	// store.
 	ctx = context.WithoutCancel(ctx)
 	old, err := s.store.Get(ctx, caisson.In(caller.Account), name) // nil if there is none
 	if err := caisson.IgnoreNotFound(err); err != nil {
@@ -131,9 +132,9 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	return s.fill(r), nil
 }
 
-// put stores a route, which replaces old if old is not nil, and sends the table to the wire process. If sending fails, put
-// restores old in the store and in the wire process, which may have accepted the new table before the error: a route that was
-// reported as failed must not stay in force. The first error is returned.
+// put stores a route, which replaces old if old is not nil, and sends the table of routes to the wire process. If sending
+// fails, put restores old in the store and in the wire process, which may have accepted the new table before the error: a route
+// whose creation has failed must not stay in force. The first error is returned.
 func (s *Service) put(ctx context.Context, account, name string, spec caisson.RouteSpec, old *caisson.Route) (*caisson.Route, error) {
 	at := time.Now().UTC()
 	if old == nil {
@@ -181,7 +182,7 @@ func (s *Service) RemoveRoute(ctx context.Context, ref string) error {
 	return s.table.send(ctx)
 }
 
-// send passes the routes to the wire process.
+// send sends the settings, which have the table of routes, to the wire process; it does nothing if there is no ingress.
 func (t *Table) send(ctx context.Context) error {
 	if t.settings.Listen == "" {
 		return nil
@@ -245,7 +246,7 @@ func (s *Service) SignURL(ctx context.Context, req caisson.SignRequest) (*caisso
 	return &caisson.SignedURL{URL: base + addToken(path, signedurl.Sign(s.key, token)), ExpiresAt: token.Expires.UTC()}, nil
 }
 
-// signPath checks the path that a signed URL leads to. It may have a query.
+// signPath parses the path, possibly with a query, to which a signed URL leads. It returns an error if the path is invalid.
 func signPath(path string) (*url.URL, error) {
 	if path == "" {
 		path = "/"
@@ -257,6 +258,7 @@ func signPath(path string) (*url.URL, error) {
 	return u, nil
 }
 
+// addToken returns u with the token of a signed URL as query parameter.
 func addToken(u *url.URL, token string) string {
 	out := *u
 	if out.RawQuery != "" {

@@ -13,22 +13,24 @@ import (
 
 // Settings configures the ingress. If Listen is "", there is no ingress.
 type Settings struct {
-	Listen string `yaml:"listen" json:"listen"` // host:port
-	// Domain is the host of routes without one, and the parent of the others; "" is localhost, whose names below it lead to this
-	// machine in browsers.
+	Listen string `yaml:"listen" json:"listen"` // address on which the ingress listens, as host:port
+	// Domain is the host of routes whose spec names no host, and the parent domain of the hosts of other routes. "" means
+	// localhost; browsers resolve names below localhost to this machine.
 	Domain string      `yaml:"domain" json:"domain"`
 	TLS    TLSSettings `yaml:"tls" json:"tls"`
 }
 
-// TLSSettings are files in PEM, which are read again when they change. They are required unless the listener is on loopback.
+// TLSSettings are the paths of the certificate and its key in PEM. The files are read again when they change. Both are required
+// unless the ingress listens on a loopback address.
 type TLSSettings struct {
 	Cert string `yaml:"cert" json:"cert"`
 	Key  string `yaml:"key" json:"key"`
 }
 
+// defaultDomain is the default of Settings.Domain.
 const defaultDomain = "localhost"
 
-// domain returns the domain, with its default, in lower case.
+// domain returns Settings.Domain, or its default, in lower case.
 func (s *Settings) domain() string {
 	return strings.ToLower(cmp.Or(s.Domain, defaultDomain))
 }

@@ -15,22 +15,24 @@ import (
 )
 
 var (
-	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
-	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)
-	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)
-	fieldPattern  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}$")
-	hashPattern   = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	pathPattern   = regexp.MustCompile(`^(/[A-Za-z0-9._~!$&'()*+,=:@-]+)*/?$`)
+	namePattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)             // name of a route
+	labelPattern  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`) // label of a host name
+	portPattern   = regexp.MustCompile(`^[0-9]+-` + caisson.SandboxPrefix + `-`)  // host label of a sandbox's port
+	methodPattern = regexp.MustCompile(`^[A-Z]{1,16}$`)                           // HTTP method
+	// fieldPattern is the format of the name of a header field.
+	fieldPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}$")
+	hashPattern  = regexp.MustCompile(`^[0-9a-f]{64}$`)                       // SHA-256 hash in hexadecimal
+	pathPattern  = regexp.MustCompile(`^(/[A-Za-z0-9._~!$&'()*+,=:@-]+)*/?$`) // path of a route
 )
 
-// maxSpec bounds the size of a spec as JSON in bytes, because the wire process receives all of them at once.
+// maxSpec is the maximum size of a route's spec in bytes, as JSON. It is small, because the wire process receives the specs of
+// all routes at once.
 const maxSpec = 4 << 10
 
 // Bounds of the time limits of a route.
 const (
-	maxTimeout     = time.Hour
-	maxIdleTimeout = 24 * time.Hour
+	maxTimeout     = time.Hour      // maximum of RouteSpec.Timeout
+	maxIdleTimeout = 24 * time.Hour // maximum of RouteSpec.IdleTimeout
 )
 
 // checkName returns an Invalid error if name is not a valid name of a route.
@@ -54,7 +56,7 @@ func checkHostName(host string) error {
 	return nil
 }
 
-// checkSpec returns an Invalid error for every invalid field of a spec, and brings it into its normal form.
+// checkSpec returns an Invalid error for every invalid field of a spec, joined, and brings the spec into its normal form.
 func checkSpec(s *caisson.RouteSpec) error {
 	var errs []error
 	check := func(ok bool, field, format string, args ...any) {
@@ -89,6 +91,7 @@ func checkSpec(s *caisson.RouteSpec) error {
 	return errors.Join(errs...)
 }
 
+// checkAuth returns an error if the authentication that a route requires is invalid.
 func checkAuth(a *caisson.RouteAuth) error {
 	switch a.Kind {
 	case caisson.RouteAuthNone, caisson.RouteAuthSigned:
@@ -110,6 +113,7 @@ func checkAuth(a *caisson.RouteAuth) error {
 	return nil
 }
 
+// checkCORS returns an error if the CORS settings of a route are invalid.
 func checkCORS(c *caisson.RouteCORS) error {
 	if c == nil {
 		return nil
@@ -142,9 +146,9 @@ func checkCORS(c *caisson.RouteCORS) error {
 	return nil
 }
 
-// fixedField reports whether a route must not change a header field: one that delimits messages, or one that identifies the
+// isFixedField reports whether a route must not change a header field, because the field delimits messages or identifies the
 // client.
-func fixedField(name string) bool {
+func isFixedField(name string) bool {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 	switch name {
 	case "host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "keep-alive", "proxy-connection", "forwarded":
@@ -153,6 +157,7 @@ func fixedField(name string) bool {
 	return strings.HasPrefix(name, "caisson-") || strings.HasPrefix(name, "x-forwarded-") || strings.HasPrefix(name, "sec-websocket-")
 }
 
+// checkHeaders returns an error if the changes of header fields that a route makes are invalid.
 func checkHeaders(field string, h *caisson.RouteHeaders) error {
 	if h == nil {
 		return nil
@@ -168,16 +173,16 @@ func checkHeaders(field string, h *caisson.RouteHeaders) error {
 		}
 	}
 	for _, name := range names {
-		if !fieldPattern.MatchString(name) || fixedField(name) {
+		if !fieldPattern.MatchString(name) || isFixedField(name) {
 			return caisson.Invalidf(field, "%.70q is not the name of a header field that a route can change", name)
 		}
 	}
 	return nil
 }
 
-// checkHost returns an error if the caller may not have routes of the host in spec. With a token, the host must be directly below the
-// domain. Only the administrator may use other hosts, and the domain itself, because browsers take all pages of the domain for one
-// origin, whatever account their paths belong to.
+// checkHost returns an error if the caller may not have routes of the host in spec. With a token, the host must be directly
+// below the domain. Only the administrator may use other hosts, and the domain itself, because browsers take all pages of the
+// domain for one origin, whatever account their paths belong to.
 func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error {
 	label, below := strings.CutSuffix(spec.Host, "."+s.settings.domain())
 	switch {
@@ -191,7 +196,7 @@ func (s *Service) checkHost(caller caisson.Caller, spec caisson.RouteSpec) error
 	return caisson.Errorf(caisson.Denied, "with a token, the host of a route must be NAME.%s; other hosts can be chosen over the unix socket", s.settings.domain())
 }
 
-// checkOthers returns a Conflict error if the host or path of a route is taken by another route, and an Exhausted error if there are
+// checkOthers returns a Conflict error if another route has the host or path of a route, and an Exhausted error if there are
 // too many routes. The caller must hold s.changing.
 func (s *Service) checkOthers(ctx context.Context, account, name string, spec caisson.RouteSpec) error {
 	list, err := allRoutes(ctx, s.store)

@@ -14,9 +14,9 @@ import (
 type admission struct {
 	runs       caisson.RunStore
 	sessions   *sessions
-	dirs       *runDirs
+	dirs       *directories
 	queue      *queue
-	live       *liveAttempts
+	live       *live
 	subRuns    *subRuns
 	executor   *executor
 	background *background.Group

@@ -15,8 +15,8 @@ type cleaner struct {
 	usage      *usageReader
 	deliverer  *deliverer
 	budgets    *budgets
-	dirs       *runDirs
-	live       *liveAttempts
+	dirs       *directories
+	live       *live
 	background *background.Group
 }
 

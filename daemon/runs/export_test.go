@@ -7,11 +7,11 @@ import (
 
 // Settle does the periodic work of Run on idle sessions, at a given time.
 func (c *Core) Settle(ctx context.Context, at time.Time) error {
-	return c.trimmer.sessions.pauseIdle(ctx, at)
+	return c.keeper.sessions.pauseIdle(ctx, at)
 }
 
 // Trim removes the runs that ended before the given time.
-func (c *Core) Trim(ctx context.Context, before time.Time) error { return c.trimmer.trim(ctx, before) }
+func (c *Core) Trim(ctx context.Context, before time.Time) error { return c.keeper.trim(ctx, before) }
 
 // Waiting returns how many callers wait for the warm snapshot of an account's agent.
 func (c *Core) Waiting(id string) int {

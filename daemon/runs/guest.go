@@ -17,7 +17,7 @@ type guests struct {
 	planner   *planner
 	admission *admission
 	subRuns   *subRuns
-	live      *liveAttempts
+	live      *live
 	events    caisson.Publisher
 }
 

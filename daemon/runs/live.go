@@ -16,8 +16,8 @@ type errCancelled struct{ message string }
 
 func (e errCancelled) Error() string { return e.message }
 
-// liveAttempts contains the attempts that are queued or running, and those that are being cleaned up.
-type liveAttempts struct {
+// live contains the attempts of runs that are queued or running, and those that are being cleaned up.
+type live struct {
 	mu       sync.Mutex
 	attempts map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
 	cleanups map[caisson.ID]chan struct{} // runs whose last attempt is cleaned up; closed afterwards; guarded by mu
@@ -27,17 +27,17 @@ type liveAttempts struct {
 // liveAttempt is a queued or running attempt.
 type liveAttempt struct {
 	cancel context.CancelCauseFunc
-	rec    *recorder     // records the run's events; nil before the attempt has begun; guarded by liveAttempts.mu
+	rec    *recorder     // records the run's events; nil before the attempt has begun; guarded by live.mu
 	done   chan struct{} // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
-// newLive returns a liveAttempts without attempts.
-func newLive() *liveAttempts {
-	return &liveAttempts{attempts: map[caisson.ID]*liveAttempt{}, cleanups: map[caisson.ID]chan struct{}{}}
+// newLive returns a live without attempts.
+func newLive() *live {
+	return &live{attempts: map[caisson.ID]*liveAttempt{}, cleanups: map[caisson.ID]chan struct{}{}}
 }
 
 // add adds the attempt of a run, and returns nil if l is closed. The caller must call remove.
-func (l *liveAttempts) add(run caisson.ID, cancel context.CancelCauseFunc) *liveAttempt {
+func (l *live) add(run caisson.ID, cancel context.CancelCauseFunc) *liveAttempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -49,7 +49,7 @@ func (l *liveAttempts) add(run caisson.ID, cancel context.CancelCauseFunc) *live
 }
 
 // remove removes the attempt of a run, which has ended.
-func (l *liveAttempts) remove(run caisson.ID, a *liveAttempt) {
+func (l *live) remove(run caisson.ID, a *liveAttempt) {
 	l.mu.Lock()
 	delete(l.attempts, run)
 	l.mu.Unlock()
@@ -57,21 +57,21 @@ func (l *liveAttempts) remove(run caisson.ID, a *liveAttempt) {
 }
 
 // get returns the attempt of a run; nil if none is queued or running.
-func (l *liveAttempts) get(run caisson.ID) *liveAttempt {
+func (l *live) get(run caisson.ID) *liveAttempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.attempts[run]
 }
 
 // begin sets the recorder of an attempt that begins.
-func (l *liveAttempts) begin(a *liveAttempt, rec *recorder) {
+func (l *live) begin(a *liveAttempt, rec *recorder) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.rec = rec
 }
 
 // record adds an event to the events of a run's attempt, if the attempt has begun and not ended.
-func (l *liveAttempts) record(run caisson.ID, e caisson.RunEvent) {
+func (l *live) record(run caisson.ID, e caisson.RunEvent) {
 	var rec *recorder
 	l.mu.Lock()
 	if a := l.attempts[run]; a != nil {
@@ -84,7 +84,7 @@ func (l *liveAttempts) record(run caisson.ID, e caisson.RunEvent) {
 }
 
 // cancel cancels the queued and running attempts of runs, and returns these attempts.
-func (l *liveAttempts) cancel(cause error, runs ...caisson.ID) (cancelled []*liveAttempt) {
+func (l *live) cancel(cause error, runs ...caisson.ID) (cancelled []*liveAttempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range runs {
@@ -97,7 +97,7 @@ func (l *liveAttempts) cancel(cause error, runs ...caisson.ID) (cancelled []*liv
 }
 
 // close cancels all attempts because the daemon stops. No attempt can be added afterwards.
-func (l *liveAttempts) close() {
+func (l *live) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
@@ -107,14 +107,14 @@ func (l *liveAttempts) close() {
 }
 
 // any reports whether an attempt is queued or running.
-func (l *liveAttempts) any() bool {
+func (l *live) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.attempts) > 0
 }
 
 // cleaning records that the last attempt of a run is being cleaned up, until the returned function is called.
-func (l *liveAttempts) cleaning(run caisson.ID) (done func()) {
+func (l *live) cleaning(run caisson.ID) (done func()) {
 	gone := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,14 +128,14 @@ func (l *liveAttempts) cleaning(run caisson.ID) (done func()) {
 }
 
 // anyCleaning reports whether an attempt is being cleaned up.
-func (l *liveAttempts) anyCleaning() bool {
+func (l *live) anyCleaning() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.cleanups) > 0
 }
 
 // awaitCleanup waits until the last attempt of a run has ended and is cleaned up.
-func (l *liveAttempts) awaitCleanup(ctx context.Context, run caisson.ID) error {
+func (l *live) awaitCleanup(ctx context.Context, run caisson.ID) error {
 	for {
 		l.mu.Lock()
 		a, wait := l.attempts[run], l.cleanups[run]
@@ -157,7 +157,7 @@ func (l *liveAttempts) awaitCleanup(ctx context.Context, run caisson.ID) error {
 // subRuns cancels runs together with the runs that their agents have started.
 type subRuns struct {
 	runs caisson.RunStore
-	live *liveAttempts
+	live *live
 }
 
 // cancelTree cancels a run and its sub-runs, and waits until they have ended. by says who has cancelled the run.

@@ -14,7 +14,7 @@ import (
 
 // runLogs reads the logs of runs.
 type runLogs struct {
-	dirs   *runDirs
+	dirs   *directories
 	calls  listCalls
 	events caisson.EventStore
 }
@@ -104,7 +104,7 @@ type logs struct {
 }
 
 // createLogs creates the log files of an attempt.
-func (d *runDirs) createLogs(r *caisson.Run) (*logs, error) {
+func (d *directories) createLogs(r *caisson.Run) (*logs, error) {
 	dir := path.Join(runDir(r.ID), strconv.Itoa(r.Attempt))
 	if err := d.root.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (d *runDirs) createLogs(r *caisson.Run) (*logs, error) {
 }
 
 // openLog opens the output of the program of a run's last attempt.
-func (d *runDirs) openLog(r *caisson.Run, stream string) (*os.File, error) {
+func (d *directories) openLog(r *caisson.Run, stream string) (*os.File, error) {
 	return d.root.Open(path.Join(runDir(r.ID), strconv.Itoa(r.Attempt), stream))
 }
 

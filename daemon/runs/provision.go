@@ -23,7 +23,7 @@ type provisioner struct {
 	lifecycle caisson.Sandboxes
 	service   caisson.Snapshots
 	files     caisson.Files
-	dirs      *runDirs
+	dirs      *directories
 	relay     caisson.Relay // nil if the daemon has no relay
 }
 

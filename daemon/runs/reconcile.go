@@ -22,7 +22,7 @@ type recovery struct {
 	lifecycle caisson.Sandboxes
 	assign    assignFunc
 	budgets   *budgets
-	dirs      *runDirs
+	dirs      *directories
 	admission *admission
 	executor  *executor
 	log       *slog.Logger
@@ -305,17 +305,17 @@ func (v *recovery) reconcileBudgets(ctx context.Context) error {
 	return nil
 }
 
-// trimmer pauses idle sessions, and removes old runs and sessions.
-type trimmer struct {
+// keeper pauses idle sessions, and removes old runs and sessions.
+type keeper struct {
 	runs     caisson.RunStore
 	sessions *sessions
-	dirs     *runDirs
+	dirs     *directories
 	limits   Limits
 	log      *slog.Logger
 }
 
 // run does the periodic work until ctx ends.
-func (k *trimmer) run(ctx context.Context) error {
+func (k *keeper) run(ctx context.Context) error {
 	tick := time.NewTicker(min(time.Minute, max(time.Duration(k.limits.SessionIdle)/4, 50*time.Millisecond)))
 	defer tick.Stop()
 	for trim := time.Now(); ; {
@@ -338,7 +338,7 @@ func (k *trimmer) run(ctx context.Context) error {
 }
 
 // trim removes the runs that ended before the given time, and the sessions that were not used since.
-func (k *trimmer) trim(ctx context.Context, before time.Time) error {
+func (k *keeper) trim(ctx context.Context, before time.Time) error {
 	if err := errors.Join(k.sessions.expire(ctx, before), k.dirs.trimArchives(ctx, time.Now())); err != nil {
 		return err
 	}

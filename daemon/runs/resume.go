@@ -15,7 +15,7 @@ type resumer struct {
 	assign     assignFunc
 	services   *services
 	workspaces Workspaces // reads mounted workspaces; nil if directories are only copied
-	dirs       *runDirs
+	dirs       *directories
 	retrier    *retrier
 	programs   caisson.Programs
 }

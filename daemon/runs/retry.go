@@ -11,7 +11,7 @@ import (
 // in progress.
 type retrier struct {
 	sessions  *sessions
-	live      *liveAttempts
+	live      *live
 	queue     *queue
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]

@@ -194,11 +194,11 @@ type Config struct {
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
 	background *background.Group
-	live       *liveAttempts
+	live       *live
 	streams    *streams
 	warm       *warmSnapshots
 	recovery   *recovery
-	trimmer    *trimmer
+	keeper     *keeper
 	service    *service
 	guests     *guests
 	agents     *Agents
@@ -215,7 +215,7 @@ func New(cfg Config) *Core {
 	streams := &streams{store: runs, done: background.Context().Done()}
 	subRuns := &subRuns{runs: runs, live: live}
 	budgets := &budgets{ledger: cfg.Store.Ledger(), forget: cfg.Ledger.Forget}
-	dirs := &runDirs{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
+	dirs := &directories{root: cfg.Dir, runs: runs, masker: cfg.Work.Masker, limits: limits, uploads: map[string]int{}}
 	guestExec := &guestExec{
 		processes: boxes.Processes, lifecycle: boxes.Lifecycle, services: boxes.Services, grace: limits.Grace, log: cfg.Log,
 	}
@@ -279,7 +279,7 @@ func New(cfg Config) *Core {
 			runs: runs, sandboxes: sandboxTable, table: sessionTable, sessions: sessions, lifecycle: boxes.Lifecycle, assign: boxes.Assign,
 			budgets: budgets, dirs: dirs, admission: admission, executor: executor, log: cfg.Log,
 		},
-		trimmer: &trimmer{runs: runs, sessions: sessions, dirs: dirs, limits: limits, log: cfg.Log},
+		keeper: &keeper{runs: runs, sessions: sessions, dirs: dirs, limits: limits, log: cfg.Log},
 		service: &service{
 			runs: runs, planner: planner, admission: admission, sessions: sessions, subRuns: subRuns, streams: streams, live: live, dirs: dirs,
 			logs: &runLogs{dirs: dirs, calls: cfg.Ledger.Calls, events: cfg.Store.Events()}, events: cfg.Events,
@@ -314,7 +314,7 @@ func (c *Core) Agents() *Agents { return c.agents }
 func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
 
 // Run pauses idle sessions and removes old runs and sessions periodically, until ctx ends.
-func (c *Core) Run(ctx context.Context) error { return c.trimmer.run(ctx) }
+func (c *Core) Run(ctx context.Context) error { return c.keeper.run(ctx) }
 
 // Close stops the work in this process and waits for it. Sandboxes keep running, and the next daemon's Reconcile
 // handles the runs that were in progress.

@@ -20,8 +20,8 @@ type service struct {
 	sessions   *sessions
 	subRuns    *subRuns
 	streams    *streams
-	live       *liveAttempts
-	dirs       *runDirs
+	live       *live
+	dirs       *directories
 	logs       *runLogs
 	events     caisson.Publisher
 	retryLocks keylock.Locks // held by RetryRun while it starts another attempt, by run

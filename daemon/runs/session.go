@@ -17,7 +17,7 @@ type sessions struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
 	lifecycle caisson.Sandboxes
-	live      *liveAttempts
+	live      *live
 	locks     keylock.Locks // held while a run acquires a session, or the session is paused or stopped; by account and name
 	limits    Limits
 	events    caisson.Publisher

@@ -21,8 +21,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// runDirs manages the directories of runs, which the package comment describes.
-type runDirs struct {
+// directories manages the directories of runs, which the package comment describes.
+type directories struct {
 	root   *os.Root // the data directory
 	runs   caisson.RunStore
 	masker Masker
@@ -43,13 +43,13 @@ const (
 )
 
 // makeParent creates the directory that contains the directories of all runs.
-func (d *runDirs) makeParent() error { return d.root.MkdirAll("runs", 0o700) }
+func (d *directories) makeParent() error { return d.root.MkdirAll("runs", 0o700) }
 
 // removeDir removes the directory of a run.
-func (d *runDirs) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
+func (d *directories) removeDir(id caisson.ID) error { return d.root.RemoveAll(runDir(id)) }
 
 // storeWorkspace stores the contents of the run's workspace, or the location of the directory if it is not copied.
-func (d *runDirs) storeWorkspace(ctx context.Context, r *caisson.Run) error {
+func (d *directories) storeWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return d.storeContents(ctx, r)
 	}
@@ -74,7 +74,7 @@ func (d *runDirs) storeWorkspace(ctx context.Context, r *caisson.Run) error {
 }
 
 // storeContents stores the contents of the run's workspace, because attempts may begin after the request has ended.
-func (d *runDirs) storeContents(ctx context.Context, r *caisson.Run) (err error) {
+func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err error) {
 	if err := d.root.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (d *runDirs) storeContents(ctx context.Context, r *caisson.Run) (err error)
 
 // spoolArchive stores the archive of a request in f, without hidden files. It checks all names, because the client may not have
 // left hidden files out.
-func (d *runDirs) spoolArchive(ctx context.Context, r *caisson.Run, left limitWriter, f *os.File) error {
+func (d *directories) spoolArchive(ctx context.Context, r *caisson.Run, left limitWriter, f *os.File) error {
 	done, err := d.countUpload(r.Account)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (d *runDirs) spoolArchive(ctx context.Context, r *caisson.Run, left limitWr
 
 // countUpload counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
 // occupies a process for as long as the client takes.
-func (d *runDirs) countUpload(account string) (done func(), err error) {
+func (d *directories) countUpload(account string) (done func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := d.uploads[account]; n >= d.limits.PerAccount {
@@ -177,7 +177,7 @@ const diskReserve = 1 << 30
 
 // checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that the
 // contents of its workspace are not read in vain.
-func (d *runDirs) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
+func (d *directories) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
 	waiting, more, err := d.runs.List(ctx, caisson.In(r.Account), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: d.limits.Waiting,
 	})
@@ -191,7 +191,7 @@ func (d *runDirs) checkCapacity(ctx context.Context, r *caisson.Run) (int64, err
 }
 
 // free returns how many bytes may be written until only diskReserve bytes are free. Returns Exhausted if there are none.
-func (d *runDirs) free() (int64, error) {
+func (d *directories) free() (int64, error) {
 	dir, err := d.root.Open(".")
 	if err != nil {
 		return 0, err
@@ -209,7 +209,7 @@ func (d *runDirs) free() (int64, error) {
 }
 
 // removeArchives removes the archives that are unpacked into the workspace of each attempt.
-func (d *runDirs) removeArchives(id caisson.ID) (err error) {
+func (d *directories) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
 		err = errors.Join(err, d.root.RemoveAll(path.Join(runDir(id), name)))
 	}
@@ -220,7 +220,7 @@ func (d *runDirs) removeArchives(id caisson.ID) (err error) {
 const archiveTTL = 24 * time.Hour
 
 // trimArchives removes the archives of failed runs that are older than archiveTTL.
-func (d *runDirs) trimArchives(ctx context.Context, at time.Time) error {
+func (d *directories) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	var failed error
 	for r, err := range eachRun(ctx, d.runs, f) {
@@ -237,7 +237,7 @@ const workspaceName = "workspace"
 
 // checkOutsideData returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
 // every account.
-func (d *runDirs) checkOutsideData(dir caisson.Handle) error {
+func (d *directories) checkOutsideData(dir caisson.Handle) error {
 	own, err := d.root.Open(".")
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (b *limitWriter) Write(p []byte) (int, error) {
 
 // reconcile removes the directories of runs that are not in the store, and the archives of runs that have
 // succeeded.
-func (d *runDirs) reconcile(ctx context.Context) error {
+func (d *directories) reconcile(ctx context.Context) error {
 	dir, err := d.root.Open("runs")
 	if err != nil {
 		return err
@@ -305,7 +305,7 @@ func (d *runDirs) reconcile(ctx context.Context) error {
 
 // workspace returns the request for the workspace of the attempt's sandbox, with its directory newly opened; nil if the
 // workspace is a copy, or there is none.
-func (d *runDirs) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
+func (d *directories) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
 	if ref := x.volumeRef(); ref != "" {
 		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
 	}
@@ -330,6 +330,6 @@ func (d *runDirs) workspace(x *attempt) (*caisson.WorkspaceRequest, error) {
 }
 
 // openArchive opens an archive of a run: workspaceTar or uploadTar.
-func (d *runDirs) openArchive(id caisson.ID, name string) (*os.File, error) {
+func (d *directories) openArchive(id caisson.ID, name string) (*os.File, error) {
 	return d.root.Open(path.Join(runDir(id), name))
 }

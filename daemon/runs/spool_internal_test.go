@@ -35,7 +35,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // TestUploadsPerAccount: the number of concurrent uploads of an account is limited, without affecting other accounts.
 func TestUploadsPerAccount(t *testing.T) {
-	e := &runDirs{limits: Limits{PerAccount: 2}, uploads: map[string]int{}}
+	e := &directories{limits: Limits{PerAccount: 2}, uploads: map[string]int{}}
 	var done func()
 	for range 2 {
 		var err error

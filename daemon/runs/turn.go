@@ -29,7 +29,7 @@ type turns struct {
 	services  *services
 	sessions  *sessions
 	guestExec *guestExec
-	dirs      *runDirs
+	dirs      *directories
 	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 

@@ -16,11 +16,11 @@ var defaultTools = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch"
 // machines, wait for people, send messages in the user's name, or need an account at a service.
 var deniedTools = []string{
 	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // control OpenClaw itself
-	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // control or read other machines
+	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // access other machines
 	"group:messaging", "conversations_list", "conversations_send", "conversations_turn", "talk_voice", "github_identity_status", "github_publish",
 	"ask_user", "suggest_task", "dismiss_task", "skill_workshop", "progress_card", "secrets", // wait for people or ask them
 	"browser", "screen", "theme", "dashboard", "terminal", "portal", "canvas", "show_widget", "transcripts",
-	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need an account at a service
+	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need an account
 }
 
 // toolGroups are the members of tool groups, as far as isDenied needs them.
