@@ -46,6 +46,7 @@ type file struct {
 	err   error
 }
 
+// newDirectory returns a directory for the files at path. An agent in a file must not have an id in reserved.
 func newDirectory(path string, reserved map[string]bool, log *slog.Logger) *directory {
 	return &directory{path: path, reserved: reserved, log: log, files: map[string]*file{}}
 }

@@ -17,9 +17,9 @@ import (
 
 // Formats of ids of agents, names of environment variables, and users in a sandbox.
 var (
-	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
+	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)                                                 // id of an agent or persona
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)                                               // name of an environment variable
+	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`) // user, or user:group
 	// objectIDForm is the format of ids of sandboxes and other objects, which the id of an agent must not have.
 	objectIDForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 )
@@ -37,8 +37,8 @@ const (
 	maxPath     = 4096     // size of a path in bytes
 	minMemory   = 64 << 20 // smallest limit of memory in bytes
 	minDisk     = 1 << 20  // smallest limit of disk space in bytes
-	maxCPUs     = 1024
-	maxPIDs     = 1 << 20
+	maxCPUs     = 1024     // largest limit of CPUs
+	maxPIDs     = 1 << 20  // largest limit of processes
 )
 
 // envPrefix is the prefix of the names of environment variables that Caisson sets for every agent.
@@ -159,8 +159,8 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 // the program does. With the argument code, it reads the agent's tool rule from its environment, unless a flag overrides the
 // rule. With another argument it starts other programs.
 const (
-	builtInProgram = "/.caisson/agent"
-	builtInRole    = "code"
+	builtInProgram = "/.caisson/agent" // path of the program in a sandbox
+	builtInRole    = "code"            // first argument
 )
 
 // toolRule adds an error for a tool rule that would not be enforced.

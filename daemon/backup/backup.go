@@ -28,10 +28,10 @@ const format = 1
 
 // Names in an archive.
 const (
-	headerName   = "caisson-backup.json"
-	manifestName = "manifest.json"
-	dataDir      = "data"
-	hostDir      = "host"
+	headerName   = "caisson-backup.json" // first entry of an archive
+	manifestName = "manifest.json"       // last entry of an archive
+	dataDir      = "data"                // directory in an archive with the files of the data directory
+	hostDir      = "host"                // directory in an archive with the configuration
 	// StoreName is the name of the store's file in the data directory.
 	StoreName = "caisson.db"
 	// ConfigName and AgentsName are the names of the configuration file and of the directory of agents, in [RestoredDir].
@@ -43,10 +43,10 @@ const (
 
 // Limits of archives.
 const (
-	maxEntries  = 4 << 20
+	maxEntries  = 4 << 20   // number of entries in an archive
 	maxNames    = 256 << 20 // bytes of all names
-	maxNameSize = 4096
-	maxJSON     = 1 << 20 // bytes of the header and of the manifest, each
+	maxNameSize = 4096      // bytes of one name
+	maxJSON     = 1 << 20   // bytes of the header and of the manifest, each
 )
 
 // A part is a file or a directory that archives may contain.
@@ -172,6 +172,7 @@ type tally struct {
 	hash hash.Hash
 }
 
+// newTally returns a tally without entries.
 func newTally() *tally { return &tally{hash: sha256.New()} }
 
 // begin adds the metadata of an entry. If the entry is a file, the caller must write its content to t.hash next.

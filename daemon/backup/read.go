@@ -74,6 +74,7 @@ type reader struct {
 	names int             // total length of the names in seen, in bytes
 }
 
+// read reads the archive to its end; see the function read.
 func (r *reader) read() (*Header, *Manifest, error) {
 	var head Header
 	if err := r.readHeader(&head); err != nil {

@@ -56,6 +56,7 @@ type writer struct {
 	tally *tally
 }
 
+// write writes all entries of the archive.
 func (w *writer) write(s *Source) error {
 	if err := w.writeJSON(headerName, s.Header); err != nil {
 		return err
@@ -221,6 +222,7 @@ func (w *writer) writeFile(as string, f *os.File, foreign bool) error {
 	return err
 }
 
+// header writes the tar header of an entry, and adds the entry to the tally.
 func (w *writer) header(e *entry) error {
 	if err := w.ctx.Err(); err != nil {
 		return context.Cause(w.ctx)

@@ -62,6 +62,7 @@ type keyring struct {
 	loaded caisson.Secret // the loaded key; zero until one was loaded that can be parsed; guarded by lock
 }
 
+// newKeyring returns a keyring for the key from a source, without loading the key.
 func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
 	return &keyring{source: source, store: store, lock: make(chan struct{}, 1)}
 }

@@ -25,10 +25,10 @@ import (
 // gateway contains the parts of the daemon that serve and configure the wire process: the wires, the services for models, secrets
 // and budgets, the settings of the process, and its listeners.
 type gateway struct {
-	manager  Wires
+	manager  Wires // manages the wires and the wire process
 	wires    *models.Wires
 	remote   *models.RemoteClient // client of the model gateway of another machine; nil if the local gateway serves the sandboxes
-	book     *ledger.Book
+	book     *ledger.Book         // leases budgets and reads the journals
 	ledger   *ledger.Service
 	vault    *credential.Vault
 	catalog  *models.Catalog

@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
-	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)    // name of a provider
+	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`) // name of a credential
+	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`) // name of an environment variable
 )
 
 const (

@@ -36,6 +36,7 @@ type Connector struct {
 	connected map[caisson.ID]struct{}
 }
 
+// newConnector returns a Connector.
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,
@@ -59,8 +60,8 @@ const maxTries = 5
 // Limits of dials. maxAccountDials is the number of dials of one account that may be in progress, so that slow sandboxes do not
 // delay the dials of other accounts. connectTime is the timeout for connecting to a running sandbox.
 const (
-	maxAccountDials = 512
-	connectTime     = 10 * time.Second
+	maxAccountDials = 512              // dials of one account in progress
+	connectTime     = 10 * time.Second // timeout of one connect
 )
 
 // Dial connects to the sandbox of a route or token. If the route or token allows it, Dial first resumes the sandbox. Errors:

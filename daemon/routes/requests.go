@@ -22,6 +22,7 @@ type Requests struct {
 	logs *lru.Map[caisson.ID, []caisson.RouteRequest] // requests by route, newest last; guarded by mu
 }
 
+// newRequests returns a Requests without logs.
 func newRequests() *Requests {
 	return &Requests{logs: lru.New[caisson.ID, []caisson.RouteRequest](maxLogs)}
 }

@@ -114,8 +114,8 @@ func (e *executor) prepare(ctx context.Context, x *attempt) (*preparedTemplate, 
 // Limits of building a template, which does not count against the time of the run: a timeout, and a maximum number of status
 // events about it.
 const (
-	buildTimeout   = 30 * time.Minute
-	maxBuildEvents = 200 // maximum number of status events
+	buildTimeout   = 30 * time.Minute // timeout of building a template
+	maxBuildEvents = 200              // maximum number of status events about building a template
 )
 
 // build makes sure that the agent's template exists and is built.

@@ -143,6 +143,7 @@ func (l *logs) write(stream string, data []byte) {
 // size returns how much was written to the file of a stream.
 func (l *logs) size(stream string) caisson.Size { return caisson.Size(l.sizes[stream]) }
 
+// close closes the files.
 func (l *logs) close() {
 	for _, f := range l.files {
 		f.Close()

@@ -32,7 +32,7 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // The labels of sandboxes and snapshots that belong to the core of runs.
 const (
-	labelPrefix  = "caisson/"
+	labelPrefix  = "caisson/"              // prefix of all labels that Caisson sets
 	labelRun     = labelPrefix + "run"     // id of the run
 	labelAgent   = labelPrefix + "agent"   // id of the agent
 	labelSession = labelPrefix + "session" // id of the session

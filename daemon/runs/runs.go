@@ -108,7 +108,7 @@ type Limits struct {
 	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // how long a run is kept after its end
 	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`       // max bytes that are copied into a workspace
 	Deliver      caisson.Duration `yaml:"deliver" json:"deliver"`           // how long a result waits until commits are delivered
-	Grace        time.Duration    `yaml:"-" json:"-"`                       // time that an agent has to exit after a request to stop
+	Grace        time.Duration    `yaml:"-" json:"-"`                       // time that an agent has to exit when asked to stop
 	// Settle is how long the end of a run waits until its last model calls are in the ledger.
 	Settle time.Duration `yaml:"-" json:"-"`
 }

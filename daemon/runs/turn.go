@@ -19,8 +19,8 @@ const readyTimeout = 2 * time.Minute
 
 // Addresses, inside a sandbox, of the model gateway and of the tools that start sub-runs.
 const (
-	gatewayURL = "http://llm.caisson.internal"
-	toolsURL   = "http://tools.caisson.internal"
+	gatewayURL = "http://llm.caisson.internal"   // URL of the model gateway
+	toolsURL   = "http://tools.caisson.internal" // URL of the tools that start sub-runs
 )
 
 // turns gives prompts to agents, and records the events that the agents cause.

@@ -23,7 +23,7 @@ type Command struct {
 
 // Limits of commands.
 const (
-	maxCommands        = 20
+	maxCommands        = 20               // number of commands in the settings
 	defaultCommandTime = 10 * time.Minute // default of Command.Time
 	maxCommandTime     = time.Hour        // maximum of Command.Time
 )

@@ -20,8 +20,8 @@ import (
 // Delays of automatic syncs after a command has failed: retrySameDelay for the changes that the command refused,
 // retryOtherDelay for other changes. A sync that a person requests is never delayed.
 const (
-	retrySameDelay  = 10 * time.Minute
-	retryOtherDelay = 2 * time.Minute
+	retrySameDelay  = 10 * time.Minute // delay of the refused changes
+	retryOtherDelay = 2 * time.Minute  // delay of other changes
 )
 
 // refusedFile records the last command that failed, and the changes that it was run on.

@@ -21,17 +21,17 @@ import (
 
 // Names in the directory of a workspace; see the package comment.
 const (
-	topDir       = "workspaces"
-	removalDir   = "removals" // beside topDir; one file of counts for each host directory
-	upperDir     = "layers/upper"
-	workDir      = "layers/work"
-	maskDir      = "mask"
-	manifestFile = "manifest"
-	baseDir      = "base"
-	frozenDir    = "frozen"
-	savedDir     = "saved"
-	seenFile     = "seen.json"
-	writersFile  = "writers.json"
+	topDir       = "workspaces"   // directory of all workspaces, in the data directory
+	removalDir   = "removals"     // beside topDir; one file of counts for each host directory
+	upperDir     = "layers/upper" // files that the sandbox has written
+	workDir      = "layers/work"  // working directory of overlayfs
+	maskDir      = "mask"         // layer of whiteouts for hidden files
+	manifestFile = "manifest"     // state of the host directory when the workspace was created
+	baseDir      = "base"         // copies of small files in that state, for merges
+	frozenDir    = "frozen"       // reviews, each with a copy of the layer
+	savedDir     = "saved"        // files that syncs have replaced
+	seenFile     = "seen.json"    // changes for which an event was published
+	writersFile  = "writers.json" // process that was the last to change each file
 )
 
 // A directory is the path of the directory that contains the directories of all workspaces.
@@ -146,6 +146,7 @@ func (f *files) add(file *os.File, err error) *os.File {
 	return file
 }
 
+// close closes all files.
 func (f *files) close() {
 	for _, file := range f.open {
 		file.Close()

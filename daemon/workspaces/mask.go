@@ -100,8 +100,8 @@ func (c *layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 // directory is saved before its sandbox runs, so that later changes on the host can be merged, and files that are only
 // touched are recognised as unchanged.
 const (
-	baseDelay        = 500 * time.Millisecond
-	maxUndelayedBase = 5000
+	baseDelay        = 500 * time.Millisecond // delay before the base of a larger directory is saved
+	maxUndelayedBase = 5000                   // entries of a directory whose base is saved at once
 )
 
 // deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must

@@ -27,7 +27,7 @@ const maxShown = 10_000
 // A review contains the changes that were found in a copy of a workspace's layer.
 type review struct {
 	ID      caisson.ID
-	At      time.Time
+	At      time.Time // time of the review
 	Changes []compare.Difference
 	Cut     bool     // there are more changes, which cannot be applied
 	Checks  []string // names of the checks that were made

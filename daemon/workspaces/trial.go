@@ -18,9 +18,9 @@ import (
 // The labels of sandboxes in which commands run: labelCheck has the value valueCheck, by which Reconcile finds such sandboxes
 // of an earlier daemon; labelTrial has the id of the trial.
 const (
-	labelCheck = "caisson/check"
-	labelTrial = "caisson/trial"
-	valueCheck = "commands"
+	labelCheck = "caisson/check" // label of the sandboxes in which commands run
+	labelTrial = "caisson/trial" // label with the id of the trial
+	valueCheck = "commands"      // value of labelCheck
 )
 
 // maxTrials is the maximum number of concurrent sandboxes in which commands run.
@@ -42,6 +42,7 @@ type trials struct {
 	byID map[caisson.ID]*trial // trials by id; guarded by mu
 }
 
+// newTrials returns a trials without any trial, which creates the directories of trials in dir.
 func newTrials(dir directory) *trials {
 	return &trials{directory: dir, slots: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
 }

@@ -131,7 +131,7 @@ func (c *syncs) recordUndone(ctx context.Context, w *caisson.Workspace, host *os
 	return r, c.removeSaved(w.ID, r.ID)
 }
 
-// pendingReceipts returns the ids of the receipts of syncs and undos whose outcome is not in the store.
+// pendingReceipts returns the ids of the receipts of syncs and undos of a workspace whose outcome is not in the store.
 func (c *syncs) pendingReceipts(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {

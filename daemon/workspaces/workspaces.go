@@ -191,6 +191,7 @@ func publish(ctx context.Context, to caisson.Publisher, w *caisson.Workspace, ki
 	to.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
 }
 
+// newEvent returns an event about a workspace.
 func newEvent(w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {
 	if data == nil {
 		data = map[string]string{}
@@ -202,4 +203,5 @@ func newEvent(w *caisson.Workspace, kind string, data map[string]string) *caisso
 	return &caisson.Event{Account: w.Account, Type: kind, Subject: string(w.ID), Data: data}
 }
 
+// now returns the current time in UTC.
 func now() time.Time { return time.Now().UTC() }

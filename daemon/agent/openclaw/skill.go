@@ -138,8 +138,8 @@ func cleanNames(list []string) []string {
 }
 
 var (
-	urlForm  = regexp.MustCompile(`https?://[A-Za-z0-9][A-Za-z0-9.-]{2,252}`)
-	hostForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,}$`)
+	urlForm  = regexp.MustCompile(`https?://[A-Za-z0-9][A-Za-z0-9.-]{2,252}`)           // beginning of a URL, with its host
+	hostForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,}$`) // host name with a domain, in lower case
 )
 
 // hosts returns the hosts of the URLs in a text.
@@ -189,6 +189,7 @@ func readSkills(fsys fs.FS) (list []*Skill, faults map[string]error) {
 	return list, faults
 }
 
+// readSkill reads and parses the SKILL.md at name.
 func readSkill(fsys fs.FS, name string) (*Skill, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
