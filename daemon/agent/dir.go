@@ -34,7 +34,7 @@ type directory struct {
 
 	mu      sync.Mutex
 	files   map[string]*file // by file name; guarded by mu
-	readErr error            // last reported error of reading the directory, or nil; guarded by mu
+	readErr error            // error of reading the directory that was last logged, or nil; guarded by mu
 }
 
 // file is the state of an agent's file when it was last read, and the result of parsing it.

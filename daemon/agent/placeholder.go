@@ -62,7 +62,7 @@ func placeholders(field string, command []string) (used []string, err error) {
 			case !slices.Contains(placeholderNames, name):
 				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(placeholderNames, "}, {"))
 			default:
-				plain.WriteByte(0) // keeps the text before and after a placeholder apart
+				plain.WriteByte(0) // separates the texts before and after a placeholder
 				used = append(used, name)
 			}
 			return nil

@@ -15,11 +15,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Formats of ids of agents, names of environment variables, and users in a sandbox.
+// idForm, envForm and userForm are the formats of ids of agents and personas, of names of environment variables, and of users
+// in a sandbox (USER or USER:GROUP).
 var (
-	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)                                                 // id of an agent or persona
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)                                               // name of an environment variable
-	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`) // user, or user:group
+	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
 	// objectIDForm is the format of ids of sandboxes and other objects, which the id of an agent must not have.
 	objectIDForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 )
@@ -160,7 +161,7 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 // rule. With another argument it starts other programs.
 const (
 	builtInProgram = "/.caisson/agent" // path of the program in a sandbox
-	builtInRole    = "code"            // first argument
+	builtInRole    = "code"            // first argument of the program
 )
 
 // toolRule adds an error for a tool rule that would not be enforced.

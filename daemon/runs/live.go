@@ -20,7 +20,7 @@ func (e errCancelled) Error() string { return e.message }
 type live struct {
 	mu       sync.Mutex
 	attempts map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
-	cleanups map[caisson.ID]chan struct{} // runs whose last attempt is cleaned up; closed afterwards; guarded by mu
+	cleanups map[caisson.ID]chan struct{} // by run, closed when its last attempt is cleaned up; guarded by mu
 	closed   bool                         // no attempts can be added; guarded by mu
 }
 

@@ -17,7 +17,7 @@ import (
 type recovery struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
-	table     caisson.Table[caisson.Session]
+	table     caisson.Table[caisson.Session] // sessions in the store
 	sessions  *sessions
 	lifecycle caisson.Sandboxes
 	assign    assignFunc

@@ -13,11 +13,11 @@ import (
 
 // sessions manages sessions, and their sandboxes between runs.
 type sessions struct {
-	table     caisson.Table[caisson.Session]
+	table     caisson.Table[caisson.Session] // sessions in the store
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
 	lifecycle caisson.Sandboxes
-	live      *live
+	live      *live         // queued and running attempts
 	locks     keylock.Locks // held while a run acquires a session, or the session is paused or stopped; by account and name
 	limits    Limits
 	events    caisson.Publisher

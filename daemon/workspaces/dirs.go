@@ -27,7 +27,7 @@ const (
 	workDir      = "layers/work"  // working directory of overlayfs
 	maskDir      = "mask"         // layer of whiteouts for hidden files
 	manifestFile = "manifest"     // state of the host directory when the workspace was created
-	baseDir      = "base"         // copies of small files in that state, for merges
+	baseDir      = "base"         // copies of small files of the host directory, for merges
 	frozenDir    = "frozen"       // reviews, each with a copy of the layer
 	savedDir     = "saved"        // files that syncs have replaced
 	seenFile     = "seen.json"    // changes for which an event was published

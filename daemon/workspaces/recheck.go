@@ -36,7 +36,7 @@ func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 		if err != nil || !again {
 			return err
 		}
-		p.removeUnappliable() // the number of chosen changes decreases each time
+		p.removeUnappliable() // the loop ends, because the number of chosen changes decreases each time
 	}
 }
 

@@ -53,7 +53,7 @@ func (c *secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	release, err := c.lock(ctx, w.ID) // the workspace may have been removed in the meantime
+	release, err := c.lock(ctx, w.ID) // the workspace may have been removed during the search
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,13 @@ const dummyKey = "none-needed"
 type config struct {
 	Gateway   gateway        `json:"gateway"`
 	Update    update         `json:"update"`
-	Telemetry enabled        `json:"telemetry"`
+	Telemetry enabled        `json:"telemetry"` // always off
 	Discovery discovery      `json:"discovery"`
-	Plugins   enabled        `json:"plugins"`
-	Cron      enabled        `json:"cron"`
-	Browser   enabled        `json:"browser"`
-	ACP       enabled        `json:"acp"`
-	Commands  map[string]any `json:"commands"`
+	Plugins   enabled        `json:"plugins"`  // always off
+	Cron      enabled        `json:"cron"`     // always off
+	Browser   enabled        `json:"browser"`  // always off
+	ACP       enabled        `json:"acp"`      // always off
+	Commands  map[string]any `json:"commands"` // commands in a prompt; all are off
 	Logging   logging        `json:"logging"`
 	Env       shellEnv       `json:"env"`
 	Session   session        `json:"session"`
@@ -33,57 +33,57 @@ type enabled struct {
 
 // gateway is the section gateway of OpenClaw's configuration.
 type gateway struct {
-	Mode      string  `json:"mode"`
+	Mode      string  `json:"mode"` // always "local"
 	Port      int     `json:"port"`
-	Bind      string  `json:"bind"`
+	Bind      string  `json:"bind"` // always "loopback"
 	Auth      auth    `json:"auth"`
-	ControlUI enabled `json:"controlUi"`
-	Terminal  enabled `json:"terminal"`
+	ControlUI enabled `json:"controlUi"` // always off
+	Terminal  enabled `json:"terminal"`  // always off
 	HTTP      struct {
 		Endpoints struct {
-			Chat enabled `json:"chatCompletions"`
+			Chat enabled `json:"chatCompletions"` // always on
 		} `json:"endpoints"`
 	} `json:"http"`
 	Reload struct {
-		Mode string `json:"mode"`
+		Mode string `json:"mode"` // always "hybrid"
 	} `json:"reload"`
 }
 
 // auth is the section gateway.auth of OpenClaw's configuration.
 type auth struct {
-	Mode string `json:"mode"`
+	Mode string `json:"mode"` // always "none"
 }
 
 // update is the section update of OpenClaw's configuration.
 type update struct {
-	CheckOnStart bool    `json:"checkOnStart"`
-	Auto         enabled `json:"auto"`
+	CheckOnStart bool    `json:"checkOnStart"` // always false
+	Auto         enabled `json:"auto"`         // always off
 }
 
 // discovery is the section discovery of OpenClaw's configuration.
 type discovery struct {
 	MDNS struct {
-		Mode string `json:"mode"`
+		Mode string `json:"mode"` // always "off"
 	} `json:"mdns"`
 }
 
 // logging is the section logging of OpenClaw's configuration.
 type logging struct {
-	Level        string `json:"level"`
-	ConsoleLevel string `json:"consoleLevel"`
-	File         string `json:"file"`
+	Level        string `json:"level"`        // always "warn"
+	ConsoleLevel string `json:"consoleLevel"` // always "warn"
+	File         string `json:"file"`         // path of the log file
 }
 
 // shellEnv is the section env of OpenClaw's configuration.
 type shellEnv struct {
-	ShellEnv enabled `json:"shellEnv"`
+	ShellEnv enabled `json:"shellEnv"` // always off
 }
 
 // session is the section session of OpenClaw's configuration. It disables the maintenance of old conversations, which would
 // otherwise start with the first prompt after a fork, when the clock has jumped.
 type session struct {
 	Maintenance struct {
-		Mode         string `json:"mode"`
+		Mode         string `json:"mode"`         // always "warn"
 		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit on the size of sessions; the sandbox limits its disk
 	} `json:"maintenance"`
 }
@@ -91,36 +91,36 @@ type session struct {
 // skills is the section skills of OpenClaw's configuration.
 type skills struct {
 	Load struct {
-		ExtraDirs []string `json:"extraDirs,omitempty"`
-		Watch     bool     `json:"watch"`
+		ExtraDirs []string `json:"extraDirs,omitempty"` // the agent's directories of skills
+		Watch     bool     `json:"watch"`               // always false
 	} `json:"load"`
 }
 
 // models is the section models of OpenClaw's configuration.
 type models struct {
-	Mode           string              `json:"mode"`
-	CatalogRefresh enabled             `json:"catalogRefresh"`
-	Providers      map[string]provider `json:"providers"`
+	Mode           string              `json:"mode"`           // always "replace"
+	CatalogRefresh enabled             `json:"catalogRefresh"` // always off
+	Providers      map[string]provider `json:"providers"`      // providers by name
 }
 
 // provider is a provider of models in OpenClaw's configuration.
 type provider struct {
-	BaseURL string            `json:"baseUrl"`
-	APIKey  string            `json:"apiKey"`
-	API     string            `json:"api"`
-	Headers map[string]string `json:"headers"`
+	BaseURL string            `json:"baseUrl"` // URL of the model gateway
+	APIKey  string            `json:"apiKey"`  // always dummyKey
+	API     string            `json:"api"`     // always "openai-completions"
+	Headers map[string]string `json:"headers"` // headers of each request
 	Models  []model           `json:"models"`
 }
 
 // model is a model of a provider in OpenClaw's configuration.
 type model struct {
-	ID            string   `json:"id"`
-	Name          string   `json:"name"`
-	Reasoning     bool     `json:"reasoning"`
-	Input         []string `json:"input"`
+	ID            string   `json:"id"`        // alias of the model
+	Name          string   `json:"name"`      // display name
+	Reasoning     bool     `json:"reasoning"` // always false
+	Input         []string `json:"input"`     // kinds of input
 	Cost          cost     `json:"cost"`
-	ContextWindow int64    `json:"contextWindow"`
-	MaxTokens     int64    `json:"maxTokens"`
+	ContextWindow int64    `json:"contextWindow"` // tokens
+	MaxTokens     int64    `json:"maxTokens"`     // tokens of one answer
 }
 
 // cost is the price of a model in OpenClaw's configuration. It is always zero: the ledger records the costs of calls.
@@ -135,16 +135,16 @@ type cost struct {
 type agents struct {
 	Defaults struct {
 		Model         modelChoice `json:"model"`
-		Workspace     string      `json:"workspace"`
-		Cwd           string      `json:"cwd"`
-		SkipBootstrap bool        `json:"skipBootstrap"`
-		Sandbox       mode        `json:"sandbox"`
+		Workspace     string      `json:"workspace"`     // directory with the agent's instructions
+		Cwd           string      `json:"cwd"`           // directory in which the agent works
+		SkipBootstrap bool        `json:"skipBootstrap"` // always true
+		Sandbox       mode        `json:"sandbox"`       // always "off"
 		Heartbeat     struct {
-			Every string `json:"every"`
+			Every string `json:"every"` // always "0m", which means never
 		} `json:"heartbeat"`
 	} `json:"defaults"`
-	Ownership string           `json:"ownership"`
-	Entries   map[string]entry `json:"entries"`
+	Ownership string           `json:"ownership"` // always "explicit"
+	Entries   map[string]entry `json:"entries"`   // agents by id
 }
 
 // mode is a section of OpenClaw's configuration that has only a mode.
@@ -154,33 +154,33 @@ type mode struct {
 
 // modelChoice names the model of a persona in OpenClaw's configuration.
 type modelChoice struct {
-	Primary string `json:"primary"`
+	Primary string `json:"primary"` // provider and alias, separated by a slash
 }
 
 // entry is the configuration of one of OpenClaw's agents: main or a persona.
 type entry struct {
-	Workspace string       `json:"workspace"`
-	Cwd       string       `json:"cwd"`
-	Model     *modelChoice `json:"model,omitempty"`
-	Tools     *toolRule    `json:"tools,omitempty"`
+	Workspace string       `json:"workspace"`       // directory with the agent's instructions
+	Cwd       string       `json:"cwd"`             // directory in which the agent works
+	Model     *modelChoice `json:"model,omitempty"` // nil means the default model
+	Tools     *toolRule    `json:"tools,omitempty"` // nil means no other rule than that for all agents
 }
 
 // toolRule lists the tools that a persona must not use, in OpenClaw's configuration.
 type toolRule struct {
-	Deny []string `json:"deny"`
+	Deny []string `json:"deny"` // names of tools
 }
 
 // tools is the section tools of OpenClaw's configuration.
 type tools struct {
-	Allow      []string `json:"allow"`
-	Deny       []string `json:"deny"`
-	ToolSearch bool     `json:"toolSearch"`
-	CodeMode   bool     `json:"codeMode"`
-	Elevated   enabled  `json:"elevated"`
+	Allow      []string `json:"allow"`      // names of tools
+	Deny       []string `json:"deny"`       // names of tools
+	ToolSearch bool     `json:"toolSearch"` // always false
+	CodeMode   bool     `json:"codeMode"`   // always false
+	Elevated   enabled  `json:"elevated"`   // always off
 	Exec       struct {
-		Host     string `json:"host"`
-		Security string `json:"security"`
-		Ask      string `json:"ask"`
+		Host     string `json:"host"`     // always "gateway"
+		Security string `json:"security"` // always "full"
+		Ask      string `json:"ask"`      // always "off"
 	} `json:"exec"`
 }
 

@@ -53,14 +53,14 @@ type frontMatter struct {
 // skillNeeds are the requirements of a skill, and the ways to install what is missing.
 type skillNeeds struct {
 	OS       []string `yaml:"os"`
-	Always   bool     `yaml:"always"`
+	Always   bool     `yaml:"always"` // ignored
 	Requires struct {
 		Bins    []string `yaml:"bins"`
 		AnyBins []string `yaml:"anyBins"`
 		Env     []string `yaml:"env"`
 		Config  []string `yaml:"config"`
 	} `yaml:"requires"`
-	PrimaryEnv string `yaml:"primaryEnv"`
+	PrimaryEnv string `yaml:"primaryEnv"` // another required environment variable
 	Install    []struct {
 		Kind    string `yaml:"kind"`
 		Formula string `yaml:"formula"`
