@@ -21,7 +21,7 @@ const MaxValue = 64 << 10
 type Config struct {
 	Store caisson.CredentialStore // store of the encrypted credentials; required
 	Key   KeySource               // source of the key that encrypts credentials; required
-	Now   func() time.Time        // nil means time.Now
+	Now   func() time.Time        // returns the current time; nil means time.Now
 	Log   *slog.Logger            // nil means that nothing is logged
 	// Check, unless nil, is called before a value is stored. It returns an Invalid error if the value does not suit the
 	// credential.

@@ -19,7 +19,7 @@ import (
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
 	Runtime   sandboxes.Runtime
-	Dialer    caisson.Dialer // implemented by the same object as Runtime
+	Dialer    caisson.Dialer // connects to servers in sandboxes; the same object as Runtime
 	Images    Images
 	Wires     func(wire.Config) (Wires, error)
 	Worker    *worker.Runner // runs the jobs of workspaces and of the relay

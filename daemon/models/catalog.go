@@ -113,7 +113,7 @@ func (c *Catalog) resolved(ctx context.Context, offer Offer) ([]caisson.GatewayM
 		switch {
 		case g.Free:
 			g.PriceSource = "free"
-		case g.Prices != nil && (offer.Builtin == "" || err != nil): // an imported price list is newer than the built-in one
+		case g.Prices != nil && (offer.Builtin == "" || err != nil): // an imported price list is newer than the built-in prices
 			g.PriceSource = cmp.Or(offer.Builtin, "config")
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source

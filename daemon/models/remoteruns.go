@@ -37,7 +37,7 @@ type remoteRun struct {
 	mu           sync.Mutex
 	registeredID string              // id of the gateway run in the last request to the gateway; "" before the first request
 	desired      *caisson.GatewayRun // desired registration; nil if the registration is to be removed
-	registeredAt time.Time           // time at which the gateway confirmed desired; zero if it has not
+	registeredAt time.Time           // time at which the gateway confirmed desired; zero if desired is not confirmed
 }
 
 // NewRemoteRuns returns a RemoteRuns without registrations. api returns the API of the gateway for each request. budget is the

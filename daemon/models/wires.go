@@ -19,7 +19,7 @@ type Wires struct {
 	Wires  caisson.Wires
 	Ingest func(ctx context.Context) error // reads finished model calls into the ledger
 	Owners *Owners
-	Remote *RemoteRuns // nil if the local gateway serves the local sandboxes
+	Remote *RemoteRuns // registers sandboxes at a remote gateway; nil if the local gateway serves them
 }
 
 var _ caisson.Wires = (*Wires)(nil)

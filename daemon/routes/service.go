@@ -114,7 +114,7 @@ func (s *Service) PutRoute(ctx context.Context, name string, spec caisson.RouteS
 	// Cancellation by the caller is ignored from here on, because otherwise the wire process could have other routes than the
 	// store.
 	ctx = context.WithoutCancel(ctx)
-	old, err := s.store.Get(ctx, caisson.In(caller.Account), name) // nil if there is none
+	old, err := s.store.Get(ctx, caisson.In(caller.Account), name) // nil if there is no route of that name
 	if err := caisson.IgnoreNotFound(err); err != nil {
 		return nil, err
 	}

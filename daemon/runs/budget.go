@@ -35,7 +35,7 @@ func (b *budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 		}
 	}
 	if r.Attempt == 1 || b.forget == nil {
-		return nil // in the first attempt, the model gateway has not read the budget yet
+		return nil // the model gateway has not read the budget before the first attempt
 	}
 	return b.forget(ctx, key)
 }

@@ -27,7 +27,7 @@ type lane struct {
 	waiting map[string][]*ticket // waiting tickets by account, oldest first
 	turn    []string             // accounts with waiting runs; the first one is next
 	running map[string]int       // number of running attempts by account
-	total   int                  // running attempts of all accounts
+	total   int                  // number of running attempts of all accounts
 }
 
 // A ticket is a place in the queue.

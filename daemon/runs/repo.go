@@ -41,7 +41,7 @@ func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.Run
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = runDelivery(d, x.result.Delivery)
-		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are safe
+		x.box.removable = x.box.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // the commits were fetched
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}

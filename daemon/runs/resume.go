@@ -139,7 +139,7 @@ func (m *resumer) activate(ctx context.Context, x *attempt, id caisson.ID) (sb *
 			sb, err = m.lifecycle.Wake(ctx, string(id))
 		case caisson.Paused:
 			sb, err = m.lifecycle.Resume(ctx, string(id))
-			if err == nil && sb.Reason != "" { // its memory is lost, and only its files are left
+			if err == nil && sb.Reason != "" { // the memory of the sandbox is lost, but not its files
 				sb, err = m.lifecycle.Stop(ctx, string(id), 0)
 			}
 		case caisson.Stopped, caisson.Created, caisson.Running:

@@ -76,7 +76,7 @@ func (c *layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []stri
 			return durable.DiskFull(err)
 		}
 	}
-	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees this mode; it is set last, because no job writes to the mask any more
+	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees this mode; no job writes to the mask any more
 }
 
 // saveBase saves the small files of the host directory, or of its copy, as the base for merges.

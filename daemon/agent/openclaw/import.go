@@ -74,7 +74,7 @@ func Import(fsys fs.FS) (*Imported, error) {
 type importer struct {
 	fsys   fs.FS
 	out    Imported
-	values map[string]string // names of the secrets that were found, by value
+	values map[string]string // names of the secrets that were found, by the value of the secret
 	names  map[string]bool   // names that are in values
 	total  int               // total size of the imported files in bytes
 }
