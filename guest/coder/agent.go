@@ -10,19 +10,20 @@ import (
 )
 
 const (
-	maxEmptyAnswers = 2 // consecutive empty answers after which the model is asked to continue
-	warnAfter       = 3 // equal calls with equal failures, after which the model is warned
-	failAfter       = 6 // equal calls with equal failures, after which the run fails
+	maxEmptyAnswers = 2 // number of consecutive empty answers after which the model is asked to continue; one more fails the run
+	warnAfter       = 3 // number of equal tool calls with equal failures after which the model is warned
+	failAfter       = 6 // number of equal tool calls with equal failures after which the run fails
 )
 
-// Messages to the model when it does not continue by itself. The brackets distinguish them from messages of a user.
+// Texts that the agent sends to the model. Those that are sent as messages of the user are in brackets, to distinguish them from
+// messages that a user wrote.
 const (
 	msgEmpty   = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
 	msgDropped = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
 	msgLimit   = "[All %d steps of this task are used, and tools are disabled. Report the completed work, its results and the remaining work.]"
 )
 
-// agent is the state of one task.
+// agent does one task: it sends the conversation to the model and executes the tool calls of the answers.
 type agent struct {
 	config               *config
 	out                  *output
@@ -33,8 +34,8 @@ type agent struct {
 	messages             []message      // all messages except the system message
 	task                 int            // index in messages of the task's prompt
 	requestBytesPerToken float64        // estimated number of bytes of a request per token
-	maxTalk              int64          // limit on the bytes of messages, set after the model refused a longer conversation; or 0
-	dropped              bool           // old messages were removed from messages, and the system message says so
+	maxTalk              int64          // limit on the bytes of messages, set after the model refused more; 0: none
+	dropped              bool           // old messages were removed from the conversation, and the system message mentions that
 	failureCounts        failureCounter // failures of the tool calls of this task
 }
 
@@ -90,15 +91,16 @@ func (a *agent) fixedSize() int64 {
 // maxMessagesSize returns the maximum size of the conversation without the system message, in bytes.
 func (a *agent) maxMessagesSize() int64 {
 	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
-	n = max(n, 2*a.messages[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
+	// A long prompt may exceed the configured context, unless the model has refused a conversation as too long.
+	n = max(n, 2*a.messages[a.task].size())
 	if a.maxTalk > 0 {
 		n = min(n, a.maxTalk)
 	}
 	return n
 }
 
-// add appends a message to the conversation and to its memory. If writing to the memory fails, as on a full disk, the task
-// continues without it and a warning is reported.
+// add appends a message to the conversation and to the file that stores it. If writing the file fails, as on a full disk, the
+// task continues without the file and a warning is reported.
 func (a *agent) add(m message) {
 	a.messages = append(a.messages, m)
 	if a.memory == nil {
@@ -154,7 +156,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// checkReply returns an error if an answer is a refusal or was withheld.
+// checkReply returns an error if the model refused to answer, or if its provider withheld the answer.
 func (a *agent) checkReply(r *reply) error {
 	switch {
 	case r.refusal.Len() > 0 && len(r.calls) == 0:
@@ -172,7 +174,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
 	a.out.startMessage()
 	if budget := a.maxMessagesSize(); sizeOf(a.messages) > budget {
-		a.compact(budget / 10 * 7) // 70 %, so that the next messages do not exceed the limit again
+		a.compact(budget / 10 * 7) // only 70 % of the limit, so that the next few messages do not exceed it
 	}
 	for {
 		have := sizeOf(a.messages)
@@ -195,7 +197,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	}
 }
 
-// compact shortens the conversation, and reports whether it became shorter.
+// compact shortens the conversation to budget bytes, as far as possible, and reports whether it became shorter.
 func (a *agent) compact(budget int64) bool {
 	size, length := sizeOf(a.messages), len(a.messages)
 	a.messages, a.task = trim(a.messages, a.task, budget)
@@ -254,11 +256,11 @@ func (a *agent) runCalls(ctx context.Context, r *reply) error {
 // failureCounter counts calls that fail repeatedly in the same way. The first success of a call that changes something resets the
 // counts, because a test that fails between two edits is progress, not a loop.
 type failureCounter struct {
-	failed map[string]int  // number of failures, by name, arguments and result of the call
-	done   map[string]bool // successful calls that have reset the counts, by name and arguments
+	failed map[string]int  // number of failures, by the name, the arguments and the result of the call
+	done   map[string]bool // calls that have succeeded and reset the counts, by name and arguments
 }
 
-// record records a call and returns how often it has failed in this way.
+// record records a call with its result, and returns how often the same call has failed with the same result; 0 if it succeeded.
 func (s *failureCounter) record(f function, r result) int {
 	key := f.Name + "\x00" + f.Arguments
 	if !r.failed {

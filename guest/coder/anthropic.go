@@ -24,7 +24,7 @@ type anthropicRequest struct {
 	Stream     bool               `json:"stream"`
 }
 
-// typeObject is a JSON object with only a type.
+// typeObject is a JSON object with the field type only.
 type typeObject struct {
 	Type string `json:"type"`
 }
@@ -44,7 +44,7 @@ type anthropicMessage struct {
 type block struct {
 	Type      string      `json:"type"`
 	Text      string      `json:"text,omitempty"`
-	Thinking  *string     `json:"thinking,omitempty"`  // may be present and empty
+	Thinking  *string     `json:"thinking,omitempty"`  // text of a thinking block; may be present and empty
 	Signature string      `json:"signature,omitempty"` // signature of a thinking block
 	Data      string      `json:"data,omitempty"`      // content of a redacted_thinking block
 	ID        string      `json:"id,omitempty"`
@@ -90,13 +90,14 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// blocksOf returns the content of a message. It is not empty, because splitSystem drops messages without content.
+// blocksOf returns the content of a message as blocks. There is at least one, because splitSystem drops messages without content.
 func blocksOf(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
 	}
 	for _, b := range m.thoughts {
-		if b.Type != "thinking" || b.Signature != "" { // truncated answers have blocks without a signature, which the API refuses
+		// The API refuses thinking blocks without a signature, which truncated answers have.
+		if b.Type != "thinking" || b.Signature != "" {
 			blocks = append(blocks, b)
 		}
 	}
@@ -109,7 +110,7 @@ func blocksOf(m message) (blocks []block) {
 	return blocks
 }
 
-// toolUseID returns the id of a call in the form that this API accepts. The call may come from another API.
+// toolUseID returns the id of a tool call in the form that Anthropic's API accepts. The call may be from a model of another API.
 func toolUseID(id string) string {
 	if sanitizeName(id) == id {
 		return id
@@ -139,7 +140,7 @@ type anthropicEvent struct {
 	StopReason string          `json:"stop_reason"`
 }
 
-// anthropicUsage is the usage in an event. Values of later events are cumulative.
+// anthropicUsage has the token counts in an event. The counts in an event include those of the earlier events of the stream.
 type anthropicUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -185,10 +186,10 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 		r.setFinish(e.StopReason)
 		return all.String(), nil
 	}
-	return "", nil // pings, and unknown events
+	return "", nil // pings and unknown events are ignored
 }
 
-// beginBlock handles the start of a block, or a whole block, and returns its text.
+// beginBlock handles the start of a block, or a whole block, and returns the text in it.
 func (r *reply) beginBlock(index int, b *block) (string, error) {
 	switch b.Type {
 	case "text":
@@ -204,7 +205,7 @@ func (r *reply) beginBlock(index int, b *block) (string, error) {
 		}
 		r.setBlock(index, at+1)
 		c.ID, c.Function.Name = b.ID, b.Name
-		if s := string(b.Input); s != "{}" && s != "null" { // in a stream it is empty here, and the input follows in deltas
+		if s := string(b.Input); s != "{}" && s != "null" { // in a stream, the input is empty here and follows in deltas
 			c.Function.Arguments = strings.ToValidUTF8(s, "\uFFFD")
 		}
 		return "", c.check()
@@ -225,8 +226,7 @@ func (b *block) size() int {
 	return n
 }
 
-// setBlock records the kind of the block with this index: a positive value at is the call at-1, a negative one the thinking block
-// -at-1.
+// setBlock records what the block with this index is: r.calls[at-1] if at is positive, and r.thoughts[-at-1] if at is negative.
 func (r *reply) setBlock(index, at int) {
 	if r.blocks == nil {
 		r.blocks = map[int]int{}
@@ -234,7 +234,7 @@ func (r *reply) setBlock(index, at int) {
 	r.blocks[index] = at
 }
 
-// addDelta handles a delta of a block.
+// addDelta handles an event with the next part of a block, and returns the text in it.
 func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 	d, at := e.Delta, r.blocks[e.Index]
 	switch {
@@ -259,7 +259,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 	return "", nil
 }
 
-// setFinish handles the reason for which an answer ended; "" if it has not ended.
+// setFinish stores the reason for which an answer ended, as named by Anthropic's API; "" means that it has not ended.
 func (r *reply) setFinish(reason string) {
 	switch reason {
 	case "":
@@ -274,7 +274,7 @@ func (r *reply) setFinish(reason string) {
 	}
 }
 
-// addUsage handles the usage in an event.
+// addUsage stores the token counts in an event; u is nil if the event has none.
 func (r *reply) addUsage(u *anthropicUsage) {
 	if u == nil {
 		return

@@ -13,31 +13,30 @@ import (
 // budget allow.
 const maxOutput = 32_000
 
-// api is one of the APIs with which models are called. A conversation is kept in the form of OpenAI's API, regardless of the
-// one in use.
+// api is one of the APIs with which models are called. A conversation is kept in the form of OpenAI's API, whichever API is used.
 type api interface {
-	// request returns the path, the additional headers and the body of a request.
+	// request returns the path, the additional headers and the body of the HTTP request for q; the body is to be encoded as JSON.
 	request(q *modelRequest) (path string, header http.Header, body any)
-	// add handles an event of a stream, or a whole answer that was not streamed, and returns its text.
+	// add adds data to the answer r, and returns the text in data: an event of a stream, or a whole answer that was not streamed.
 	add(r *reply, data []byte) (string, error)
 }
 
 // modelRequest is a request to a model, independent of the API.
 type modelRequest struct {
 	model    string
-	talk     []message // the system message is first
+	talk     []message // the conversation; its first message is the system message
 	tools    []definition
 	toolsOff bool // the model must not call tools, although the conversation has calls
 }
 
-// definition is the description of a tool for models.
+// definition is the description of a tool that is sent to models.
 type definition struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Parameters  raw    `json:"parameters"`
 }
 
-// apiOf returns the API of that name. For Gemini, alias must be usable in a path.
+// apiOf returns the API with this name; "" means OpenAI's. For Gemini, the model's alias must be usable in a path.
 func apiOf(name, alias string) (api, error) {
 	switch name {
 	case "", caisson.APIOpenAI:
@@ -56,8 +55,8 @@ func apiOf(name, alias string) (api, error) {
 // omittedNotice replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
 const omittedNotice = "[Earlier messages of this conversation have been left out.]"
 
-// splitSystem returns the text of the system message and the other messages. The first of these is always a message of the user:
-// omittedNotice if necessary. Messages without content are dropped.
+// splitSystem returns the text of the system message, and the other messages without those that have no content. If the first of
+// the other messages is not the user's, omittedNotice is put before it.
 func splitSystem(talk []message) (system string, rest []message) {
 	for _, m := range talk {
 		switch {
@@ -74,8 +73,8 @@ func splitSystem(talk []message) (system string, rest []message) {
 	return system, rest
 }
 
-// argumentsObject returns the arguments of a call as a JSON object. Models sometimes write something else, which the tool has
-// rejected; it is returned as a string in the field "arguments".
+// argumentsObject returns the arguments of a call as a JSON object. Arguments that are not a JSON object, which the tool has
+// rejected, become a string in the field "arguments" of an object.
 func argumentsObject(arguments string) raw {
 	var fields map[string]raw
 	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {

@@ -8,12 +8,13 @@ import (
 // capture keeps the beginning and the end of the data written to it. It is safe for concurrent use.
 type capture struct {
 	mu    sync.Mutex
-	head  []byte // guarded by mu, like all fields below; full when its length is its capacity
-	tail  []byte // a ring buffer once it is full
-	next  int    // write position in the ring buffer
+	head  []byte // the first bytes written; guarded by mu, like all fields below; full when its length is its capacity
+	tail  []byte // the last bytes written; a ring buffer once its length is its capacity
+	next  int    // write position in the ring buffer tail
 	total int64  // bytes written, including those that are not kept
 }
 
+// newCapture returns a capture that keeps the first head bytes and the last tail bytes.
 func newCapture(head, tail int) *capture {
 	return &capture{head: make([]byte, 0, head), tail: make([]byte, 0, tail)}
 }

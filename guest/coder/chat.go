@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	maxTries     = 5                // tries of one call, including the first
-	newTries     = 3                // tries of a call to a provider that cannot be reached and has not answered any call before
+	maxTries     = 5                // maximum number of tries of one call, including the first
+	newTries     = 3                // maxTries for a provider that cannot be reached and has not answered an earlier call
 	maxWait      = time.Minute      // longest delay between two tries that the gateway may request
-	firstWait    = time.Second      // doubled after each try
+	firstWait    = time.Second      // delay after the first try; doubled after each further try
 	callTime     = 30 * time.Minute // timeout of one try
 	tailTimeout  = 10 * time.Second // timeout for the end of the stream after the model has ended its answer
-	maxContinues = 4                // how often an answer that reached the length limit is continued
+	maxContinues = 4                // how often the model is asked to continue an answer that reached its length limit
 )
 
 const (
@@ -34,11 +34,11 @@ type chat struct {
 	gateway server
 	alias   string
 	api     api
-	tools   []definition // nil means none
+	tools   []definition // tools that the model may call; nil means none
 	out     *output
-	wait    func(ctx context.Context, d time.Duration) error // pause, except in tests
+	wait    func(ctx context.Context, d time.Duration) error // waits between two tries; the function pause, except in tests
 
-	answered bool // a call has been answered
+	answered bool // the gateway has answered a call with success
 }
 
 // pause waits for d, or until ctx is done.
@@ -51,9 +51,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask returns the model's answer to a conversation. Its text is written to out as it arrives. Failed calls are retried if that
-// can help. Text is not repeated: an answer that was interrupted is continued, not started again. Errors are of type *failure
-// or *caisson.RunError, or ctx's.
+// ask returns the model's answer to a conversation, and writes the answer's text to out as it arrives. Failed calls are retried
+// if that can help. Text is not repeated: an answer that was interrupted is continued, not started again. The error is the cause
+// of ctx's end, the error of a write to out, or of type *failure or *caisson.RunError.
 func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (*reply, error) {
 	var before strings.Builder // text of incomplete answers
 	messages := conversation
@@ -93,11 +93,13 @@ func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (
 	}
 }
 
+// tooLong returns the error of a run in which an answer of the model was longer than permitted.
 func tooLong() error {
 	return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model's answer is longer than any that is of use; the run ends here"}
 }
 
-// waitRetry waits before the next try, or returns an error if there is none.
+// waitRetry waits before the next try of a call that failed with err at this try, counted from 1. It returns an error if the call
+// must not be tried again, or if ctx ends.
 func (c *chat) waitRetry(ctx context.Context, try int, err error) error {
 	f, refused := errors.AsType[*failure](err)
 	wait := firstWait<<(try-1) + time.Duration(rand.Int64N(int64(firstWait/4))) // with jitter against simultaneous retries
@@ -121,10 +123,10 @@ func (c *chat) waitRetry(ctx context.Context, try int, err error) error {
 	return c.wait(ctx, wait)
 }
 
-// tryOnce makes one call. The reply is never nil; with an error it contains the part that arrived.
+// tryOnce makes one call of the model. The reply is never nil; with an error it contains the part of the answer that arrived.
 func (c *chat) tryOnce(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
 	r := &reply{}
-	// The definitions are sent even if tools are off, because calls in the conversation refer to them.
+	// The definitions of the tools are sent even if toolsOff is set, because tool calls in the conversation refer to them.
 	path, header, req := c.api.request(&modelRequest{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
 	body, err := encode(req)
 	if err != nil {
@@ -149,7 +151,7 @@ func (c *chat) tryOnce(ctx context.Context, messages []message, toolsOff bool) (
 	if err == nil {
 		err = r.checkEmpty()
 	}
-	// Incomplete answers are charged as well.
+	// The usage is counted even if the answer is incomplete, because it is charged.
 	if r.usage != nil {
 		c.out.addUsage(*r.usage)
 	} else if err == nil {
@@ -163,8 +165,8 @@ func newEvents(r io.Reader) *sse.Reader {
 	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
 }
 
-// readStream reads a streamed answer and writes its text to out as it arrives. When tailTimeout has passed since the model has ended
-// its answer, it calls end, which must make reading the body fail.
+// readStream reads a streamed answer and writes its text to out as it arrives. If the stream has not ended tailTimeout after the
+// model's answer, it calls end, which must make reading the body fail.
 func (c *chat) readStream(r *reply, body io.Reader, end func()) error {
 	e := newEvents(&bounded{body, maxStream + 1})
 	thinking := false
@@ -176,7 +178,7 @@ func (c *chat) readStream(r *reply, body io.Reader, end func()) error {
 		case errors.Is(err, errTooLong), errors.Is(err, sse.ErrTooLong):
 			return errTooLong
 		case r.finish != "":
-			return nil // the answer is complete
+			return nil // the model has ended its answer; errors of the stream after that are ignored
 		case err == io.EOF:
 			return fmt.Errorf("%w: the answer broke off", errNetwork)
 		default:

@@ -25,27 +25,27 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// defaultGateway is the address of the model gateway in a sandbox.
+// defaultGateway is the URL of the model gateway in a sandbox.
 const defaultGateway = "http://llm.caisson.internal"
 
-// Environment variables with which a run configures its agent. Flags take precedence.
+// Environment variables that configure the agent. Command-line flags take precedence.
 const (
-	envToolsURL = "CAISSON_TOOLS_URL" // server that starts sub-runs; not set: none
+	envToolsURL = "CAISSON_TOOLS_URL" // URL of the server that starts sub-runs; not set: there is none
 	envAllow    = "CAISSON_TOOLS_ALLOW"
 	envDeny     = "CAISSON_TOOLS_DENY"
 	envAPI      = "CAISSON_MODEL_API"
 )
 
 const (
-	defaultSteps   = 60
-	defaultContext = 120_000 // tokens; a model with a smaller context refuses the request, which is then shortened
-	maxPrompt      = 2 << 20 // bytes
+	defaultSteps   = 60      // default maximum number of answers with tool calls
+	defaultContext = 120_000 // default size of requests, in tokens; shortened further if a model refuses it
+	maxPrompt      = 2 << 20 // maximum size of a prompt, in bytes
 )
 
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // the last line contains the error
+	exitFailed = 1 // the task has failed; the last line of output contains the error
 	exitUsage  = 2
 )
 
@@ -55,19 +55,19 @@ Works on a task and prints what happens as a line of JSON for each event.
 
 `
 
-// config is the configuration from the command line.
+// config is the configuration from the command line and the environment.
 type config struct {
 	model     string
-	api       string // "" for OpenAI's
+	api       string // name of the model API; "" for OpenAI's
 	session   string // id of the conversation; "" for one that is not stored
 	state     string // directory in which conversations are stored
 	steps     int    // maximum number of answers with tool calls
 	context   int64  // maximum number of tokens of a request
-	workspace string // absolute once check has returned
-	gateway   string // URL
-	allow     string // comma-separated names of tools; "" for all
-	deny      string // comma-separated names of tools
-	toolsURL  string // "" for none
+	workspace string // directory to work in; absolute once check has returned
+	gateway   string // URL of the model gateway
+	allow     string // comma-separated names of the tools that the model can use; "" for all
+	deny      string // comma-separated names of tools that the model cannot use
+	toolsURL  string // URL of the server that starts sub-runs; "" for none
 }
 
 // Main runs the agent as a program: it does the task whose prompt is read from stdin, and returns its exit code. args are the
@@ -156,7 +156,7 @@ func (c *config) check(rest []string) error {
 	return nil
 }
 
-// readPrompt reads the task's prompt.
+// readPrompt reads the task's prompt from r to the end.
 func readPrompt(r io.Reader) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxPrompt+1))
 	switch {
@@ -172,7 +172,7 @@ func readPrompt(r io.Reader) (string, error) {
 	return prompt, nil
 }
 
-// runError returns the error with which a task failed.
+// runError converts err, with which a task failed, to the error of a run; it reports the task as aborted if ctx has ended.
 func runError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return &caisson.RunError{Code: caisson.RunAborted, Message: "ended by a signal"}

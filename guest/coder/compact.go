@@ -4,8 +4,8 @@ import "fmt"
 
 const (
 	bytesPerToken = 3.5 // an estimate, until the model has reported its count
-	shortResult   = 400 // bytes that are left of a shortened result
-	keptUnits     = 4   // number of units at the end of a conversation that are shortened last; see unitStart
+	shortResult   = 400 // bytes that are left of a shortened tool result
+	keptUnits     = 4   // number of units that are shortened last; a unit is a message with its tool results
 )
 
 // sizeOf returns the approximate size of messages in a request, in bytes.
@@ -30,14 +30,14 @@ func trim(talk []message, task int, budget int64) ([]message, int) {
 	return t.talk, t.task
 }
 
-// trimmer is the state of trim.
+// trimmer is the state of the function trim, which shortens a conversation.
 type trimmer struct {
-	talk   []message
-	task   int   // index in talk of the task's prompt
-	excess int64 // bytes by which talk is still too long
+	talk   []message // the conversation
+	task   int       // index in talk of the task's prompt
+	excess int64     // bytes by which talk exceeds the budget; at most 0 once it is short enough
 }
 
-// unitStart returns the index at which the last n units begin. A unit is a message with the results of its calls.
+// unitStart returns the index of the message at which the last n units begin. A unit is a message with the results of its calls.
 func (t *trimmer) unitStart(n int) int {
 	i := len(t.talk)
 	for i > 0 && n > 0 {
@@ -49,7 +49,7 @@ func (t *trimmer) unitStart(n int) int {
 	return i
 }
 
-// shorten shortens tool results, oldest first.
+// shorten shortens tool results among the messages from index from up to index to, oldest first, until the budget is met.
 func (t *trimmer) shorten(from, to int) {
 	for i := from; i < to && t.excess > 0; i++ {
 		m := &t.talk[i]
@@ -63,7 +63,8 @@ func (t *trimmer) shorten(from, to int) {
 	}
 }
 
-// drop removes units that begin before to, oldest first, except the task.
+// drop removes messages with the results of their calls, oldest first, from those before index to, until the budget is met. It
+// keeps the task's prompt.
 func (t *trimmer) drop(to int) {
 	kept := make([]message, 0, len(t.talk))
 	task := t.task

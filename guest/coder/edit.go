@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Limits of the search for the text that old_string was probably meant to be.
+// Limits of the search for the part of a file that is most similar to the old_string of a call, if the file does not contain it.
 const (
-	nearFile   = 20_000 // lines of the file that are compared
-	nearWindow = 30     // lines of old_string that are compared
-	nearLine   = 200    // bytes of a line that are compared
-	nearEnough = 0.6    // lowest similarity of a text that is shown to the model, from 0 to 1
+	nearFile   = 20_000 // number of lines of the file that are compared with old_string
+	nearWindow = 30     // number of lines of old_string that are compared
+	nearLine   = 200    // number of bytes of each line that are compared
+	nearEnough = 0.6    // lowest similarity of a part that is shown to the model, from 0 to 1
 )
 
 func (w workspace) editTool() tool {
@@ -25,6 +25,7 @@ func (w workspace) editTool() tool {
 	}
 }
 
+// edit executes a call of the tool edit.
 func (w workspace) edit(_ context.Context, args []byte) result {
 	var in struct {
 		Path string  `json:"path"`
@@ -63,8 +64,8 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("Edited %s at line %d.", path, firstDifference(text, changed)), changed: true}
 }
 
-// replace returns text with old replaced by with, and the number of replacements. The error is for the model, and describes what
-// to do instead.
+// replace returns text with old replaced by with, and the number of replacements. If all is false, old must occur only once. The
+// error is a message for the model that describes what to do instead.
 func replace(text, old, with string, all bool) (string, int, error) {
 	switch {
 	case old == "":
@@ -74,7 +75,7 @@ func replace(text, old, with string, all bool) (string, int, error) {
 	}
 	n := strings.Count(text, old)
 	if n == 0 && strings.Contains(text, "\r\n") && !strings.Contains(old, "\r") {
-		// Lines are shown to the model without their line endings, so it cannot match them.
+		// The model cannot know that the lines end with \r\n, because it is shown lines without their ends.
 		old, with = strings.ReplaceAll(old, "\n", "\r\n"), strings.ReplaceAll(strings.ReplaceAll(with, "\r\n", "\n"), "\n", "\r\n")
 		n = strings.Count(text, old)
 	}
@@ -115,7 +116,7 @@ func firstDifference(a, b string) int {
 	return line
 }
 
-// mostSimilar returns a message with the part of text that is most similar to old.
+// mostSimilar returns a message for the model with the part of text that is most similar to old.
 func mostSimilar(text, old string) string {
 	const none = "Nothing in the file is like it; read the file again."
 	have := strings.SplitN(text, "\n", nearFile+1)
@@ -130,7 +131,7 @@ func mostSimilar(text, old string) string {
 	}
 	best, score := -1, nearEnough
 	for i := range lines {
-		// The other lines are compared only if the first line is similar.
+		// The further lines of old are compared only if its first line is similar to this line.
 		first := similarity(lines[i], window[0])
 		if first < nearEnough/2 {
 			continue
@@ -155,8 +156,8 @@ func mostSimilar(text, old string) string {
 	return fmt.Sprintf("%s lines %d to %d, which are exactly:\n%s", why, best+1, end, found)
 }
 
-// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each run of white space in
-// it.
+// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each run of white space
+// in it.
 func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxFailure = 64 << 10 // maximum number of bytes that are read of an error's body
+const maxFailure = 64 << 10 // maximum number of bytes that are read of the body of an error response
 
 // failure is an error response of the gateway.
 type failure struct {
 	status int           // HTTP status; never 0
 	code   string        // the API's code or type of the error; "" if there is none
-	text   string        // the message, cleaned; may be empty
+	text   string        // the error message, without control characters; may be empty
 	retry  time.Duration // delay that the response requests before a retry; 0 if none
 }
 
@@ -29,7 +29,7 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("the model gateway answered %d: %s", f.status, f.text)
 }
 
-// readFailure reads an error response.
+// readFailure reads an error response of the gateway.
 func readFailure(r *http.Response) *failure {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // a partial body is better than none
 	f := failureOf(r.StatusCode, body)
@@ -40,8 +40,8 @@ func readFailure(r *http.Response) *failure {
 	return f
 }
 
-// failureOf parses the body of an error in any of the known forms. If status is 0, as within a stream, it is derived from the
-// error's code.
+// failureOf parses the body of an error response, in the form of any of the model APIs. status is the HTTP status; if it is 0, as
+// for an error within a stream, the status is derived from the error's code.
 func failureOf(status int, body []byte) *failure {
 	f := &failure{status: status}
 	var outer struct {
@@ -101,7 +101,7 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// outOfCredit reports whether the budget or the provider's credit is exhausted.
+// outOfCredit reports whether the budget, or the credit at the provider, is exhausted.
 func (f *failure) outOfCredit() bool {
 	return f.status == 402 || f.code == "insufficient_quota" || f.code == "over_budget"
 }
@@ -131,7 +131,7 @@ func (f *failure) contextTooLong() bool {
 	return false
 }
 
-// runError returns f as the error of a run.
+// runError converts f to the error of a run.
 func (f *failure) runError() *caisson.RunError {
 	e := &caisson.RunError{Code: caisson.RunAgentError, Message: f.Error()}
 	switch {

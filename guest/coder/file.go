@@ -17,16 +17,16 @@ import (
 const (
 	maxFile      = 16 << 20 // maximum size of a file that can be edited, in bytes
 	maxScan      = 1 << 30  // maximum number of bytes that are skipped to reach a line
-	maxLine      = 2000     // bytes of a line that are shown
-	readLines    = 1000     // default number of lines of a call of read
+	maxLine      = 2000     // number of bytes of a line that are shown
+	readLines    = 1000     // default number of lines that a call of the tool read returns
 	binaryProbe  = 8 << 10  // bytes at the beginning of a file that are searched for a zero byte, which binary files have
-	numberColumn = 8        // bytes that the number, the tab and the newline add to a line
+	numberColumn = 8        // estimated number of bytes that the line number, the tab and the newline add to a line
 )
 
-// workspace is the directory that relative paths refer to.
+// workspace is the directory that the agent works in. Relative paths in tool calls are relative to it.
 type workspace string
 
-// path returns the absolute path for a path that the model wrote.
+// path returns the absolute path for a path in a tool call.
 func (w workspace) path(name string) (string, error) {
 	switch {
 	case name == "":
@@ -46,8 +46,8 @@ func (w workspace) path(name string) (string, error) {
 
 // openRegular opens a regular file. Anything else, such as a FIFO or a device, is an error and never blocks.
 func openRegular(path string, flags int, mode os.FileMode) (*os.File, os.FileInfo, error) {
-	// The file at a path may change between a check and opening it. Opening a FIFO with these flags does not block, and the
-	// check is made on the open file.
+	// The type is checked after opening, because the file at the path may be replaced between a check and opening it. With
+	// O_NONBLOCK, opening a FIFO does not block.
 	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK|syscall.O_NOCTTY, mode)
 	if err != nil {
 		if errors.Is(err, syscall.ENXIO) {
@@ -70,6 +70,7 @@ func openRegular(path string, flags int, mode os.FileMode) (*os.File, os.FileInf
 	return f, info, nil
 }
 
+// kindOf returns a description of a file's type that is not regular, such as "a directory".
 func kindOf(m fs.FileMode) string {
 	switch {
 	case m&fs.ModeSymlink != 0:
@@ -95,6 +96,7 @@ func (w workspace) readTool() tool {
 	}
 }
 
+// read executes a call of the tool read.
 func (w workspace) read(ctx context.Context, args []byte) result {
 	var in struct {
 		Path          string `json:"path"`
@@ -126,7 +128,8 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 	return result{text: text}
 }
 
-// numbered returns count lines of r, from line first on, within the size limit of a result.
+// numbered returns count lines of r, each with its number, from line first on. The text is within the size limit of a tool
+// result.
 func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string, error) {
 	var out strings.Builder
 	last := first + min(count, 1<<40) - 1
@@ -166,8 +169,8 @@ func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string,
 	return out.String(), nil
 }
 
-// shortLine reads a line and returns its beginning without the line ending, and its length. It subtracts the bytes read from
-// left, and fails if that becomes negative.
+// shortLine reads a line and returns its first maxLine bytes, without the line ending, and its whole length in bytes. It reduces
+// *left by the number of bytes read, and fails if *left becomes negative.
 func shortLine(ctx context.Context, r *bufio.Reader, left *int64) (line []byte, whole int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -205,6 +208,7 @@ func (w workspace) writeTool() tool {
 	}
 }
 
+// write executes a call of the tool write.
 func (w workspace) write(_ context.Context, args []byte) result {
 	var in struct {
 		Path    string  `json:"path"`
@@ -235,7 +239,8 @@ func (w workspace) write(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("%s %s: %d lines, %d bytes.", word, path, strings.Count(*in.Content, "\n"), len(*in.Content)), changed: true}
 }
 
-// overwrite replaces the content of a file, and keeps its inode, mode, owner and links.
+// overwrite replaces the content of a file, and keeps its inode, mode, owner and links. flags are additional flags for opening
+// it.
 func overwrite(path string, data []byte, flags int) error {
 	f, _, err := openRegular(path, os.O_WRONLY|flags, 0o666)
 	if err != nil {
@@ -250,7 +255,7 @@ func overwrite(path string, data []byte, flags int) error {
 	return err
 }
 
-// readEditable returns the content of a file that can be edited.
+// readEditable returns the content of a file. Returns an error if the file is binary or larger than maxFile.
 func readEditable(path string) (string, error) {
 	f, info, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {

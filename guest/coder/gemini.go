@@ -70,7 +70,7 @@ func (gemini) request(q *modelRequest) (string, http.Header, any) {
 	system, talk := splitSystem(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
 	req.Generate.MaxTokens = maxOutput
-	names := map[string]string{} // names of the called tools by call id
+	names := map[string]string{} // names of the called tools, by the id of the call
 	for _, m := range talk {
 		c := geminiContent{Role: roleUser}
 		switch m.Role {
@@ -170,7 +170,7 @@ func (gemini) add(r *reply, data []byte) (string, error) {
 	return all.String(), nil
 }
 
-// addPart handles a part of an answer, and returns its text.
+// addPart adds a part to the answer, and returns its text; "" for a tool call or a thought.
 func (r *reply) addPart(p *geminiPart) (string, error) {
 	switch {
 	case p.Call != nil:

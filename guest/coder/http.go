@@ -17,23 +17,23 @@ import (
 	"time"
 )
 
-// Timeouts for a server.
+// Timeouts for a request to a server.
 const (
-	dialTime = 20 * time.Second
-	sendTime = time.Minute
-	headTime = 10 * time.Minute // until the headers of an answer arrive; a model may think for long before it answers
-	idleTime = 5 * time.Minute  // between two parts of an answer
+	dialTime = 20 * time.Second // for connecting
+	sendTime = time.Minute      // for sending the request
+	headTime = 10 * time.Minute // for a read of the response's headers; a model may think long before it answers
+	idleTime = 5 * time.Minute  // for a read of the response's body
 )
 
 const (
-	maxHead    = 64 << 10 // bytes of a response's headers
-	maxInterim = 8        // responses of status 1xx before the real one
+	maxHead    = 64 << 10 // maximum size of a response's headers, in bytes
+	maxInterim = 8        // maximum number of responses to a request, including those of status 1xx before the final one
 )
 
-// server is a plain HTTP server that the wire provides.
+// server is the address of an HTTP server that the wire provides, such as the model gateway.
 type server struct {
-	url  string // without a slash at the end
-	addr string // with a port
+	url  string // URL without a slash at the end
+	addr string // HOST:PORT to connect to
 }
 
 // parseServer parses http://HOST[:PORT][/PATH].
@@ -49,11 +49,11 @@ func parseServer(text string) (server, error) {
 	return server{strings.TrimRight(text, "/"), net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))}, nil
 }
 
-// errNetwork marks errors after which a retry may succeed.
+// errNetwork is wrapped by errors of a connection, after which a retry may succeed.
 var errNetwork = errors.New("the connection failed")
 
-// do sends a request with additional headers on a new connection, and returns the response, whose body must be closed. It does
-// not follow redirects, and does not use proxies from the environment. When ctx is done, reading the body fails.
+// do sends a request on a new connection, and returns the response, whose body must be closed. header is added to the request's
+// headers. Redirects are not followed, and proxies from the environment are not used. When ctx is done, reading the body fails.
 func (s server) do(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequest(method, s.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -84,8 +84,8 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 // stream is the connection of one request.
 type stream struct {
 	net.Conn
-	idle time.Duration // read timeout
-	stop func() bool   // releases the context's function that closes the connection
+	idle time.Duration // timeout of each read
+	stop func() bool   // result of context.AfterFunc: prevents that the end of the context closes the connection
 }
 
 func (c *stream) Read(p []byte) (int, error) {
@@ -112,7 +112,7 @@ func (c *stream) exchange(req *http.Request) (*http.Response, error) {
 		case err != nil && sendErr != nil:
 			return nil, sendErr
 		case err != nil:
-			// %v, because callers interpret errTooLong as a body that is too long.
+			// Formatted with %v and not %w, because to callers a wrapped errTooLong means that the body is too long.
 			return nil, fmt.Errorf("read the answer: %v", err)
 		case res.StatusCode == http.StatusSwitchingProtocols:
 			return nil, errors.New("the server switched to another protocol, which was not asked for")
@@ -123,7 +123,7 @@ func (c *stream) exchange(req *http.Request) (*http.Response, error) {
 			return nil, errors.New("the answer is compressed, which was not asked for")
 		}
 		head.left, c.idle = math.MaxInt64, idleTime
-		// The Close method of the original body would read it to its end.
+		// Closing the body closes the connection. The original Close method would read the body to its end.
 		res.Body = struct {
 			io.Reader
 			io.Closer

@@ -11,29 +11,29 @@ import (
 
 // Limits on a .gitignore file.
 const (
-	maxIgnore      = 64 << 10 // bytes
-	maxIgnoreRules = 500
+	maxIgnore      = 64 << 10 // number of bytes of a .gitignore that are read
+	maxIgnoreRules = 500      // maximum number of rules that apply in a directory
 )
 
-// ignoreRule is a line of a .gitignore.
+// ignoreRule is a line of a .gitignore file.
 type ignoreRule struct {
-	base    string         // directory of the file, relative to the root of the walk; "" or with a slash at the end
-	match   *regexp.Regexp // matches the part of a path after base
-	negated bool           // the line begins with !
-	dirs    bool           // the line ends with a slash
+	base    string         // directory of the .gitignore, relative to the root of the walk; "" or with a slash at the end
+	match   *regexp.Regexp // matches the part of an ignored path after base
+	negated bool           // the line begins with !: matching paths are not ignored
+	dirs    bool           // the line ends with a slash: the rule applies to directories only
 }
 
-// ignores are the rules that apply in a directory, outermost first.
+// ignores are the rules of the .gitignore files that apply in a directory: first those of the outermost directory.
 type ignores []ignoreRule
 
-// withFile returns g with the rules of the .gitignore in dir, whose path in the walk is base.
+// withFile returns g with the rules of the .gitignore in dir appended. base is the path of dir relative to the root of the walk.
 func (g ignores) withFile(dir, base string) ignores {
 	f, _, err := openRegular(filepath.Join(dir, ".gitignore"), os.O_RDONLY, 0)
 	if err != nil {
 		return g
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, maxIgnore)) // use the part that can be read
+	b, _ := io.ReadAll(io.LimitReader(f, maxIgnore)) // after a read error, the part that was read is used
 	g = g[:len(g):len(g)]
 	for line := range bytes.Lines(b) {
 		if len(g) == maxIgnoreRules {
@@ -46,7 +46,8 @@ func (g ignores) withFile(dir, base string) ignores {
 	return g
 }
 
-// parseIgnore parses a line of a .gitignore. It returns false for comments, empty lines and malformed patterns.
+// parseIgnore parses a line of the .gitignore in directory base. It returns false for comments, empty lines and malformed
+// patterns.
 func parseIgnore(line, base string) (ignoreRule, bool) {
 	line = strings.TrimRight(line, " \t")
 	if line == "" || line[0] == '#' {
@@ -65,7 +66,7 @@ func parseIgnore(line, base string) (ignoreRule, bool) {
 	return r, err == nil
 }
 
-// glob compiles a pattern with git's syntax: *, ?, [...] and **.
+// glob compiles a file name pattern with git's syntax: *, ?, [...] and **.
 func glob(pattern string) (*regexp.Regexp, error) {
 	var re strings.Builder
 	re.WriteString(`(?s)\A`)

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	listDepth   = 2   // default depth of directories
-	maxListed   = 500 // entries
-	maxLinkText = 200 // bytes of a symbolic link's target that are shown
+	listDepth   = 2   // default number of levels of directories in a listing
+	maxListed   = 500 // maximum number of entries in a listing
+	maxLinkText = 200 // number of bytes of a symbolic link's target that are shown
 )
 
 func (w workspace) listTool() tool {
@@ -24,6 +24,7 @@ func (w workspace) listTool() tool {
 	}
 }
 
+// list executes a call of the tool list.
 func (w workspace) list(ctx context.Context, args []byte) result {
 	var in struct {
 		Path  string `json:"path"`
@@ -49,7 +50,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	if !info.IsDir() {
 		return failed("%s is no directory", path)
 	}
-	// Distinguish a directory that cannot be read from an empty one.
+	// The directory is opened here because walkTree treats a directory that cannot be read like an empty one.
 	if d, err := os.Open(path); err != nil {
 		return failed("%v", err)
 	} else {
@@ -72,7 +73,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	return result{text: out.String()}
 }
 
-// describe returns the line of the listing for an entry.
+// describe returns the line of a listing for the entry e, whose path in the listing is name.
 func describe(path, name string, e fs.DirEntry) string {
 	name = strings.ReplaceAll(name, "\n", "\uFFFD")
 	switch {

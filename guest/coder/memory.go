@@ -16,21 +16,22 @@ import (
 
 // Limits on stored conversations, in bytes.
 const (
-	maxMemory  = 8 << 20 // bytes that are read, from the end of the file
+	maxMemory  = 8 << 20 // size of the part at the end of a stored conversation that is read
 	keepMemory = 1 << 20 // a longer conversation is shortened to this size before it is continued
-	maxIDName  = 128     // longest id that is used as part of a file name
+	maxIDName  = 128     // longest id of a conversation that is part of a file name; of a longer one the hash is used
 )
 
-// memory is the file of one conversation: a line of JSON for each message.
+// memory is the file in which one conversation is stored: a line of JSON for each message.
 type memory struct{ file *os.File }
 
-// sessionID reports whether id is a valid id of a conversation, or "", which means none.
+// sessionID reports whether id is a valid id of a conversation, or "", which means that there is no conversation.
 func sessionID(id string) bool {
 	return len(id) <= 512 && !strings.ContainsFunc(id, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
 	})
 }
 
+// memoryName returns the name of the file for the conversation id.
 func memoryName(id string) string {
 	if len(id) > maxIDName {
 		sum := sha256.Sum256([]byte(id))
@@ -39,7 +40,7 @@ func memoryName(id string) string {
 	return "session-" + id + ".jsonl"
 }
 
-// loadMemory opens the conversation id in dir and returns its messages.
+// loadMemory opens or creates the file of the conversation id in dir, and returns it with the messages in it.
 func loadMemory(dir, id string) (*memory, []message, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("store the conversation: %w", err)
@@ -84,7 +85,8 @@ func openMemory(name string) (*os.File, error) {
 	return f, nil
 }
 
-// read returns the messages in the file. tidy reports whether the file can be appended to as it is.
+// read returns the messages in the file, shortened and repaired if necessary. tidy reports whether the file contains exactly
+// these messages; otherwise it must be rewritten before messages are appended.
 func (m *memory) read() (talk []message, tidy bool, err error) {
 	info, err := m.file.Stat()
 	if err != nil {
@@ -97,11 +99,11 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	}
 	tidy = skip == 0
 	if !tidy {
-		_, b, _ = bytes.Cut(b, []byte("\n")) // an incomplete line
+		_, b, _ = bytes.Cut(b, []byte("\n")) // the first line was read in part only
 	}
 	for line := range bytes.Lines(b) {
 		var one message
-		// The last line is incomplete if the machine crashed during a write.
+		// A line that is incomplete, as after a crash of the machine during a write, is skipped.
 		if json.Unmarshal(line, &one) != nil || line[len(line)-1] != '\n' {
 			tidy = false
 			continue
@@ -117,8 +119,8 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	return fixed, tidy, nil
 }
 
-// append adds a message with one system call. A crash during the call leaves an incomplete last line, which is skipped when the
-// file is read.
+// append appends a message to the file with one system call. A crash during the call leaves an incomplete last line, which is
+// skipped when the file is read.
 func (m *memory) append(one message) error {
 	b, err := encode(one)
 	if err == nil {
@@ -127,7 +129,7 @@ func (m *memory) append(one message) error {
 	return err
 }
 
-// rewrite replaces the file by one that contains only talk.
+// rewrite atomically replaces the file by one that contains the conversation talk.
 func (m *memory) rewrite(talk []message) error {
 	var b bytes.Buffer
 	for i := range talk {

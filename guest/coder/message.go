@@ -8,16 +8,17 @@ const (
 	roleTool      = "tool"
 )
 
-// message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields belong to the other
-// APIs; they are not stored, and are sent back only within the task in which they were received.
+// message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields have data of Anthropic's
+// and Gemini's APIs, which is not stored, and is sent back only during the task in which it was received.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Reasoning is sent back with tool calls, because some models refuse a conversation without it.
+	// Reasoning is the model's reasoning before the answer. It is sent back with tool calls, because some models refuse a
+	// conversation without it.
 	Reasoning  string  `json:"reasoning_content,omitempty"`
 	ToolCalls  []call  `json:"tool_calls,omitempty"`
 	ToolCallID string  `json:"tool_call_id,omitempty"`
-	thoughts   []block // thinking blocks of Anthropic's models
+	thoughts   []block // thinking blocks of an answer of Anthropic's models
 }
 
 // call is one tool call.
@@ -26,10 +27,10 @@ type call struct {
 	Type      string   `json:"type"`
 	Function  function `json:"function"`
 	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require in later requests
-	signature string   // signature of the preceding thought, of Gemini's models
+	signature string   // signature of the thought before the call, from Gemini's models
 }
 
-// function is the name of the called tool, and its arguments.
+// function is the function of a tool call: the name of the tool, and the arguments for it.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// openAI implements OpenAI's chat completions API, which other providers offer too.
+// openAI implements OpenAI's chat completions API, which many other providers offer too.
 type openAI struct{}
 
 type chatRequest struct {
@@ -41,7 +41,7 @@ func (openAI) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/chat/completions", nil, req
 }
 
-// chunk is one event of a stream, or a whole answer, in which choices have messages instead of deltas.
+// chunk is one event of a stream, whose choices have deltas, or a whole answer, whose choices have messages instead.
 type chunk struct {
 	Error   raw `json:"error"`
 	Choices []struct {
@@ -58,7 +58,7 @@ type chunk struct {
 	} `json:"usage"`
 }
 
-// delta is a part of an answer, or a whole one.
+// delta is a part of an answer, or a whole answer.
 type delta struct {
 	Content   raw         `json:"content"`
 	Refusal   string      `json:"refusal"`
@@ -66,7 +66,7 @@ type delta struct {
 	ToolCalls []callDelta `json:"tool_calls"`
 }
 
-// callDelta is a part of a tool call, or a whole one.
+// callDelta is a part of a tool call, or a whole tool call.
 type callDelta struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
@@ -144,7 +144,7 @@ func (openAI) add(r *reply, data []byte) (string, error) {
 	return r.addChunk(d)
 }
 
-// addChunk adds a delta to the answer, and returns its text.
+// addChunk adds a delta to the answer, and returns the text in the delta.
 func (r *reply) addChunk(d *delta) (string, error) {
 	text, err := textOf(d.Content)
 	if err != nil {
@@ -166,14 +166,15 @@ func (r *reply) addChunk(d *delta) (string, error) {
 	return text, nil
 }
 
-// takeCall adds a piece of a call. at is the position of the piece in its list, which is used if the piece has no index.
+// takeCall adds a part of a tool call to the answer. at is the position of the part in the delta. It is used as the index of the
+// call if the part has neither an index nor a call that it can continue.
 func (r *reply) takeCall(at int, piece callDelta) error {
 	if piece.Index != nil {
 		at = *piece.Index
 	} else if len(r.calls) > 0 && piece.ID == "" {
 		at = len(r.calls) - 1
 	}
-	// Some servers give each call of an answer the same index: a different id begins a new call.
+	// A different id begins a new call, because some servers give all calls of an answer the same index.
 	if at >= 0 && at < len(r.calls) && piece.ID != "" && r.calls[at].ID != "" && piece.ID != r.calls[at].ID {
 		at = len(r.calls)
 	}
@@ -184,7 +185,7 @@ func (r *reply) takeCall(at int, piece callDelta) error {
 	if piece.ID != "" {
 		c.ID = piece.ID
 	}
-	if c.Function.Name == "" { // some servers repeat it in every piece
+	if c.Function.Name == "" { // some servers repeat the name in every part of a call
 		c.Function.Name = piece.Function.Name
 	}
 	if len(piece.Extra) > 0 {

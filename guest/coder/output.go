@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxAnswer = 1 << 20   // maximum number of bytes of text in a run
-	maxFinal  = 512 << 10 // maximum number of bytes of the last message in assistant_final; JSON escaping can double them
+	maxAnswer = 1 << 20   // maximum number of bytes of the model's text in a task
+	maxFinal  = 512 << 10 // maximum number of bytes of the last message in assistant_final; JSON escapes can double its size
 )
 
 // line is a RunEvent without the fields that the engine sets: Seq and At shadow those of RunEvent and are never encoded.
@@ -24,14 +24,14 @@ type line struct {
 	caisson.RunEvent
 }
 
-// output writes events. It is used by one goroutine.
+// output writes the events of a task as lines of JSON. It must be used by one goroutine only.
 type output struct {
 	w         io.Writer
 	err       error            // first error of a write
-	textSize  int              // bytes of text
-	current   strings.Builder  // the current message
-	truncated bool             // there was more text than maxAnswer
-	usage     caisson.RunUsage // sum of all model calls
+	textSize  int              // number of bytes of text written so far
+	current   strings.Builder  // text of the current message of the model
+	truncated bool             // the text was longer than maxAnswer, and its rest is dropped
+	usage     caisson.RunUsage // sum of the usage of all model calls
 }
 
 func newOutput(w io.Writer) *output { return &output{w: w} }
@@ -57,10 +57,10 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// startMessage begins a message. Between two messages with text there is always a tool call.
+// startMessage begins a message of the model. Between two messages with text there is always a tool call.
 func (o *output) startMessage() { o.current.Reset() }
 
-// write writes a part of the current message.
+// write writes a part of the text of the current message.
 func (o *output) write(s string) {
 	s = clean(s)
 	if s == "" || o.truncated {
@@ -81,6 +81,7 @@ func (o *output) write(s string) {
 	}
 }
 
+// status reports the phase of the task; label is a short text about it.
 func (o *output) status(phase, label string) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
 }
@@ -89,7 +90,7 @@ func (o *output) status(phase, label string) {
 func (o *output) toolStart(c call) {
 	args := json.RawMessage(c.Function.Arguments)
 	if len(args) > task.MaxArgs || !json.Valid(args) {
-		// A character can take six bytes of JSON.
+		// The limit is divided by six because a character can take six bytes in a JSON string.
 		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // marshalling strings cannot fail
 	}
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
@@ -101,7 +102,7 @@ func (o *output) toolResult(c call, r result) {
 	})
 }
 
-// addUsage adds the usage of a model call and reports the total.
+// addUsage adds the tokens of a model call to the usage of the task, and reports the sum.
 func (o *output) addUsage(t caisson.TokenCount) {
 	o.usage.Calls++
 	o.usage.Tokens.Input += t.Input
@@ -112,7 +113,7 @@ func (o *output) addUsage(t caisson.TokenCount) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// final ends the output with the current message, which is the answer to the task.
+// final ends the output with assistant_final, whose content is the current message. Returns an error if an event was not written.
 func (o *output) final() error {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.current.String(), maxFinal)})
 	if o.err != nil {
@@ -150,7 +151,7 @@ func clipEnd(s string, n int) string {
 	return s[i:]
 }
 
-// clean converts any bytes to text: valid UTF-8 without control characters and terminal sequences.
+// clean converts any bytes to valid UTF-8 without terminal sequences, and without control characters except newline and tab.
 func clean(s string) string {
 	if isPlain(s) {
 		return s
@@ -162,7 +163,7 @@ func clean(s string) string {
 			i += escapeLength(s[i:]) - 1
 		case c == '\r' && i+1 < len(s) && s[i+1] == '\n':
 		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
-			b = append(b, 0xff) // invalid UTF-8; a run of these bytes becomes one U+FFFD below
+			b = append(b, 0xff) // invalid UTF-8: ToValidUTF8 replaces a run of such bytes by one U+FFFD
 		default:
 			b = append(b, c)
 		}
@@ -170,7 +171,7 @@ func clean(s string) string {
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
-// isPlain reports whether s needs no cleaning.
+// isPlain reports whether s is valid UTF-8 without control characters except newline and tab, so that clean returns it unchanged.
 func isPlain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
 }

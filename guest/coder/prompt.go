@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// maxNotes is the maximum number of bytes that are read of a file of instructions.
+// maxNotes is the maximum number of bytes that are read of a file with instructions, such as AGENTS.md.
 const maxNotes = 16 << 10
 
 // programs are looked up on PATH and listed in the system prompt, so that the model need not look for them.
@@ -25,7 +25,7 @@ const basePrompt = `You are Caisson's coding agent. You work on a task on your o
 - You may do anything inside the sandbox that the task needs. The network reaches only what is granted; if something cannot be reached, say so rather than look for ways around it.
 - When you are done, say briefly what you did and how you checked it. Say plainly what does not work or was not tried; never claim what you have not seen.`
 
-// systemPrompt returns the system message.
+// systemPrompt returns the text of the system message for an agent with the tools box that works in the directory dir.
 func systemPrompt(dir string, box *toolbox) string {
 	var p strings.Builder
 	p.WriteString(basePrompt)
@@ -59,14 +59,14 @@ func systemPrompt(dir string, box *toolbox) string {
 	return p.String()
 }
 
-// readNotes returns the text of a file of instructions; "" if there is none.
+// readNotes returns the text of a file with instructions, such as AGENTS.md; "" if there is no such file.
 func readNotes(path string) string {
 	f, _, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, maxNotes+1)) // use the part that can be read
+	b, _ := io.ReadAll(io.LimitReader(f, maxNotes+1)) // after a read error, the part that was read is used
 	notes := strings.TrimSpace(clean(clip(string(b), maxNotes)))
 	if len(b) > maxNotes {
 		notes += "\n[cut here; read the file for the rest]"
@@ -74,7 +74,7 @@ func readNotes(path string) string {
 	return notes
 }
 
-// systemName returns the name of the image's distribution.
+// systemName returns the name of the image's Linux distribution, from /etc/os-release.
 func systemName() string {
 	f, _, err := openRegular("/etc/os-release", os.O_RDONLY, 0)
 	if err != nil {

@@ -10,24 +10,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits on one answer.
+// Limits on one answer of a model.
 const (
-	maxStream    = 64 << 20  // bytes
-	maxEvent     = 4 << 20   // data of one event, in bytes
-	maxCalls     = 64        // tool calls
-	maxArguments = 1 << 20   // arguments of one call, in bytes
-	maxExtra     = 256 << 10 // signatures of one call, in bytes
-	maxName      = 128       // name of a tool, in bytes
-	maxCallID    = 256       // id of a call, in bytes; longer ids are replaced
+	maxStream    = 64 << 20  // size of the response's body, in bytes
+	maxEvent     = 4 << 20   // size of the data of one event, in bytes
+	maxCalls     = 64        // number of tool calls
+	maxArguments = 1 << 20   // size of the arguments of one tool call, in bytes
+	maxExtra     = 256 << 10 // size of the signatures of one tool call, in bytes
+	maxName      = 128       // length of the name of a tool, in bytes
+	maxCallID    = 256       // length of the id of a tool call, in bytes; longer ids are replaced
 )
 
-// errTooLong is the error for an answer that exceeds one of the limits above.
+// errTooLong is the error for an answer of a model that exceeds a limit on its size.
 var errTooLong = errors.New("the answer is larger than it may be")
 
-// bounded reads from Reader, and fails with errTooLong after left bytes. left must be one more than the limit.
+// bounded reads from Reader, and fails with errTooLong once left bytes were read. left is at first one more than the limit in
+// bytes, so that input of exactly the limit is no error.
 type bounded struct {
 	io.Reader
-	left int64
+	left int64 // bytes that can still be read
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
@@ -39,7 +40,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Reasons for which an answer ended.
+// Reasons for which a model's answer ended, as named by OpenAI's API.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
@@ -47,25 +48,25 @@ const (
 	finishFilter = "content_filter"
 )
 
-// raw is JSON that is passed on unchanged.
+// raw is a JSON value that is not decoded.
 type raw = json.RawMessage
 
-// reply is the part of a model's answer that has arrived.
+// reply is the part of a model's answer that has arrived so far.
 type reply struct {
 	text      strings.Builder
 	reasoning strings.Builder
 	refusal   strings.Builder
 	calls     []call
-	finish    string      // reason for which it ended, as in OpenAI's API; "" if not reported
+	finish    string      // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
 	done      bool        // the stream is complete
-	thinking  int         // size of thoughts, in bytes
+	thinking  int         // size of the model's thoughts, in bytes
 	thoughts  []block     // thinking blocks of Anthropic's models
-	blocks    map[int]int // Anthropic's blocks by index; see setBlock
+	blocks    map[int]int // for Anthropic's API, the calls and thoughts by index of their block; see setBlock
 	usage     *caisson.TokenCount
-	prompt    int64 // number of tokens of the request, including cached ones
+	prompt    int64 // number of tokens of the request, including cached tokens
 }
 
-// addText adds text to the answer, and returns it.
+// addText adds text to the answer, and returns the text. Returns errTooLong if the answer exceeds its limit.
 func (r *reply) addText(text string) (string, error) {
 	if r.text.Len()+len(text) > maxAnswer {
 		return "", errTooLong
@@ -74,7 +75,7 @@ func (r *reply) addText(text string) (string, error) {
 	return text, nil
 }
 
-// addThoughts counts the size of thoughts, which are not part of the answer, in bytes.
+// addThoughts adds the size of thoughts, in bytes, to their total. Returns errTooLong if the total exceeds its limit.
 func (r *reply) addThoughts(size int) error {
 	if r.thinking += size; r.thinking > 4*maxAnswer {
 		return errTooLong
@@ -82,19 +83,19 @@ func (r *reply) addThoughts(size int) error {
 	return nil
 }
 
-// call returns the call at a position, and creates it if necessary.
+// call returns the tool call at index at of the answer, and creates it if necessary.
 func (r *reply) call(at int) (*call, error) {
 	if at < 0 || at >= maxCalls {
 		return nil, errTooLong
 	}
-	// Positions may be skipped; calls without a name are dropped at the end.
+	// Indexes may be skipped: calls without a name are dropped when the answer is complete.
 	for len(r.calls) <= at {
 		r.calls = append(r.calls, call{Type: "function"})
 	}
 	return &r.calls[at], nil
 }
 
-// check returns an error if a call exceeds the limits.
+// check returns an error if the arguments, the signatures or the name of a call exceed their limits.
 func (c *call) check() error {
 	if len(c.Function.Arguments) > maxArguments || len(c.Extra)+len(c.signature) > maxExtra || len(c.Function.Name) > maxName {
 		return errTooLong
@@ -102,8 +103,8 @@ func (c *call) check() error {
 	return nil
 }
 
-// normalizeCalls makes the calls valid for later requests: each gets a name, and an id that is unique in the conversation. taken reports
-// whether an id is in use already.
+// normalizeCalls makes the calls valid for later requests: it drops calls without a name, and gives each call an id that is
+// unique in the conversation. taken reports whether an id is in use already.
 func (r *reply) normalizeCalls(taken func(id string) bool) {
 	calls := r.calls[:0]
 	seen := map[string]bool{}
@@ -124,7 +125,7 @@ func (r *reply) normalizeCalls(taken func(id string) bool) {
 	r.calls = calls
 }
 
-// checkEmpty returns an error if a completed answer is empty.
+// checkEmpty returns an error if an answer that has been received is empty, and no reason for its end was reported.
 func (r *reply) checkEmpty() error {
 	if r.finish == "" && r.text.Len() == 0 && len(r.calls) == 0 && r.refusal.Len() == 0 {
 		return errors.New("the answer is empty")

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	maxToolAnswer   = 4 << 20     // bytes
-	pollSeconds     = "30"        // how long the server may hold a request for a run's state
-	minPollInterval = time.Second // between two requests for a run's state
-	maxPollErrors   = 5           // consecutive errors that are tolerated
+	maxToolAnswer   = 4 << 20     // maximum size of a response of the server of sub-runs, in bytes
+	pollSeconds     = "30"        // seconds for which the server may delay the response to a request for a run's state
+	minPollInterval = time.Second // minimum time between the starts of two requests for a run's state
+	maxPollErrors   = 5           // number of consecutive failed requests for a run's state that are tolerated
 )
 
-// runTools returns the tools that start sub-runs.
+// runTools returns the tools with which a model starts sub-runs. They send requests to the server s.
 func runTools(s server) []tool {
 	return []tool{{
 		name:   "run_agent",
@@ -34,8 +34,8 @@ func runTools(s server) []tool {
 	}}
 }
 
-// requestJSON makes a request with any method to the server of sub-runs and decodes the JSON of the answer into to. The error is a
-// *toolRefusal if the status is not 2xx.
+// requestJSON sends a request to the server of sub-runs and decodes the JSON of the response into to. The error is a *toolRefusal
+// if the status is not 2xx.
 func (s server) requestJSON(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s server) requestJSON(ctx context.Context, method, path string, body []byt
 	return json.Unmarshal(b, to)
 }
 
-// toolRefusal is an error response for which a retry is useless.
+// toolRefusal is an error response of the server of sub-runs. The request is not retried.
 type toolRefusal struct {
 	status int
 	text   string
@@ -61,12 +61,12 @@ type toolRefusal struct {
 
 func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
 
-// agentRun has the used fields of a run.
+// agentRun is the state of a sub-run, with the fields of the API's run that are used.
 type agentRun struct {
 	ID     string            `json:"id"`
 	State  caisson.RunState  `json:"state"`
 	Answer string            `json:"answer"`
-	Cut    bool              `json:"cut"` // the answer was truncated
+	Cut    bool              `json:"cut"` // Answer was truncated
 	Error  *caisson.RunError `json:"error"`
 }
 
@@ -99,7 +99,7 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 	return runResult(&run)
 }
 
-// waitRun waits until the run has ended.
+// waitRun waits until the sub-run has ended, and updates run.
 func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	id, faults := run.ID, 0
 	for !run.State.Ended() {
@@ -128,7 +128,7 @@ func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	return nil
 }
 
-// runResult returns the result of a run that has ended.
+// runResult returns the tool result for a sub-run that has ended.
 func runResult(run *agentRun) result {
 	if run.Cut {
 		run.Answer += "\n[the answer was longer]"

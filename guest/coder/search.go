@@ -17,13 +17,13 @@ import (
 
 // Limits of a search.
 const (
-	maxPattern   = 2000      // bytes
-	maxSearched  = 8 << 20   // size of a file, in bytes
-	maxSearchAll = 512 << 20 // size of all files together, in bytes
-	searchTime   = 30 * time.Second
-	maxHits      = 200 // matching lines of all files together
-	maxHitsFile  = 30  // matching lines of one file
-	maxHitLine   = 300 // bytes of a matching line that are shown
+	maxPattern   = 2000             // length of a pattern, in bytes
+	maxSearched  = 8 << 20          // size of a file that is searched, in bytes
+	maxSearchAll = 512 << 20        // size of all searched files together, in bytes
+	searchTime   = 30 * time.Second // duration of a search
+	maxHits      = 200              // number of matching lines in all files together
+	maxHitsFile  = 30               // number of matching lines in one file
+	maxHitLine   = 300              // number of bytes of a matching line that are shown
 )
 
 func (w workspace) searchTool() tool {
@@ -39,14 +39,15 @@ func (w workspace) searchTool() tool {
 // search is the state of one search.
 type search struct {
 	pattern *regexp.Regexp
-	glob    *regexp.Regexp // nil means all files
-	until   time.Time      // when searchTime is over
-	left    int64          // bytes that may still be read
-	hits    int            // number of matching lines
+	glob    *regexp.Regexp // matches the paths or names of the files to search; nil means all files
+	until   time.Time      // time at which the search ends early
+	left    int64          // number of bytes that may still be read
+	hits    int            // number of matching lines found so far
 	out     strings.Builder
-	large   int // number of files that were too large
+	large   int // number of files that were skipped because they are too large
 }
 
+// search executes a call of the tool search.
 func (w workspace) search(ctx context.Context, args []byte) result {
 	var in struct {
 		Pattern, Path, Glob string
@@ -84,7 +85,7 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 	return s.result(whole)
 }
 
-// newSearch returns the search for a pattern in the files that match the glob name; "" means all files.
+// newSearch returns a search for the regular expression pattern in the files that match the glob name; "" means all files.
 func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 	s := &search{until: time.Now().Add(searchTime), left: maxSearchAll}
 	if pattern == "" || len(pattern) > maxPattern || len(name) > maxPattern {
@@ -105,6 +106,7 @@ func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 	return s, nil
 }
 
+// limitReached reports whether the search must end early because of a limit on hits, bytes, output or time.
 func (s *search) limitReached() bool {
 	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.until)
 }
@@ -113,7 +115,7 @@ func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
-// searchFile searches one file. A file that cannot be read is skipped.
+// searchFile searches the file with this name, which is called shown in the output. A file that cannot be read is skipped.
 func (s *search) searchFile(name, shown string) {
 	f, info, err := openRegular(name, os.O_RDONLY, 0)
 	if err != nil {
@@ -149,6 +151,7 @@ func (s *search) searchFile(name, shown string) {
 	}
 }
 
+// result returns the tool result. whole reports whether all files were visited.
 func (s *search) result(whole bool) result {
 	if s.hits == 0 {
 		s.out.WriteString("[nothing found]\n")

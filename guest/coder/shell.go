@@ -15,21 +15,21 @@ import (
 
 const (
 	shellProgram = "/bin/sh"
-	shellTime    = 2 * time.Minute        // default timeout
-	maxShellTime = time.Hour              // longest timeout that the model can choose
-	shellGrace   = 2 * time.Second        // between SIGTERM and SIGKILL
+	shellTime    = 2 * time.Minute        // default timeout of a command
+	maxShellTime = time.Hour              // longest timeout of a command that the model can choose
+	shellGrace   = 2 * time.Second        // time between SIGTERM and SIGKILL for a command that has timed out
 	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
-	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
-	headOutput   = 10 << 10               // bytes of a command's output that are kept from its beginning
-	tailOutput   = 20 << 10               // bytes of a command's output that are kept from its end
+	maxCommand   = 128 << 10              // maximum length of a command, in bytes: the kernel's limit on an argument
+	headOutput   = 10 << 10               // number of bytes that are kept from the beginning of a command's output
+	tailOutput   = 20 << 10               // number of bytes that are kept from the end of a command's output
 )
 
-// shell runs commands. It has no restrictions of its own: the isolation boundary is the sandbox.
+// shell implements the tool shell, which runs commands. It does not restrict them, because they are isolated by the sandbox.
 type shell struct {
-	dir string
+	dir string // working directory of the commands
 
 	mu         sync.Mutex
-	openGroups map[int]bool // process groups that still have the output of their command open; guarded by mu
+	openGroups map[int]bool // ids of process groups in which a process still has the command's output open; guarded by mu
 }
 
 func (s *shell) tool() tool {
@@ -43,6 +43,7 @@ func (s *shell) tool() tool {
 	}
 }
 
+// run executes a call of the tool shell.
 func (s *shell) run(ctx context.Context, args []byte) result {
 	var in struct {
 		Command string `json:"command"`
@@ -98,8 +99,8 @@ func notStarted(err error, dir string) result {
 	return failed("The command could not be started: %v", err)
 }
 
-// copyOutput copies output until all writers have closed the pipe, and then closes the channel. Background processes of a command
-// may write to the pipe for as long as they run.
+// copyOutput starts to copy the output of a process group from the pipe r to out, and returns a channel that is closed at the end
+// of the output. Background processes of a command may write to the pipe for as long as they run.
 func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{} {
 	s.mu.Lock()
 	if s.openGroups == nil {
@@ -119,7 +120,8 @@ func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{}
 	return done
 }
 
-// wait waits for the command, and kills it when its timeout expires or ctx is done. It reports whether the timeout expired.
+// wait waits until the command has exited, and kills it when the timeout limit expires or ctx is done. It reports whether the
+// timeout expired.
 func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (late bool) {
 	group := -cmd.Process.Pid
 	ended := make(chan struct{})
@@ -147,7 +149,7 @@ func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (l
 	return late
 }
 
-// close kills the background processes of commands that are still in their groups.
+// close kills the background processes of commands, except those that have left the process group of their command.
 func (s *shell) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +158,8 @@ func (s *shell) close() {
 	}
 }
 
-// shellResult returns the result of a command that has exited.
+// shellResult returns the tool result for a command that has exited. late means that the command timed out after limit,
+// background that another process still has its output open, and aborted that the task was cancelled.
 func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
 	r := result{changed: true}
 	status := state.Sys().(syscall.WaitStatus)

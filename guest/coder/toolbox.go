@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// maxResult is the maximum length of a tool's result, in bytes.
+// maxResult is the maximum length of the result of a tool call, in bytes.
 const maxResult = 32 << 10
 
 // tool is a tool that the model can call.
 type tool struct {
 	name   string
-	about  string // description for the model
-	schema string // JSON schema of the arguments
+	about  string // description of the tool for the model
+	schema string // JSON schema of the tool's arguments
 	run    func(ctx context.Context, arguments []byte) result
 }
 
@@ -25,7 +25,7 @@ type tool struct {
 type result struct {
 	text    string
 	failed  bool // the call has failed, for the reason in text
-	changed bool // the call may have changed something
+	changed bool // the call may have changed files, or anything else
 }
 
 // failed returns the result of a call that has failed.
@@ -74,7 +74,8 @@ func newToolbox(c *config) (*toolbox, error) {
 	return b, nil
 }
 
-// toolNames parses a list of tool names. An unknown name is an error, because a rule without effect would not be noticed.
+// toolNames parses a comma-separated list of names of known tools, the value of a command-line flag. An unknown name is an error,
+// because otherwise a misspelled name would have no effect unnoticed.
 func toolNames(flag, list string, known []string) ([]string, error) {
 	var names []string
 	for name := range strings.SplitSeq(list, ",") {
@@ -90,11 +91,12 @@ func toolNames(flag, list string, known []string) ([]string, error) {
 	return names, nil
 }
 
+// has reports whether there is a tool with this name.
 func (b *toolbox) has(name string) bool {
 	return slices.ContainsFunc(b.tools, func(t tool) bool { return t.name == name })
 }
 
-// definitions returns the descriptions of the tools for models; nil if there are none.
+// definitions returns the descriptions of the tools that are sent to models; nil if there are no tools.
 func (b *toolbox) definitions() (all []definition) {
 	for _, t := range b.tools {
 		all = append(all, definition{t.name, t.about, raw(t.schema)})
@@ -125,7 +127,7 @@ func (b *toolbox) call(ctx context.Context, f function) result {
 	return failed("There is no tool %.40q. There are: %s.", f.Name, strings.Join(names, ", "))
 }
 
-// truncateMiddle returns about n bytes of s: its beginning and its end.
+// truncateMiddle returns about n bytes of s: its beginning and its end, with a note of how much is missing between them.
 func truncateMiddle(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -142,7 +144,7 @@ func decodeArguments(data []byte, to any) error {
 	return nil
 }
 
-// number is an integer, which models also write as a string or with a decimal point.
+// number is an integer in the arguments of a tool call. Models also write integers as a string or with a decimal point.
 type number int64
 
 func (n *number) UnmarshalJSON(b []byte) error {

@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	maxEntries = 10_000  // entries of one directory that are read
-	maxWalk    = 200_000 // entries of a whole walk
-	maxDepth   = 64      // depth of nested directories
+	maxEntries = 10_000  // maximum number of entries of one directory that are visited
+	maxWalk    = 200_000 // maximum number of entries that a walk visits
+	maxDepth   = 64      // maximum depth of nested directories
 )
 
-// skippedDirs are directories that are never walked into, because they contain only generated or downloaded files.
+// skippedDirs are names of directories that a walk skips, because they contain only generated or downloaded files.
 var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node_modules": true, "__pycache__": true, ".venv": true}
 
-// walk walks a directory tree in order, without ignored files. It does not follow symbolic links, so it terminates.
+// walk is a walk through a directory tree in the order of the names, without the files that .gitignore files exclude. It does not
+// follow symbolic links, so it terminates.
 type walk struct {
 	root  string
-	left  int                                          // entries that may still be visited
-	cut   bool                                         // some entries were not visited
-	visit func(path string, e fs.DirEntry) (into bool) // called for each entry; the result is used for directories
+	left  int                                          // number of entries that may still be visited
+	cut   bool                                         // some entries were not visited because of a limit
+	visit func(path string, e fs.DirEntry) (into bool) // called for each entry; into decides whether a directory is walked
 	done  func() bool                                  // reports whether the walk must end early
 }
 
-// walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It reports whether
-// all entries were visited.
+// walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It walks a directory
+// only if visit returns true for it. It reports whether all entries were visited.
 func walkTree(ctx context.Context, root string, done func() bool, visit func(path string, e fs.DirEntry) (into bool)) (whole bool) {
 	w := &walk{root: root, left: maxWalk, visit: visit}
 	w.done = func() bool { return ctx.Err() != nil || done() }
@@ -37,14 +38,15 @@ func walkTree(ctx context.Context, root string, done func() bool, visit func(pat
 	return !w.cut && !w.done()
 }
 
-// dir walks the directory at base, which is "" or ends with a slash.
+// dir walks the directory at base, a path relative to the root that is "" or ends with a slash. rules are those of the
+// directories above, and depth is the number of levels of directories that may be walked below.
 func (w *walk) dir(base string, rules ignores, depth int) {
 	path := filepath.Join(w.root, base)
 	d, err := os.Open(path)
 	if err != nil {
 		return // a directory that cannot be read is skipped
 	}
-	entries, _ := d.ReadDir(maxEntries + 1) // use the part that can be read
+	entries, _ := d.ReadDir(maxEntries + 1) // after a read error, the entries that were read are used
 	d.Close()
 	if len(entries) > maxEntries {
 		entries, w.cut = entries[:maxEntries], true
@@ -69,5 +71,5 @@ func (w *walk) dir(base string, rules ignores, depth int) {
 	}
 }
 
-// depthOf returns the number of directories in path.
+// depthOf returns the number of directories that path leads through: 0 for a single name.
 func depthOf(path string) int { return strings.Count(path, "/") }
