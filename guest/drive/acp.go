@@ -16,19 +16,19 @@ import (
 // acpVersion is the version of the Agent Client Protocol that this package implements.
 const acpVersion = 1
 
-// acpDriver is the driver [caisson.DriverACP]. The agent's program implements the agent side of the Agent Client Protocol on
-// its standard streams, and the driver the client side.
+// acpDriver is the driver [caisson.DriverACP]. It speaks the Agent Client Protocol as a client over the standard streams of the
+// agent's program, which implements the agent side.
 type acpDriver struct{}
 
-// acpClient is the client of one turn.
+// acpClient is the client of the Agent Client Protocol for one turn.
 type acpClient struct {
 	t       *task.Task
 	rpc     *rpc
 	state   *turnState
-	session string              // the agent's id of the conversation; see started
-	started atomic.Bool         // the turn has begun and session is set; earlier updates repeat previous turns
-	calls   map[string]*acpCall // by id
-	message string              // id of the current message
+	session string              // id that the agent gave the conversation; set before started
+	started atomic.Bool         // the prompt is being sent; updates before that repeat previous turns and are ignored
+	calls   map[string]*acpCall // tool calls of the turn, by id
+	message string              // id of the message whose text arrives
 }
 
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
@@ -37,7 +37,8 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	return converse(ctx, t, c.state, c.rpc, c.turn)
 }
 
-// turn runs the protocol from initialization to the end of the agent's answer.
+// turn runs the protocol from initialization to the end of the agent's answer. If ctx ends, it asks the agent to cancel the turn,
+// and waits for the answer until talk ends.
 func (c *acpClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`
@@ -69,7 +70,7 @@ func (c *acpClient) turn(ctx, talk context.Context) error {
 	return c.prompt(ctx, talk)
 }
 
-// sessionFile returns the path of the file with the agent's id of the conversation.
+// sessionFile returns the path of the file that stores the agent's id of the conversation between turns.
 func (c *acpClient) sessionFile() (string, error) {
 	dir, err := notesDir(c.t)
 	return filepath.Join(dir, "acp-session"), err
@@ -85,7 +86,8 @@ func (c *acpClient) savedSession() (string, error) {
 	return string(id), err
 }
 
-// openSession resumes the conversation that the task continues, or starts a new one.
+// openSession resumes the conversation that the task continues, or starts a new one. can reports whether the agent supports
+// resuming.
 func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
@@ -122,8 +124,8 @@ func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	return nil
 }
 
-// prompt sends the prompt and waits for the end of the turn. If ctx is done first, it sends session/cancel and waits until talk
-// is done.
+// prompt sends the prompt and waits for the end of the turn. If ctx ends first, it sends session/cancel, and waits until the turn
+// or talk ends.
 func (c *acpClient) prompt(ctx, talk context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})

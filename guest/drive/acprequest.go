@@ -16,8 +16,8 @@ import (
 // maxRead is the maximum size of a file that an agent can read through its client, in bytes.
 const maxRead = 8 << 20
 
-// permission answers a request for permission to call a tool. The task's rule decides; if it is empty, all calls are allowed,
-// because the sandbox provides the isolation.
+// permission answers the agent's request for permission to call a tool. The task's rule for tools decides. An empty rule allows
+// all calls, because the sandbox isolates the agent.
 func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	var p struct {
 		Tool    acpTool `json:"toolCall"`
@@ -50,8 +50,8 @@ func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	return map[string]any{"outcome": map[string]string{"outcome": "cancelled"}}, nil
 }
 
-// permitted reports whether a rule allows a tool that is known under several names. A rule that denies one of the names denies
-// the tool; one that allows any of them allows it.
+// permitted reports whether a rule allows a tool that has several names: it must not deny any of the names, and if it lists
+// allowed tools, it must allow at least one of the names.
 func permitted(rule caisson.ToolRule, names ...string) bool {
 	in := func(list []string) bool {
 		return slices.ContainsFunc(list, func(entry string) bool {
@@ -61,16 +61,16 @@ func permitted(rule caisson.ToolRule, names ...string) bool {
 	return !in(rule.Deny) && (len(rule.Allow) == 0 || in(rule.Allow))
 }
 
-// acpFile are the parameters of a request for a file.
+// acpFile has the parameters of an agent's request to read or write a file.
 type acpFile struct {
 	Path    string `json:"path"`
-	Line    int    `json:"line"`  // counted from 1
-	Limit   int    `json:"limit"` // number of lines
+	Line    int    `json:"line"`  // number of the first line to read, counted from 1
+	Limit   int    `json:"limit"` // maximum number of lines to read
 	Content string `json:"content"`
 }
 
-// file decodes a request for a file, and returns an error if the path is relative or the task's rule does not allow the tool that
-// has these names.
+// file decodes a request to read or write a file. It returns an error if the path is relative, or if the task's rule does not
+// allow the tool that has these names.
 func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, error) {
 	f := &acpFile{}
 	if err := json.Unmarshal(params, f); err != nil {
@@ -131,6 +131,6 @@ func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
 		}
 		mode = info.Mode().Perm()
 	}
-	// A symbolic link is followed, as editors do.
+	// If the path is a symbolic link, its target is replaced, as by editors.
 	return struct{}{}, writeFile(resolved(f.Path), f.Content, mode)
 }

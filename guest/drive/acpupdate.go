@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// acpUpdate is any update of a session.
+// acpUpdate is any update about a conversation in the Agent Client Protocol.
 type acpUpdate struct {
 	Kind string `json:"sessionUpdate"`
-	// Content is one block of a message, or a list of results of a tool.
+	// Content is one block of a message, or the list of the results of a tool call, depending on Kind.
 	Content json.RawMessage `json:"content"`
 	Message string          `json:"messageId"`
 	Entries []struct {
@@ -18,7 +18,7 @@ type acpUpdate struct {
 	acpTool
 }
 
-// acpTool describes a tool call; each update has only the fields that changed.
+// acpTool describes a tool call in the Agent Client Protocol. An update has only the fields that have changed.
 type acpTool struct {
 	ID     string          `json:"toolCallId"`
 	Name   string          `json:"name"`
@@ -29,14 +29,14 @@ type acpTool struct {
 	Output json.RawMessage `json:"rawOutput"`
 }
 
-// acpCall is a tool call that has not ended.
+// acpCall is the state of a tool call that has not ended.
 type acpCall struct {
 	acpTool
-	content  json.RawMessage // latest content of an update
-	reported bool            // its start has been reported
+	content  json.RawMessage // content of the last update of the call that had content
+	reported bool            // the start of the call has been reported
 }
 
-// update handles an update of the session. Unknown kinds are ignored.
+// update handles an update about the conversation. Updates of unknown kinds are ignored.
 func (c *acpClient) update(u *acpUpdate) {
 	switch u.Kind {
 	case "agent_message_chunk":
@@ -65,8 +65,8 @@ func (c *acpClient) update(u *acpUpdate) {
 	}
 }
 
-// tool handles an update of a tool call. Agents may send the arguments in a later update, so the start is reported once the
-// arguments are known or the call is running.
+// tool handles an update of a tool call. Agents may send the arguments in a later update, so the start of the call is reported
+// only once its arguments are known or it is running.
 func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	call := c.call(news)
 	if call == nil {
@@ -92,7 +92,7 @@ func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	}
 }
 
-// call returns the state of a call, with news merged into it; nil if there are too many open calls.
+// call returns the state of a tool call after adding the fields of news to it; nil if too many calls have not ended.
 func (c *acpClient) call(news *acpTool) *acpCall {
 	call := c.calls[news.ID]
 	if call == nil {
@@ -115,7 +115,7 @@ func (c *acpClient) call(news *acpTool) *acpCall {
 	return call
 }
 
-// present reports whether an optional value is present and not empty.
+// present reports whether an optional JSON value is present and neither null, {} nor [].
 func present(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "{}", "[]":
@@ -124,7 +124,7 @@ func present(raw json.RawMessage) bool {
 	return true
 }
 
-// begin reports the start of a call, once.
+// begin reports the start of a tool call, unless it has been reported before.
 func (c *acpClient) begin(call *acpCall) {
 	if call.reported {
 		return

@@ -2,27 +2,28 @@ package drive
 
 import "strings"
 
-// An Answer assembles an agent's answer from parts and whole messages, so that nothing is lost or repeated. Agents stream a
-// message and then repeat it as a whole, or do only one of the two; at the end some repeat the last message or all of them.
+// An Answer assembles an agent's answer from parts of messages and whole messages, so that no text is lost or repeated. Agents
+// send a message in parts, as a whole, or first in parts and then as a whole; at the end of a turn some repeat the last message
+// or all messages.
 //
-// Text that has been written cannot be changed. If a whole message continues the text that was written, only the rest is
-// written. A message that was written already, alone or as part of a longer text, is skipped. A message that differs is written
-// in full, after an empty line.
+// Text that has been written cannot be changed. If a whole message begins with the text that was written, only the rest of the
+// message is written. A message that was written already, alone or as part of a longer text, is skipped. Any other message is
+// written in full, after an empty line.
 //
-// It is used by one goroutine at a time.
+// An Answer must be used by one goroutine at a time.
 type Answer struct {
 	out   Out
-	limit int    // maximum length of all, in bytes
-	all   []byte // all text written so far
+	limit int    // maximum length of the field all, in bytes
+	all   []byte // text written so far, up to limit
 	start int    // offset in all at which the current message begins
-	open  bool   // the current message may continue
+	open  bool   // the current message has not been ended, and may continue
 }
 
-// NewAnswer returns an Answer that writes to out and keeps the first limit bytes of the text. Repetitions beyond them are not
-// recognised; they are cut off anyway if limit is also the limit of out.
+// NewAnswer returns an Answer that writes to out and keeps the first limit bytes of the text to recognise repetitions. limit
+// should be at least the number of bytes that out accepts, because text after the first limit bytes may be repeated.
 func NewAnswer(out Out, limit int) *Answer { return &Answer{out: out, limit: limit} }
 
-// Delta adds the next part of the current message, or the first part of the next one.
+// Delta adds the next part of the current message, or the first part of the next message if the current one has ended.
 func (a *Answer) Delta(s string) {
 	if s == "" {
 		return
@@ -45,7 +46,8 @@ func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.lim
 // EndMessage ends the current message.
 func (a *Answer) EndMessage() { a.open = false }
 
-// Partial adds the current message up to now: each call repeats the text of the previous one and continues it.
+// Partial adds the text of the current message so far, for agents that send a growing message repeatedly: only the part that was
+// not written yet is added. A text that does not begin with the text written so far is ignored.
 func (a *Answer) Partial(s string) {
 	if !a.open {
 		a.Delta(s)
@@ -54,7 +56,8 @@ func (a *Answer) Partial(s string) {
 	}
 }
 
-// Message adds a whole message and ends it. It is the current message if that was begun with Delta, otherwise the next one.
+// Message adds a whole message and ends it. If the current message was begun with Delta, s is the whole text of that message;
+// otherwise s is the next message.
 func (a *Answer) Message(s string) {
 	if !a.open {
 		a.Delta(s)
@@ -66,7 +69,8 @@ func (a *Answer) Message(s string) {
 	a.EndMessage()
 }
 
-// Final adds the whole answer, or its last message, as the agent sends it at the end.
+// Final adds the text that an agent sends at the end of the turn: the whole answer, or its last message. Only the part that was
+// not written yet is added.
 func (a *Answer) Final(s string) {
 	all := string(a.all)
 	if rest, ok := remainder(s, all); ok {
@@ -77,7 +81,8 @@ func (a *Answer) Final(s string) {
 	a.EndMessage()
 }
 
-// complete writes the part of s that is not in said, the text of the message so far.
+// complete writes the part of the message s that follows said, the text of the message written so far. If s does not begin with
+// said, it is written as a new message, unless said contains it.
 func (a *Answer) complete(s, said string) {
 	if rest, ok := remainder(s, said); ok {
 		a.continueMessage(rest)
@@ -87,7 +92,8 @@ func (a *Answer) complete(s, said string) {
 	}
 }
 
-// remainder returns the part of whole that follows said. White space around either is ignored in the comparison, and not repeated.
+// remainder returns the part of whole that follows said; ok is false if whole does not begin with said. White space around both
+// texts is ignored in the comparison, and not repeated.
 func remainder(whole, said string) (rest string, ok bool) {
 	if rest, ok = strings.CutPrefix(whole, said); ok {
 		return rest, true
@@ -111,5 +117,5 @@ func (a *Answer) continueMessage(s string) {
 	a.Delta(s)
 }
 
-// Empty reports whether nothing has been written.
+// Empty reports whether no text has been written.
 func (a *Answer) Empty() bool { return len(a.all) == 0 }

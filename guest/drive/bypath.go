@@ -8,13 +8,15 @@ import (
 	"strings"
 )
 
-// byPath is the dialect of agents whose lines are described by paths of JSON fields, and by conditions on them.
+// byPath parses the output of agents whose catalog entry describes the lines by paths of JSON fields, and by conditions on
+// fields.
 type byPath struct {
-	paths map[string][]string    // paths of fields, by the names in eventPaths
-	when  map[string][]condition // conditions that must all hold, by the names in eventConditions
+	paths map[string][]string    // paths of JSON fields, by key of the catalog entry, which is in eventPaths
+	when  map[string][]condition // conditions that must all hold, by key of the catalog entry, which is in eventConditions
 }
 
-// The keys of events: those with the path of a field, and those with conditions.
+// The keys of "events" in a catalog entry: eventPaths have the path of a JSON field as value, eventConditions a list of
+// conditions.
 var (
 	eventPaths = []string{
 		"text", "final", "error", "tool", "tool.id", "tool.args", "result", "result.id",
@@ -23,13 +25,13 @@ var (
 	eventConditions = []string{"text.when", "final.when", "error.when", "tool.when", "result.when", "result.failed", "usage.when"}
 )
 
-// A condition holds for lines in which the field at a path has a value.
+// A condition holds for lines in which the JSON field at path has the given value.
 type condition struct {
 	path  []string
-	value string // a string, or the JSON of another value
+	value string // the value if it is a string, otherwise its JSON
 }
 
-// parseConditions parses a list such as "type=message, role=assistant".
+// parseConditions parses a comma-separated list of conditions, such as "type=message, role=assistant".
 func parseConditions(list string) (conditions []condition, err error) {
 	for part := range strings.SplitSeq(list, ",") {
 		path, value, ok := strings.Cut(strings.TrimSpace(part), "=")
@@ -47,7 +49,7 @@ func (c condition) holds(v any) bool {
 		return false
 	case string:
 		return field == c.value
-	default: // a number, true or false
+	default: // the field is a number, true or false
 		text, err := json.Marshal(field)
 		return err == nil && string(text) == c.value
 	}
@@ -107,12 +109,12 @@ func (p *byPath) line(raw []byte, s *turnState) bool {
 	return p.holds(v, "usage.when") && p.reportUsage(v, s) || known
 }
 
-// holds reports whether all conditions of a key hold. It is true if there are none.
+// holds reports whether all conditions of a key hold for the JSON value v. It is true if the key has no conditions.
 func (p *byPath) holds(v any, key string) bool {
 	return !slices.ContainsFunc(p.when[key], func(c condition) bool { return !c.holds(v) })
 }
 
-// field returns the field at the path of a key, or nil if there is none or the key's conditions do not hold.
+// field returns the field of v at the path of a key, or nil if there is no such field or the conditions of the key do not hold.
 func (p *byPath) field(v any, key string) any {
 	if !p.holds(v, key+".when") {
 		return nil
@@ -120,7 +122,7 @@ func (p *byPath) field(v any, key string) any {
 	return lookup(v, p.paths[key])
 }
 
-// scalar returns the text of a value that identifies a call: a string or a number.
+// scalar returns a string or number in JSON as a string, and "" for any other value. It is used for ids of tool calls.
 func scalar(v any) string {
 	switch x := v.(type) {
 	case string:
@@ -131,7 +133,7 @@ func scalar(v any) string {
 	return ""
 }
 
-// resultText returns the text of a tool's result: a string, a list of blocks with text, or the JSON of another value.
+// resultText returns the text of a tool's result: a string itself, the texts of a list of blocks, or an object as JSON.
 func resultText(v any) string {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -143,7 +145,7 @@ func resultText(v any) string {
 	return joinTexts(raw)
 }
 
-// reportUsage reports the usage in a line to s. It returns false if the line has none.
+// reportUsage reports the usage in the line v to s. It returns false if the line has no usage.
 func (p *byPath) reportUsage(v any, s *turnState) bool {
 	u, found := s.usage, false
 	for name, into := range map[string]*int64{
@@ -162,7 +164,8 @@ func (p *byPath) reportUsage(v any, s *turnState) bool {
 	return found
 }
 
-// lookup returns the value at a path in a JSON value, or nil. A step into a list is an index, from the end if it is negative.
+// lookup returns the value at a path in a JSON value, or nil if there is no such value. An element of the path is the name of a
+// field, or an index of a list, which counts from the end if it is negative.
 func lookup(v any, path []string) any {
 	if len(path) == 0 {
 		return nil
@@ -187,7 +190,7 @@ func lookup(v any, path []string) any {
 	return v
 }
 
-// message returns the text of an error, which may be a string or an object with a message.
+// message returns the text of an error in JSON, which may be a string or an object with a field "message".
 func message(v any) string {
 	switch e := v.(type) {
 	case string:

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages, and of Qwen
-// Code with these flags.
+// claude parses the output of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages, and
+// of Qwen Code with the same flags.
 type claude struct{}
 
 func (*claude) reportsEnd() bool { return true }
@@ -111,12 +111,12 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {
-		return nil // content that is a string is a message of the user, without blocks
+		return nil // the content is a string, as in messages of the user, and has no blocks
 	}
 	return blocks
 }
 
-// event handles a part of a message.
+// event handles a line with a part of a message.
 func (*claude) event(l *claudeLine, s *turnState) {
 	switch e := l.Event; e.Type {
 	case "content_block_start":
@@ -130,9 +130,10 @@ func (*claude) event(l *claudeLine, s *turnState) {
 	}
 }
 
-// message handles a whole message. Its text may have been streamed in parts before.
+// message handles a line with a whole message, whose text may have been streamed in parts before.
 func (*claude) message(l *claudeLine, s *turnState) {
-	failed := len(l.Error) > 0 && string(l.Error) != "null" // the text is then the error, which is repeated in the result
+	// The text of a failed message is the error, which the line that ends the turn repeats.
+	failed := len(l.Error) > 0 && string(l.Error) != "null"
 	for _, b := range claudeBlocks(l.Message.Content) {
 		switch {
 		case b.Type == "text" && l.Parent == nil && !failed:
@@ -173,7 +174,7 @@ func (*claude) result(l *claudeLine, s *turnState) {
 	}
 }
 
-// errorText returns the message of an error in JSON, which may be missing.
+// errorText returns the message of an error in JSON; "" if raw is empty or has no message.
 func errorText(raw json.RawMessage) string {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// codex is the dialect of "codex exec --json": a thread of turns, with items that are started, updated and completed.
+// codex parses the output of "codex exec --json": lines about a thread of turns, and about items that are started, updated and
+// completed.
 type codex struct {
-	last string // last error, which need not end the turn: codex retries lost connections
+	last string // message of the last error; an error need not end the turn, because codex retries lost connections
 }
 
 func (*codex) reportsEnd() bool { return true }
@@ -77,7 +78,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 		s.done, s.err = true, newAgentError(message)
 	case "error":
 		if e.Message == "" {
-			return false // a line of another dialect
+			return false // not a line of codex, whose errors have a message
 		}
 		c.last = e.Message
 		s.out.Status("warning", e.Message)
@@ -91,7 +92,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 	return true
 }
 
-// item handles an item that has started, changed or been completed.
+// item handles an item, such as a message or a tool call, that has started, changed or been completed.
 func (c *codex) item(i *codexItem, completed bool, s *turnState) {
 	switch i.Type {
 	case "agent_message":

@@ -13,20 +13,20 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// codexDriver is the driver [caisson.DriverCodex]. The agent's program implements the protocol of "codex app-server" on its standard
-// streams ("codex app-server generate-json-schema" prints it), and the driver is its client. Unlike "codex exec --json", the server
-// sends the text of a message while the model generates it.
+// codexDriver is the driver [caisson.DriverCodex]. The agent's program implements the protocol of "codex app-server" on its
+// standard streams ("codex app-server generate-json-schema" prints it), and the driver is its client. Unlike "codex exec --json",
+// the server sends the text of a message while the model generates it.
 type codexDriver struct{}
 
-// codexClient is the client of one turn.
+// codexClient is the client of "codex app-server" for one turn.
 type codexClient struct {
 	t       *task.Task
 	rpc     *rpc
 	state   *turnState
-	items   codex
-	thread  string
-	started atomic.Bool // thread is set
-	end     chan codexTurn
+	items   codex          // handles items, and keeps the last error
+	thread  string         // id of the thread of the turn
+	started atomic.Bool    // thread is set
+	end     chan codexTurn // receives the turn when it has ended
 }
 
 // codexTurn is the state of a turn as the server reports it.
@@ -67,10 +67,11 @@ func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 	return converse(ctx, t, c.state, c.rpc, c.turn)
 }
 
-// turn runs the protocol from initialization to the end of the agent's turn.
+// turn runs the protocol from initialization to the end of the agent's turn. If ctx ends, it asks the server to interrupt the
+// turn, and waits for the end of the turn until talk ends.
 func (c *codexClient) turn(ctx, talk context.Context) error {
 	var hello struct {
-		Agent string `json:"userAgent"` // client/version (system) …
+		Agent string `json:"userAgent"` // has the form "CLIENT/VERSION (SYSTEM) …"
 	}
 	err := c.rpc.call(ctx, "initialize", map[string]any{"clientInfo": map[string]string{"name": "caisson", "version": "1"}}, &hello)
 	if err != nil {
@@ -87,7 +88,8 @@ func (c *codexClient) turn(ctx, talk context.Context) error {
 			ID string `json:"id"`
 		} `json:"thread"`
 	}
-	// The sandbox is Caisson's, and the thread is not kept: a session gives the agent its earlier messages.
+	// Codex need not isolate commands, because Caisson's sandbox does. The thread is not stored, because the task contains the
+	// earlier messages of a conversation.
 	err = c.rpc.call(ctx, "thread/start", map[string]any{
 		"model": c.t.Model, "cwd": c.t.Workdir, "approvalPolicy": "never", "sandbox": "danger-full-access", "ephemeral": true,
 	}, &made)
@@ -109,14 +111,14 @@ func (c *codexClient) turn(ctx, talk context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() {
 		interrupt := map[string]string{"threadId": c.thread, "turnId": begun.Turn.ID}
-		_ = c.rpc.call(talk, "turn/interrupt", interrupt, nil) // the program is ended if it does not answer
+		_ = c.rpc.call(talk, "turn/interrupt", interrupt, nil) // errors are ignored: later the program is ended anyway
 	})()
 	select {
 	case end := <-c.end:
 		return c.result(end)
 	case <-c.rpc.closed:
 		select {
-		case end := <-c.end: // both channels were ready
+		case end := <-c.end: // c.end was ready as well as c.rpc.closed
 			return c.result(end)
 		default:
 			return errClosed
@@ -126,7 +128,7 @@ func (c *codexClient) turn(ctx, talk context.Context) error {
 	}
 }
 
-// result returns the error of a turn that has ended.
+// result returns the error of a turn that has ended, or nil if the turn was completed.
 func (c *codexClient) result(end codexTurn) error {
 	switch {
 	case end.Status == "completed":
@@ -139,8 +141,8 @@ func (c *codexClient) result(end codexTurn) error {
 	return fmt.Errorf("the agent reports that its turn has the status %s", shortLine(end.Status))
 }
 
-// handle handles the notifications of the server. The server's requests, which ask for permissions, are refused, because the
-// thread has all permissions.
+// handle handles the notifications of the server. It refuses the server's requests, which ask for permissions: the thread is
+// started with all permissions.
 func (c *codexClient) handle(method string, params json.RawMessage) (any, error) {
 	var n codexNotification
 	if err := json.Unmarshal(params, &n); err != nil {
@@ -149,7 +151,7 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 	if !slices.Contains(codexNotifications, method) {
 		return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + shortLine(method)}
 	}
-	// Notifications of other threads, which the agent starts for sub-tasks, are ignored.
+	// Notifications of other threads are ignored: the agent starts threads for sub-tasks.
 	if !c.started.Load() || n.Thread != "" && n.Thread != c.thread {
 		return nil, nil
 	}
@@ -180,13 +182,13 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 	case "turn/completed":
 		select {
 		case c.end <- n.Turn:
-		default: // the turn has ended already
+		default: // the end of the turn was received before
 		}
 	}
 	return nil, nil
 }
 
-// codexNotifications are the notifications that the client uses.
+// codexNotifications are the methods of the server's notifications that the client uses.
 var codexNotifications = []string{
 	"item/agentMessage/delta", "item/started", "item/completed", "turn/plan/updated", "thread/tokenUsage/updated", "error", "warning", "turn/completed",
 }
@@ -197,7 +199,7 @@ var codexItemTypes = map[string]string{
 	"webSearch": "web_search", "reasoning": "reasoning",
 }
 
-// item handles an item that has started or been completed.
+// item handles an item, such as a message or a tool call, that has started or been completed.
 func (c *codexClient) item(raw json.RawMessage, completed bool) error {
 	var kind struct {
 		Type string `json:"type"`
@@ -206,7 +208,7 @@ func (c *codexClient) item(raw json.RawMessage, completed bool) error {
 		return err
 	}
 	known := codexItemTypes[kind.Type]
-	if known == "" || known == "agent_message" && !completed { // its text comes in parts
+	if known == "" || known == "agent_message" && !completed { // the text of a message arrives in notifications of its own
 		return nil
 	}
 	var i struct {

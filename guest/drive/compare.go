@@ -16,18 +16,19 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// isPatchText reports whether data is text that can be part of a patch.
+// isPatchText reports whether data is text that can be part of a patch: UTF-8 without control characters except \n, \t and \r.
 func isPatchText(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' && r != '\r' })
 }
 
-// diffManifests returns the changes between two manifests, sorted by path, and a patch that is truncated at the limit. A note before
-// the patch lists what is missing.
+// diffManifests returns the changes of files between two manifests, sorted by path, and a patch with the changes of text files.
+// The patch omits files that exceed its size limit; a note at its beginning lists what is omitted.
 func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
 	cut := append(slices.Clone(before.omitted), after.omitted...)
-	partial := before.partial || after.partial // a file that only one manifest has may then have existed at both times
+	// If entries are missing, a file that only one of the manifests contains may have existed at both times.
+	partial := before.partial || after.partial
 	for _, name := range mergedPaths(before, after) {
 		was, is := before.entries[name], after.entries[name]
 		change := caisson.FileChange{Path: safePath(name)}
@@ -44,7 +45,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 			continue
 		}
 		if change.Path == "" {
-			continue // the name cannot be reported, because it is not a valid relative path
+			continue // the change cannot be reported, because the name is not a valid relative path
 		}
 		if len(all) == task.MaxChanges {
 			cut = append(cut, "more changes")
@@ -69,7 +70,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	return all, "# not shown: " + truncate(note, 900, "…") + "\n" + patch.String()
 }
 
-// mergedPaths returns the paths of both manifests, sorted.
+// mergedPaths returns the paths that are in at least one of two manifests, sorted.
 func mergedPaths(a, b *manifest) []string {
 	names := slices.Collect(maps.Keys(a.entries))
 	for name := range b.entries {
@@ -81,7 +82,7 @@ func mergedPaths(a, b *manifest) []string {
 	return names
 }
 
-// safePath returns a path without control characters, or "" if the result is not a valid relative path.
+// safePath returns a path with control characters replaced by U+FFFD, or "" if the result is not a valid relative path.
 func safePath(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if task.Control(r) {
@@ -95,8 +96,8 @@ func safePath(name string) string {
 	return name
 }
 
-// fileDiff returns the unified diff of two entries and the numbers of added and removed lines. The diff is "" if one of them is
-// not text.
+// fileDiff returns the diff of two versions of a file in git's format, and the numbers of added and removed lines. A version that
+// is nil does not exist. The diff is "" if an existing version is not text.
 func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	oldName, newName := "a/"+name, "b/"+name
 	var from, to string
@@ -130,10 +131,10 @@ func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	if len(body) == 0 {
 		return head.String(), 0, 0
 	}
-	_, body, _ = bytes.Cut(body, []byte("\n")) // remove the diff's own first line
+	_, body, _ = bytes.Cut(body, []byte("\n")) // remove the first line, which package diff adds
 	for i, line := range bytes.Split(body, []byte("\n")) {
 		switch {
-		case i < 2 || len(line) == 0: // the two lines with the file names, and the end
+		case i < 2 || len(line) == 0: // the first two lines have the file names, and the last line is empty
 		case line[0] == '+':
 			added++
 		case line[0] == '-':
@@ -143,7 +144,7 @@ func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	return head.String() + string(body), added, removed
 }
 
-// gitMode returns git's mode for a file.
+// gitMode returns the mode of a file in the form that git uses, such as 100644.
 func gitMode(m fs.FileMode) string {
 	switch {
 	case m.Type() == fs.ModeSymlink:

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// converse starts the program of t, whose standard streams are the other end of rpc, and calls turn, which has the conversation. The
-// context talk of turn outlives ctx, so that a request to cancel the turn can still be sent.
+// converse starts the program of t, connects rpc to its standard streams, and calls turn, which sends the requests of one turn.
+// The context talk that turn gets ends some time after ctx, so that turn can ask the agent to cancel the turn when ctx ends.
 func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, turn func(ctx, talk context.Context) error) (End, error) {
 	p, err := Start(t, t.Command, true)
 	if err != nil {
@@ -39,8 +39,8 @@ func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, tur
 		close(over)
 		p.Stdin.Close() // most agents exit when their input is closed
 	})
-	// For the first half of the grace period the agent can end its turn and the program gets no signal; in the second half the
-	// program has to exit.
+	// After the end of ctx, the agent can end its turn during the first half of the grace period, without a signal to the
+	// program. During the second half, after SIGTERM, the program has to exit.
 	grace := time.Duration(t.Grace) / 2
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -11,9 +11,8 @@ import (
 
 // A Driver implements one protocol of agents.
 type Driver interface {
-	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done;
-	// context.Cause returns the reason. It leaves no process behind. An error of the agent is in the End; the returned error is
-	// one of the driver.
+	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done. It ends all
+	// processes that it has started. A failure of the agent is in the End; the returned error is a failure of the driver.
 	Run(ctx context.Context, t *task.Task, out Out) (End, error)
 }
 
@@ -21,13 +20,14 @@ type Driver interface {
 type End struct {
 	Exit  *caisson.ExitStatus // exit status of the agent's program; nil if the program keeps running between turns
 	Error *caisson.RunError   // nil means success
-	Agent string              // version that the program reports, or ""
+	Agent string              // version that the agent's program reports; "" if it reports none
 }
 
-// Out receives the output of an agent. Its methods are safe for concurrent use. They limit and clean their arguments, and block
-// while the reader is slow. They return no errors: if the reader has closed the stream, the context of Run is cancelled.
+// Out receives the output of an agent. Its methods are safe for concurrent use. They truncate arguments that are too long, remove
+// control characters, and block while the reader of the stream is slow. They return no errors: if the reader has closed the
+// stream, the context of Run is cancelled.
 type Out interface {
-	// Text adds the next part of the answer. Parts are concatenated.
+	// Text adds s to the text of the answer.
 	Text(s string)
 	// Separate puts an empty line between the previous text, if there is any, and the next.
 	Separate()

@@ -12,7 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// newError returns an error of a run, with a message that is cleaned and within the limits.
+// newError returns an error of a run. The message is converted to plain text and truncated; an unknown code becomes
+// caisson.RunAgentError.
 func newError(code, message string) *caisson.RunError {
 	message = strings.TrimSpace(plainText(truncate(message, 4*task.MaxMessage, "")))
 	if !slices.Contains(task.Codes, code) {
@@ -24,10 +25,10 @@ func newError(code, message string) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: truncate(message, task.MaxMessage, "…")}
 }
 
-// newAgentError is newError for messages of an agent. Two errors of model APIs get codes of their own, which callers use to
-// decide about retries.
+// newAgentError returns an error of a run with a message of an agent. Messages about the HTTP status 429 or 402 of a model API
+// get codes of their own, which callers use to decide about retries.
 func newAgentError(message string) *caisson.RunError {
-	var body struct { // some agents pass on the answer of the model's API
+	var body struct { // some agents use the body of the model API's error response as message
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
@@ -45,7 +46,7 @@ func newAgentError(message string) *caisson.RunError {
 	return newError(code, message)
 }
 
-// exitMessage returns the error message for a program that failed.
+// exitMessage returns the error message for a program that exited with a failure. tail is the end of its standard error.
 func exitMessage(program string, exit *caisson.ExitStatus, tail string) string {
 	what := fmt.Sprintf("exit code %d", exit.Code)
 	switch {

@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// caissonEvents is the dialect caisson. Its lines are [caisson.RunEvent] without the fields that the engine sets. The answer is
-// in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. At most one error is used, and done
-// ends the turn.
+// caissonEvents parses lines in Caisson's own format: [caisson.RunEvent] without the fields that the engine sets. The answer is
+// in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. Of several errors the first is
+// reported. done ends the turn.
 type caissonEvents struct{}
 
 func (*caissonEvents) reportsEnd() bool { return false }

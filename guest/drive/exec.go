@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// execDriver is the driver [caisson.DriverExec]: standard output of the program is the answer, and exit code 0 is success.
+// execDriver is the driver [caisson.DriverExec]: the standard output of the program is the answer, and exit code 0 means success.
 type execDriver struct{}
 
 func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
@@ -28,8 +28,8 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	})
 }
 
-// runOnce runs t's command until it exits and passes its standard output to read. A command that cannot be started, or fails, is
-// an error of the agent.
+// runOnce runs t's command until it exits, or until some time after done is closed, and passes its standard output to read. If
+// the command cannot be started, or fails, the End contains the error.
 func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
 	args, input, remove, err := CommandWithPrompt(t)
 	defer remove()
@@ -47,7 +47,7 @@ func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, r
 		out.Mark(task.MarkPrompt)
 	} else {
 		go func() {
-			// A program may exit or close its input without reading all of it.
+			// A failed write is no error, because a program may exit or close its input without reading all of it.
 			if _, err := io.WriteString(p.Stdin, input); err == nil {
 				out.Mark(task.MarkPrompt)
 			}

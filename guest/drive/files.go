@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// prepare removes and writes the files that t lists, and changes to its working directory.
+// prepare removes and writes the files that the task lists, and changes the current directory to the task's working directory.
 func prepare(t *task.Task) error {
 	for _, name := range t.Remove {
 		if filepath.Clean(name) == "/" {
@@ -37,7 +37,7 @@ func prepare(t *task.Task) error {
 	return writeHistory(t)
 }
 
-// writeFile writes a file atomically. An existing file or symbolic link is replaced; a link is not followed.
+// writeFile writes a file atomically. It replaces an existing file or symbolic link, and does not follow a link.
 func writeFile(name, data string, mode os.FileMode) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -47,7 +47,7 @@ func writeFile(name, data string, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails once the file is renamed
+	defer os.Remove(f.Name()) // has no effect once the file has been renamed
 	_, err = f.WriteString(data)
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		return err

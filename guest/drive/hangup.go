@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waitForHangup waits until the pipe or socket fd has no reader any more. It returns false if that cannot be determined.
+// waitForHangup waits until the pipe or socket fd has no reader any more, and returns true. It returns false if the state of fd
+// cannot be determined.
 func waitForHangup(fd int32) bool {
 	ask := []unix.PollFd{{Fd: fd}} // POLLERR and POLLHUP are reported even if they are not requested
 	for {

@@ -13,37 +13,37 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// jsonlDriver is the driver [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several dialects.
-// Other lines go only to the log.
+// jsonlDriver is the driver [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several formats. All
+// lines go to the log, and lines in an unknown format only to the log.
 type jsonlDriver struct{}
 
-// A dialect parses the lines of one kind of agent.
+// A dialect is a format of JSON lines that a kind of agent writes. It parses the lines.
 type dialect interface {
-	// line processes one JSON value and reports whether the dialect defines it.
+	// line updates s with one line, a JSON value, and reports whether the line belongs to the dialect.
 	line(raw []byte, s *turnState) bool
-	// reportsEnd reports whether agents of this kind write a line at the end of their turn.
+	// reportsEnd reports whether agents with this dialect always write a line that ends the turn.
 	reportsEnd() bool
 }
 
-// turnState is the state of a turn: the output of the agent so far.
+// turnState is the state of a turn, as far as it is known from the agent's output so far.
 type turnState struct {
 	out     Out
 	answer  *Answer
-	tools   map[string]bool // calls that have begun and not ended
+	tools   map[string]bool // ids of the tool calls that have begun and not ended
 	done    bool            // the agent has reported the end of its turn
 	err     *caisson.RunError
-	version string           // version of the agent
+	version string           // version that the agent has reported; "" if none
 	usage   caisson.RunUsage // the last usage that the agent has reported
 }
 
-// maxTools is the maximum number of open calls that are recorded.
+// maxTools is the maximum number of tool calls that have begun and not ended. The start of any further call is not reported.
 const maxTools = 10000
 
 func newTurnState(t *task.Task, out Out) *turnState {
 	return &turnState{out: out, answer: NewAnswer(out, int(t.Output)), tools: map[string]bool{}}
 }
 
-// toolStart reports the start of a call, once.
+// toolStart reports the start of a tool call, unless it has been reported before.
 func (s *turnState) toolStart(id, name string, args any) {
 	if s.tools[id] || len(s.tools) >= maxTools {
 		return
@@ -53,7 +53,7 @@ func (s *turnState) toolStart(id, name string, args any) {
 	s.out.ToolStart(id, name, args)
 }
 
-// toolResult reports the end of a call whose start was reported.
+// toolResult reports the result of a tool call, if its start was reported.
 func (s *turnState) toolResult(id, result string, isError bool) {
 	if s.tools[id] {
 		delete(s.tools, id)
@@ -61,7 +61,7 @@ func (s *turnState) toolResult(id, result string, isError bool) {
 	}
 }
 
-// report reports the usage that the agent counts.
+// report reports the usage of the turn so far, as counted by the agent.
 func (s *turnState) report(u caisson.RunUsage) {
 	s.usage = u
 	s.out.Usage(u)
@@ -106,13 +106,14 @@ func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 	return end, nil
 }
 
-// turnError returns the error of a turn, or nil. The agent's own report takes precedence over the exit status of its program.
+// turnError returns the error of a turn, or nil. What the agent reports takes precedence over exit, the error of its program.
+// valid and other are the numbers of lines that d has accepted and rejected.
 func turnError(s *turnState, d dialect, exit *caisson.RunError, valid, other int) *caisson.RunError {
 	switch {
 	case s.err != nil:
 		return s.err
 	case s.done:
-		return nil // failures of the program after the answer are ignored
+		return nil // a failure of the program after it has reported the end of the turn is ignored
 	case exit != nil:
 		return exit
 	case valid == 0:
@@ -125,7 +126,8 @@ func turnError(s *turnState, d dialect, exit *caisson.RunError, valid, other int
 	return nil
 }
 
-// dialectOf returns the dialect that an agent's catalog entry names, or that of its paths.
+// dialectOf returns the dialect for "events" of an agent's catalog entry: the one that it names, the one that it describes by
+// paths, or, if it is empty, one that is detected from the output.
 func dialectOf(events map[string]string) (dialect, error) {
 	name := events["dialect"]
 	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &caissonEvents{}}
@@ -140,7 +142,7 @@ func dialectOf(events map[string]string) (dialect, error) {
 	return &autoDialect{}, nil
 }
 
-// autoDialect is the dialect of agents that name none: the first one that accepts a line.
+// autoDialect detects the dialect of an agent: the first known dialect that accepts a line parses all further lines.
 type autoDialect struct{ chosen dialect }
 
 func (g *autoDialect) line(raw []byte, s *turnState) bool {
@@ -185,7 +187,7 @@ func joinTexts(raw json.RawMessage) string {
 	return strings.Join(all, "\n")
 }
 
-// dollars converts an amount that is a floating-point number in JSON. Values outside of 0 to 1e6 become 0.
+// dollars converts an amount of dollars from a floating-point number. Amounts that are negative, or 1e6 and more, become 0.
 func dollars(f float64) caisson.USD {
 	if !(f > 0 && f < 1e6) {
 		return 0

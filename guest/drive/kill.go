@@ -17,22 +17,23 @@ import (
 
 // Timeouts for killing processes.
 const (
-	killTimeout  = time.Minute     // for killing processes that keep forking, which slow down a busy machine
-	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
-	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
-	reapInterval = time.Second     // between two scans for zombies
+	killTimeout  = time.Minute     // for killing all processes; long, because processes that keep forking slow down the machine
+	stopTimeout  = 5 * time.Second // for stopping all processes; then they are killed even if new ones appear
+	exitDeadline = 5 * time.Second // for a process to exit; after it the process counts as one that cannot be killed
+	reapInterval = time.Second     // minimum time between two scans for zombies
 )
 
-// isSubreaper is true once orphans of the processes that this process has started become its children.
+// isSubreaper is true once this process is a subreaper: orphans among its descendants become its children.
 var isSubreaper atomic.Bool
 
-// startedChildren are the child processes that their starter waits for. Other children are adopted orphans.
+// startedChildren has the pids of the child processes that this process has started and whose exit status it waits for. All other
+// children are adopted orphans.
 var startedChildren = struct {
 	mu  sync.Mutex
 	own map[int]bool
 }{own: map[int]bool{}}
 
-// background are the names of programs that may keep running after the task; nil if there are none.
+// background has the names of the programs that may keep running after the task; nil if there are no such programs.
 var background atomic.Pointer[[]string]
 
 // isBackground reports whether p may keep running after the task.
@@ -41,8 +42,8 @@ func isBackground(p process) bool {
 	return names != nil && slices.Contains(*names, p.name)
 }
 
-// becomeSubreaper makes this process a subreaper, so that orphans become its children, and reaps them when they exit. It is only for
-// programs in which all child processes are started by drivers.
+// becomeSubreaper makes this process a subreaper, so that orphans among its descendants become its children, and reaps orphans
+// when they exit. It must be used only if all child processes are started by drivers.
 func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
@@ -59,7 +60,7 @@ func becomeSubreaper() error {
 	return nil
 }
 
-// reap reaps orphans that have exited.
+// reap reaps adopted orphans that have exited.
 func reap() {
 	self := os.Getpid()
 	for _, p := range processes() {
@@ -68,7 +69,7 @@ func reap() {
 		}
 		startedChildren.mu.Lock()
 		if !startedChildren.own[p.pid] {
-			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // the exit status is not used
+			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // the exit status of an orphan is not used
 		}
 		startedChildren.mu.Unlock()
 	}
@@ -77,18 +78,18 @@ func reap() {
 // process is an entry of /proc.
 type process struct {
 	pid, parent int
-	name        string // name of its program according to the kernel
+	name        string // name of the program according to the kernel, which has at most 15 bytes
 	ended       bool   // the process has exited and has not been reaped
 }
 
-// processes lists all visible processes.
+// processes lists all processes that are visible in /proc.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // a partial list is better than none
+	names, _ := dir.Readdirnames(-1) // after a read error, the names that were read are used
 	var all []process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -97,7 +98,7 @@ func processes() []process {
 		}
 		stat, err := os.ReadFile("/proc/" + name + "/stat")
 		if err != nil {
-			continue // the process has exited
+			continue // the process has been reaped
 		}
 		// The format is: pid (name) state parent …. The name may contain any characters, including parentheses and newlines.
 		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
@@ -118,7 +119,7 @@ func processes() []process {
 	return all
 }
 
-// descendants returns the descendants of root.
+// descendants returns all descendants of the process with pid root.
 func descendants(root int) []process {
 	all := processes()
 	children := map[int][]process{}
@@ -128,7 +129,7 @@ func descendants(root int) []process {
 	var found []process
 	for todo := []int{root}; len(todo) > 0; {
 		next := children[todo[0]]
-		delete(children, todo[0]) // a list that was read while processes came and went may have a cycle
+		delete(children, todo[0]) // avoids an endless loop: a list that is read while pids are reused may contain a cycle
 		todo = todo[1:]
 		for _, p := range next {
 			found = append(found, p)
@@ -138,14 +139,15 @@ func descendants(root int) []process {
 	return found
 }
 
-// errSurvivors is returned by killDescendants.
+// errSurvivors is the error of killDescendants if it could not kill all processes.
 var errSurvivors = errors.New("some processes of the agent could not be killed")
 
-// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except
-// background programs. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others,
-// whereas killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
+// killDescendants kills all descendants of the process root except background programs, even if they fork meanwhile, and returns
+// once they have exited. It first stops processes with SIGSTOP, and kills them when a scan finds no new process: a stopped
+// process cannot fork, whereas a killed one makes room under a limit on processes for new ones. Returns errSurvivors if processes
+// cannot be killed, such as those of another user.
 func killDescendants(root int) error {
-	known := map[int]time.Time{} // time at which a process was first seen
+	known := map[int]time.Time{} // time at which each process was first seen, by pid
 	for began := time.Now(); ; {
 		now := time.Now()
 		var living []int
@@ -157,7 +159,7 @@ func killDescendants(root int) error {
 			}
 			living = append(living, p.pid)
 			if at, seen := known[p.pid]; !seen {
-				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // on an error the next scan shows whether it exited
+				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // after an error, the next scan shows whether the process has exited
 				known[p.pid], fresh = now, true
 			} else if now.Sub(at) > exitDeadline {
 				stuck++
@@ -174,7 +176,7 @@ func killDescendants(root int) error {
 			return nil
 		case stuck == len(living) || now.Sub(began) > killTimeout:
 			return errSurvivors
-		case !fresh: // no process was started since the last scan; give killed processes time to exit
+		case !fresh: // the scan found no new process, so all were killed; give them time to exit
 			time.Sleep(2 * time.Millisecond)
 		}
 	}

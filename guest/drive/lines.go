@@ -9,7 +9,7 @@ import (
 // maxJSON is the maximum length of one JSON value, in bytes. Agents put whole files and outputs of commands into one value.
 const maxJSON = 8 << 20
 
-// lines reads lines of at most limit bytes.
+// lines reads lines from r, and truncates lines of more than limit bytes.
 type lines struct {
 	r     *bufio.Reader
 	limit int
@@ -20,8 +20,8 @@ func newLines(r io.Reader, limit int) *lines {
 	return &lines{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// next returns a line without its newline, valid until the next call. For a line that is too long, it returns the beginning and
-// whole is false; the rest is skipped. ok is false at the end.
+// next returns the next line without its newline; it is valid until the next call. If the line is too long, line is its beginning
+// and whole is false. ok is false at the end of the input.
 func (l *lines) next() (line []byte, whole, ok bool) {
 	l.buf = l.buf[:0]
 	whole = true

@@ -26,19 +26,20 @@ func Drivers() map[string]Driver {
 	}
 }
 
-// Reasons to end a task before its agent does.
+// Causes of the context of a task that is ended before its agent has finished.
 var (
 	errTime      = errors.New("the agent's time is over")
 	errCancelled = errors.New("the run was cancelled")
 	errReader    = errors.New("the reader of the agent's output has closed the stream")
 )
 
-// returnTimeout is how long a driver may take to return after its agent's grace period.
+// returnTimeout is how long a driver may take to return after the end of the agent's grace period.
 const returnTimeout = 5 * time.Second
 
-// Main reads a task from stdin, runs it with one of the drivers, and writes lines to stdout. It returns the exit code: 0 if the
-// end line was written. It permanently changes this process (signals, working directory, orphans) and must be called only once.
-// When it returns, all processes that the task started have exited, except programs that the task lists in its Background.
+// Main reads a task from stdin, runs it with one of the drivers, and writes lines of package task to stdout. It returns the exit
+// code: 0 if the end line was written. It permanently changes the signal handling and the working directory of this process,
+// makes it a subreaper, and must be called only once. When it returns, all processes that the task has started have exited,
+// except programs in the task's Background and processes that cannot be killed.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -70,8 +71,8 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 		return code
 	case <-limited.Done():
 	}
-	// runTask may be blocked because the reader of its output is slow. If it does not return in time, no result can be reported;
-	// kill all processes.
+	// runTask may be blocked because the reader of the output is slow. If it does not return in time, no result can be reported,
+	// so only the processes are killed.
 	select {
 	case code := <-finished:
 		return code
@@ -81,7 +82,8 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 	}
 }
 
-// runTask runs t and writes its last lines.
+// runTask runs t with the driver d and writes the last lines of the output: the final, the changes and the end line. It returns
+// the exit code of this process.
 func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output) int {
 	track, end, unready := runDriver(ctx, t, d, out)
 	survivors := killDescendants(os.Getpid())
@@ -117,13 +119,14 @@ func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *o
 	return writeEnd(w, end, cut)
 }
 
-// runDriver prepares the sandbox and runs the driver. unready is the error if the agent's service did not become ready.
+// runDriver writes the task's files, waits for the agent's service and runs the driver. unready is the error if the service did
+// not become ready. track compares the tracked directory with its state before the driver was run.
 func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
 	if err := prepare(t); err != nil {
 		return nil, End{Error: newError(caisson.RunInternal, err.Error())}, nil
 	}
 	scanned := make(chan struct{})
-	go func() { // in parallel with the start of the service
+	go func() { // scans the directory while the agent's service starts
 		defer close(scanned)
 		track = newTracker(t)
 	}()
@@ -155,14 +158,14 @@ func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track 
 	return track, o.end, nil
 }
 
-// closedAfter returns a channel that is closed some time after ctx is done.
+// closedAfter returns a channel that is closed when the duration after has passed since ctx is done.
 func closedAfter(ctx context.Context, after time.Duration) <-chan struct{} {
 	c := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(after, func() { close(c) }) })
 	return c
 }
 
-// writeEnd writes the end line and returns the exit code.
+// writeEnd writes the end line and returns the exit code of this process. cut reports whether the output was truncated.
 func writeEnd(w *task.Writer, end End, cut bool) int {
 	l := task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: end.Error}, Cut: cut, Exit: end.Exit, Agent: shortLine(end.Agent)}
 	if _, err := w.Write(l); err != nil {
@@ -171,7 +174,7 @@ func writeEnd(w *task.Writer, end End, cut bool) int {
 	return 0
 }
 
-// readTask reads the first line, which need not end with a newline.
+// readTask reads a task from the first line of r. The line need not end with a newline.
 func readTask(r io.Reader) (*task.Task, error) {
 	b, err := bufio.NewReader(io.LimitReader(r, task.MaxTask+2)).ReadBytes('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -196,8 +199,8 @@ func watchSignals(cancel context.CancelCauseFunc) {
 	}()
 }
 
-// watchReader cancels the task when the read end of f is closed, even while nothing is written. Its goroutine runs until this
-// process exits.
+// watchReader cancels the task when the reading end of the pipe or socket f is closed, even while nothing is written to it. Its
+// goroutine runs until this process exits.
 func watchReader(f *os.File, cancel context.CancelCauseFunc) {
 	fd := int32(f.Fd())
 	go func() {

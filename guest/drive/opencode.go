@@ -7,8 +7,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// opencode is the dialect of "opencode run --format json": the parts of messages once they are complete.
-type opencode struct{ used caisson.RunUsage } // sum of all steps so far
+// opencode parses the output of "opencode run --format json": a line for each part of a message that is complete. used is the sum
+// of the usage of all steps so far.
+type opencode struct{ used caisson.RunUsage }
 
 func (*opencode) reportsEnd() bool { return false }
 

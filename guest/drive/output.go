@@ -13,40 +13,40 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// Text is written in lines of at most flushSize bytes, at most once per flushTime: models stream tokens, and a line for each
-// token would be too expensive. The first text is written at once.
+// Limits on how text and logs are collected into lines. Text is written in lines of at most flushSize bytes, and less text at
+// most once per flushTime: models stream tokens, and a line for each token would be too expensive.
 const (
-	flushSize = 4 << 10
-	flushTime = 20 * time.Millisecond
+	flushSize = 4 << 10               // bytes of text that are written at once
+	flushTime = 20 * time.Millisecond // minimum time between two lines with less text
 	logTime   = 50 * time.Millisecond // longest time for which data of a log is collected before it is written
 	lineSpace = 64                    // approximate size of a line without its content, in bytes
 )
 
-// output is the implementation of Out for Main.
+// output implements [Out]: it writes lines of package task for the engine.
 type output struct {
 	w            *task.Writer
-	onWriteError func(error) // called when w fails, after which nothing is written
+	onWriteError func(error) // called when writing to w has failed
 
 	mu           sync.Mutex // guards the fields below
 	clean        cleaner
-	pending      []byte                // text that has not been written
+	pending      []byte                // text that has not been written yet
 	lastFlush    time.Time             // time of the last write of text
-	timer        *time.Timer           // set while pending text is to be written
-	tail         []byte                // the last two bytes of all text
-	separateNext bool                  // an empty line precedes the next text
-	status       string                // the last event, if it was a status
+	timer        *time.Timer           // writes pending; nil if no write is scheduled
+	tail         []byte                // the last two bytes of all text so far
+	separateNext bool                  // an empty line is to be written before the next text
+	status       string                // phase and label of the last event, if it was a status; otherwise ""
 	marks        map[string]bool       // marks that were written
-	logs         map[string]*logStream // by name of the stream
-	left         int64                 // bytes of events that may still be written
+	logs         map[string]*logStream // logs by name of their stream
+	left         int64                 // number of bytes of events that may still be written
 	cut          bool                  // output was dropped because of a limit
 	closed       bool
 }
 
 // logStream is the state of one log.
 type logStream struct {
-	pending []byte      // data that has not been written
-	timer   *time.Timer // set while pending data is to be written
-	left    int64       // bytes that may still be written
+	pending []byte      // data that has not been written yet
+	timer   *time.Timer // writes pending; nil if no write is scheduled
+	left    int64       // number of bytes of this log that may still be written
 }
 
 func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
@@ -59,14 +59,14 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left <= lineSpace && s != "" { // the limit is reached: drop the rest without cleaning it
+	if o.left <= lineSpace && s != "" { // the limit on events is reached: drop the text without cleaning it
 		o.cut = true
 		return
 	}
 	o.add(o.clean.write(s))
 }
 
-// add adds clean text. The caller must hold mu.
+// add adds plain text to the answer, and writes or schedules pending text. The caller must hold mu.
 func (o *output) add(s string) {
 	if s == "" || o.closed {
 		return
@@ -92,7 +92,7 @@ func (o *output) add(s string) {
 	}
 }
 
-// gap returns the number of newlines that make an empty line after the text so far.
+// gap returns the number of newlines, from 0 to 2, that must be added to the text so far to end it with an empty line.
 func (o *output) gap() int {
 	switch {
 	case len(o.tail) == 0 || string(o.tail) == "\n\n":
@@ -148,7 +148,7 @@ func (o *output) event(e caisson.RunEvent) {
 	o.left -= o.write(task.Line{RunEvent: e})
 }
 
-// write writes a line and returns its length. A line that a Reader would reject is dropped.
+// write writes a line and returns its length in bytes. A line that [task.Reader] would reject is dropped.
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {
@@ -157,7 +157,7 @@ func (o *output) write(l task.Line) int64 {
 	return int64(n)
 }
 
-// writeEvent writes an event after the text that precedes it.
+// writeEvent writes pending text and then an event.
 func (o *output) writeEvent(e caisson.RunEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +173,7 @@ func (o *output) Status(phase, label string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
-	if said := phase + " " + label; o.status != said { // equal statuses in succession are written once
+	if said := phase + " " + label; o.status != said { // of equal statuses in succession only the first is written
 		o.event(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 		o.status = said
 	}
@@ -184,7 +184,8 @@ func (o *output) ToolStart(id, name string, args any) {
 }
 
 func (o *output) ToolResult(id, result string, isError bool) {
-	// Clean and keep the beginning of a result that is too long. Cleaning makes it at most three times as long.
+	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as
+	// long.
 	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
 	text := plainText(result)
 	if rest -= len(result); rest > 0 || len(text) > task.MaxResult {
@@ -251,14 +252,15 @@ func (o *output) flushLog(stream string, l *logStream) {
 	for data := l.pending; len(data) > 0; {
 		n := min(len(data), task.MaxData)
 		o.write(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: stream, Data: data[:n]})
-		l.left -= lineSpace // so that many short lines are bounded too
+		l.left -= lineSpace // counts the overhead of the line, so that the size of many short lines is limited too
 		data = data[n:]
 	}
 	l.left = max(0, l.left)
 	l.pending = l.pending[:0]
 }
 
-// close writes pending text and logs. Later calls of the other methods have no effect.
+// close writes pending text and logs. Later calls of other methods have no effect. cut reports whether output was dropped because
+// of a limit.
 func (o *output) close() (cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,7 +276,7 @@ func (o *output) close() (cut bool) {
 	return o.cut
 }
 
-// nonEmptyLine is shortLine for fields that must not be empty: it returns "unknown" instead of "".
+// nonEmptyLine returns s as one short line of plain text, or "unknown" if that is empty.
 func nonEmptyLine(s string) string {
 	if s = shortLine(s); s != "" {
 		return s
@@ -282,7 +284,8 @@ func nonEmptyLine(s string) string {
 	return "unknown"
 }
 
-// arguments returns v as JSON of at most MaxArgs bytes. A longer value becomes a string with its beginning.
+// arguments returns v as JSON of at most [task.MaxArgs] bytes. Longer JSON becomes a string that contains its beginning. The
+// result is nil if v is null or cannot be encoded.
 func arguments(v any) json.RawMessage {
 	if v == nil {
 		return nil
@@ -300,7 +303,7 @@ func arguments(v any) json.RawMessage {
 	if len(raw) <= task.MaxArgs {
 		return raw
 	}
-	// A character of JSON takes at most two bytes within a string, because of quotes and backslashes.
+	// The limit is halved because JSON within a JSON string can take twice as many bytes, as quotes and backslashes are escaped.
 	b.Reset()
 	if err := enc.Encode(truncate(string(raw), task.MaxArgs/2-8, "…")); err != nil {
 		return nil

@@ -7,33 +7,35 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// Limits on the length of terminal sequences, in bytes. After the limit the rest is treated as text.
+// Limits on the length of terminal sequences, in bytes. The part of a sequence after the limit is treated as text.
 const (
-	maxControl = 64      // control sequences: ESC [ …
-	maxString  = 4 << 10 // strings, such as OSC: ESC ] …
+	maxControl = 64      // length of a control sequence, which begins with ESC [
+	maxString  = 4 << 10 // length of a string, such as OSC, which begins with ESC ]
 )
 
+// cleanState is the position of a [cleaner] in a terminal sequence.
 type cleanState int
 
 const (
-	cleanGround       cleanState = iota // in text
+	cleanGround       cleanState = iota // outside of sequences, in text
 	cleanEscape                         // after ESC
 	cleanCSI                            // in a control sequence
-	cleanString                         // in OSC, DCS, APC, PM or SOS
-	cleanStringEscape                   // after ESC in such a string
+	cleanString                         // in a string: OSC, DCS, APC, PM or SOS
+	cleanStringEscape                   // after ESC in a string
 )
 
 // A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
 // without control characters except newline and tab. A carriage return ends a line. Invalid UTF-8 becomes U+FFFD.
 type cleaner struct {
 	state cleanState
-	part  []byte // an incomplete character
-	n     int    // bytes of the sequence so far
-	cr    bool   // a carriage return was read, and a newline may follow
+	part  []byte // the first bytes of a character that is incomplete
+	n     int    // number of bytes of the current sequence so far
+	cr    bool   // the last byte was a carriage return; a newline after it is dropped
 	out   []byte
 }
 
-// write returns the plain text of s, up to an incomplete character or sequence.
+// write returns the plain text of s, the next part of the input. An incomplete character or sequence at its end is kept for the
+// next call.
 func (c *cleaner) write(s string) string {
 	c.out = c.out[:0]
 	for i := 0; i < len(s); i++ {
@@ -42,7 +44,7 @@ func (c *cleaner) write(s string) string {
 	return string(c.out)
 }
 
-// flush returns the plain text of the rest and resets the cleaner.
+// flush returns the plain text for an incomplete character at the end of the input, and resets the cleaner.
 func (c *cleaner) flush() string {
 	c.out = c.out[:0]
 	c.replaceIncomplete()
@@ -72,7 +74,7 @@ func (c *cleaner) step(b byte) {
 			c.state = cleanStringEscape
 		case b == '\a' || c.n > maxString:
 			c.state = cleanGround
-		case b == '\n': // not part of a string that a program sends; the string has no end, and the rest is text
+		case b == '\n': // programs do not send newlines in strings, so the end of the string is missing and text follows
 			c.asText(b)
 		}
 	case cleanStringEscape:
@@ -85,7 +87,7 @@ func (c *cleaner) step(b byte) {
 	}
 }
 
-// asText processes b as text.
+// asText ends the current sequence and processes b as text.
 func (c *cleaner) asText(b byte) {
 	c.state = cleanGround
 	c.text(b)
@@ -98,7 +100,7 @@ func (c *cleaner) afterEscape(b byte) {
 		c.state, c.n = cleanCSI, 0
 	case b == ']' || b == 'P' || b == 'X' || b == '^' || b == '_':
 		c.state, c.n = cleanString, 0
-	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte, or another ESC
+	case b >= 0x20 && b < 0x30 || b == 0x1b: // b is an intermediate byte of the sequence, or another ESC
 	case b >= 0x30 && b < 0x7f:
 		c.state = cleanGround
 	default:
@@ -135,12 +137,12 @@ func (c *cleaner) text(b byte) {
 	}
 }
 
-// character writes the character in part once it is complete.
+// character writes the character whose bytes are in part, once it is complete.
 func (c *cleaner) character() {
 	for utf8.FullRune(c.part) && len(c.part) > 0 {
 		r, n := utf8.DecodeRune(c.part)
 		switch {
-		case r == 0x9b: // one-byte form of ESC [
+		case r == 0x9b: // U+009B is the short form of ESC [
 			c.state, c.n = cleanCSI, 0
 		case !task.Control(r):
 			c.out = utf8.AppendRune(c.out, r)
@@ -149,7 +151,7 @@ func (c *cleaner) character() {
 	}
 }
 
-// replaceIncomplete replaces an incomplete character.
+// replaceIncomplete writes U+FFFD for an incomplete character, if there is one.
 func (c *cleaner) replaceIncomplete() {
 	if len(c.part) > 0 {
 		c.out = utf8.AppendRune(c.out, utf8.RuneError)
@@ -157,14 +159,14 @@ func (c *cleaner) replaceIncomplete() {
 	}
 }
 
-// plainText returns the plain text of s.
+// plainText returns s, which may be terminal output, as plain text; see [cleaner].
 func plainText(s string) string {
 	var c cleaner
 	text := c.write(s)
 	return text + c.flush()
 }
 
-// truncate shortens s to at most limit bytes at a character boundary. A shortened text ends with more.
+// truncate shortens s to at most limit bytes at a character boundary. If it is shortened, it ends with the text more.
 func truncate(s string, limit int, more string) string {
 	if len(s) <= limit {
 		return s
@@ -176,7 +178,7 @@ func truncate(s string, limit int, more string) string {
 	return s[:n] + more
 }
 
-// shortLine returns s as one short line of plain text.
+// shortLine returns s as one line of plain text of at most [task.MaxLabel] bytes.
 func shortLine(s string) string {
 	s = truncate(s, 4*task.MaxLabel, "")
 	return truncate(strings.Join(strings.Fields(plainText(s)), " "), task.MaxLabel, "…")

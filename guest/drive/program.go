@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// lingerTimeout is how long output is read after the program has exited, while another process keeps the pipe open.
+	// lingerTimeout is how long more output is awaited after the program has exited, if another process keeps the pipe open.
 	lingerTimeout = 200 * time.Millisecond
-	// exitTimeout is how long a program may take to exit after the end of its turn.
+	// exitTimeout is how long a program may take to exit by itself after it has reported the end of its turn.
 	exitTimeout = 2 * time.Second
 )
 
@@ -36,13 +36,14 @@ type Program struct {
 
 	process   *os.Process
 	ended     chan struct{}      // closed when the program has exited
-	exit      caisson.ExitStatus // valid once ended is closed
-	exited    atomic.Bool        // ended is closed, or is about to be
-	closeOnce sync.Once          // for Close
+	exit      caisson.ExitStatus // exit status; set before ended is closed
+	exited    atomic.Bool        // the program has exited and exit is set
+	closeOnce sync.Once          // makes later calls of Close have no effect
 }
 
-// Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
-// otherwise it is empty. The caller must read the output with [Program.Output] and call [Program.Close].
+// Start starts the program args[0] with arguments in t's working directory and with t's environment. If stdin is true, the caller
+// writes the program's standard input to the field Stdin; otherwise the input is empty. The caller must read the output with
+// [Program.Output] and call [Program.Close].
 func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 	if len(args) == 0 || args[0] == "" {
 		return nil, errors.New("the agent has no command")
@@ -53,7 +54,7 @@ func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 		}
 	}
 	p := &Program{ended: make(chan struct{})}
-	var theirs []*os.File // the program's ends of the pipes
+	var theirs []*os.File // the program's standard input, output and error, which are closed in this process
 	defer func() {
 		for _, f := range theirs {
 			f.Close()
@@ -101,7 +102,7 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	for name, value := range t.Env {
-		cmd.Env = append(cmd.Env, name+"="+value) // the last value of a variable counts
+		cmd.Env = append(cmd.Env, name+"="+value) // overrides an earlier value of the same variable
 	}
 	startedChildren.mu.Lock()
 	defer startedChildren.mu.Unlock()
@@ -118,7 +119,8 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	return nil
 }
 
-// lookPath finds a program in the PATH of its own environment.
+// lookPath returns the path of a program. A name without a slash is looked up in the directories of path; if that is empty, in
+// PATH of this process.
 func lookPath(name, path string) (string, error) {
 	if strings.Contains(name, "/") || path == "" {
 		return exec.LookPath(name)
@@ -134,7 +136,7 @@ func lookPath(name, path string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
-// wait waits until the program has exited, and stores its exit status.
+// wait waits until the program has exited, stores its exit status and closes ended.
 func (p *Program) wait() {
 	state, err := p.process.Wait()
 	startedChildren.mu.Lock()
@@ -152,7 +154,7 @@ func (p *Program) wait() {
 	close(p.ended)
 }
 
-// Ended returns a channel that is closed when the program itself has exited.
+// Ended returns a channel that is closed when the program has exited, even if processes that it has started still run.
 func (p *Program) Ended() <-chan struct{} { return p.ended }
 
 // Exit returns the exit status of the program, or nil if it has not exited.
@@ -167,9 +169,10 @@ func (p *Program) Exit() *caisson.ExitStatus {
 }
 
 // Output reads the program's output until the program has exited and all output was read. Standard output is passed to read,
-// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or exitTimeout
-// after done is closed, the program's group gets SIGTERM; if it has not exited after grace, it and all processes that it
-// started are killed.
+// which must return at the end of it. Standard error goes to out's log, and the last lines of it are returned.
+//
+// When ctx is done, or when exitTimeout has passed since done was closed, the program's process group gets SIGTERM. If the
+// program has not exited after grace, it is killed. All processes that it has started are killed at the end.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
 	var readers sync.WaitGroup
 	last := excerpt.Tail{Limit: 4 << 10}
@@ -197,15 +200,15 @@ func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done
 	case <-drained:
 	case <-time.After(lingerTimeout):
 	}
-	p.Kill() // the rest of its processes, so that no process writes any more
+	p.Kill() // kills the processes that the program has started, so that no process writes output any more
 	now := time.Now().Add(lingerTimeout)
-	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // pipes always support deadlines
+	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // cannot fail: pipes support deadlines
 	<-drained
 	return lastLines(last.String())
 }
 
-// Stop sends SIGTERM to the program's group. If the program has not exited after grace, it and all processes that it started
-// are killed.
+// Stop sends SIGTERM to the program's process group, unless the program has exited. If the program has not exited after grace, it
+// and all processes that it has started are killed.
 func (p *Program) Stop(grace time.Duration) {
 	if p.exited.Load() {
 		return
@@ -219,20 +222,20 @@ func (p *Program) Stop(grace time.Duration) {
 	}
 }
 
-// Kill kills the program and all processes that it started.
+// Kill kills the program and all processes that it has started, except background programs.
 func (p *Program) Kill() {
 	root := p.process.Pid
 	if isSubreaper.Load() {
-		root = os.Getpid() // the program's processes, and no others, are descendants of this process
+		root = os.Getpid() // kills all descendants of this process, because all of them belong to the program
 	}
-	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include programs that may keep running
-		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
+	if !isSubreaper.Load() || background.Load() == nil { // with background programs, the process group may contain such a program
+		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the id of a process group is not reused while the group has a process
 	}
 	if !p.exited.Load() {
 		_ = p.process.Kill()
 	}
 	if isSubreaper.Load() || !p.exited.Load() {
-		_ = killDescendants(root) // Main calls it again, and reports remaining processes
+		_ = killDescendants(root) // the error is ignored: Main calls killDescendants again, and reports remaining processes
 	}
 }
 
@@ -253,8 +256,8 @@ func (p *Program) closeFiles() {
 	}
 }
 
-// pipeReader reads a program's output. After the program has exited, a read waits at most lingerTimeout for more output; data
-// that is already in the pipe is read in any case.
+// pipeReader reads the output of a program from a pipe. After the program has exited, a read waits at most lingerTimeout for more
+// output; data that is already in the pipe is always read.
 type pipeReader struct {
 	f *os.File
 	p *Program
@@ -270,7 +273,7 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 		n, err := r.f.Read(b)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && r.hasData():
-			continue // the deadline expired while the reader was busy
+			continue // the deadline expired although the pipe has data, because the caller was slow to read again
 		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, fs.ErrClosed):
 			return 0, io.EOF
 		}
@@ -292,7 +295,7 @@ func (r *pipeReader) hasData() (ok bool) {
 	return ok && err == nil
 }
 
-// logWriter writes to a log of out.
+// logWriter is an [io.Writer] to the log stream of out.
 type logWriter struct {
 	out    Out
 	stream string
@@ -303,7 +306,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lastLines returns the last lines of text as plain text.
+// lastLines returns the last 8 lines of text as plain text.
 func lastLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(plainText(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-8):], "\n")

@@ -17,9 +17,9 @@ import (
 // placeholder is replaced in a command by the prompt, or by the path of a file with the prompt.
 const placeholder = "{prompt}"
 
-// notesDir returns the directory for files that agents read, and for state that is kept between the turns of a conversation. It is
-// in the home directory of the agent's user, which exists as long as the sandbox. If the home is not writable, or is in the
-// working directory, where all files count as the agent's work, the directory is among the temporary files.
+// notesDir returns the directory for files that an agent is told to read, and for state that is kept between the turns of a
+// conversation. It is in the home directory of the agent's user. If the home directory is not writable, or is in the working
+// directory, where all files count as the agent's work, it is in the directory for temporary files.
 func notesDir(t *task.Task) (string, error) {
 	const name = ".caisson"
 	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !isBelow(home, t.Workdir) {
@@ -35,8 +35,8 @@ func notesDir(t *task.Task) (string, error) {
 	return dir, checkDir(dir)
 }
 
-// checkDir returns an error if dir is not a directory, for example a symbolic link, through which files would be written
-// elsewhere.
+// checkDir returns an error if dir is not a directory. A symbolic link is an error too, because files in it would be written to
+// another directory.
 func checkDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err == nil && !info.IsDir() {
@@ -51,8 +51,8 @@ func isBelow(path, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// CommandWithPrompt returns t's command with the prompt in it, the standard input, and a function that removes the prompt's file, if
-// there is one.
+// CommandWithPrompt returns t's command with the prompt in it, the standard input for it, and a function that removes the file
+// with the prompt, if one was written.
 func CommandWithPrompt(t *task.Task) (args []string, stdin string, remove func(), err error) {
 	remove = func() {}
 	value := t.Prompt
@@ -82,8 +82,8 @@ func CommandWithPrompt(t *task.Task) (args []string, stdin string, remove func()
 	return args, "", remove, nil
 }
 
-// promptFile writes the prompt to a file that only this user can read. It creates the directory for temporary files, which an
-// image may lack.
+// promptFile writes the prompt to a temporary file that only this user can read, and returns its path. It creates the directory
+// for temporary files, which an image may lack.
 func promptFile(prompt string) (string, error) {
 	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
 		return "", err
@@ -100,7 +100,8 @@ func promptFile(prompt string) (string, error) {
 	return f.Name(), nil
 }
 
-// writeHistory writes the earlier messages to files for an agent without a memory, and refers to them in the prompt.
+// writeHistory writes the earlier messages of the conversation to files, for an agent without a memory, and adds a reference to
+// the files to the prompt.
 func writeHistory(t *task.Task) error {
 	if len(t.History) == 0 {
 		return nil

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// Intervals and timeouts for the readiness probe of a service.
+// Intervals and timeouts of the requests that check whether an agent's service is ready.
 const (
-	minProbeInterval = 5 * time.Millisecond
-	maxProbeInterval = 100 * time.Millisecond
-	probeTimeout     = 2 * time.Second // timeout of one request
+	minProbeInterval = 5 * time.Millisecond   // pause after the first request; doubled after each further request
+	maxProbeInterval = 100 * time.Millisecond // longest pause between two requests
+	probeTimeout     = 2 * time.Second        // timeout of one request
 )
 
-// awaitTime is how long Await waits.
+// awaitTime is the timeout of [Await].
 const awaitTime = 5 * time.Minute
 
-// Await waits until the URL in args[0], that of an agent's service, answers with 200, and then replaces this process by the program
-// with the arguments args[1:]. It returns only an error.
+// Await waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this process by
+// the command args[1:]. It returns only if that fails.
 func Await(args []string) error {
 	if len(args) < 2 {
 		return errors.New("await needs a URL and a command")
@@ -41,7 +41,7 @@ func Await(args []string) error {
 	return syscall.Exec(program, args[1:], os.Environ())
 }
 
-// waitReady requests url until the status is 200. Returns an error after limit or when ctx is done.
+// waitReady requests url repeatedly until the status is 200. Returns an error when limit has passed or ctx is done.
 func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
@@ -51,7 +51,7 @@ func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	if end, ok := ctx.Deadline(); ok {
 		said = min(limit, time.Until(end).Round(time.Millisecond))
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit) // has no timer of its own if ctx's deadline is earlier
+	ctx, cancel := context.WithTimeout(ctx, limit) // keeps the deadline of ctx if that is earlier
 	defer cancel()
 	end, _ := ctx.Deadline()
 	var last error
@@ -60,8 +60,8 @@ func waitReady(ctx context.Context, url string, limit time.Duration) error {
 		if err == nil {
 			return nil
 		}
-		// An error caused by the deadline is less useful than the service's last answer. A connection's timeout can occur just
-		// before ctx's.
+		// Keep the last error that was not caused by the deadline, because it describes the service better. A request can time
+		// out just before ctx does.
 		if last == nil || ctx.Err() == nil && time.Now().Before(end) {
 			last = err
 		}
@@ -83,7 +83,7 @@ func splitURL(url string) (host, path string, err error) {
 	return host, "/" + path, nil
 }
 
-// probe makes one request. It returns nil if the status is 200.
+// probe sends one HTTP request for path to host. It returns nil if the status is 200.
 func probe(ctx context.Context, host, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxQueued is the maximum number of messages in the send queue.
+// maxQueued is the maximum number of messages that wait to be sent to the agent.
 const maxQueued = 64
 
 // Error codes of JSON-RPC.
@@ -46,24 +46,24 @@ type rpcMessage struct {
 	Error   *rpcError       `json:"error,omitempty"`
 }
 
-// rpc is one end of a JSON-RPC 2.0 connection with one message per line. Incoming messages are handled one at a time and in
-// order, and nothing is read meanwhile: a fast agent is blocked by the full pipe.
+// rpc is the driver's end of a JSON-RPC 2.0 connection to an agent, with one message per line. Incoming messages are handled one
+// at a time and in order. No input is read while a message is handled, so the full pipe blocks an agent that sends too fast.
 type rpc struct {
 	out    Out
-	handle func(method string, params json.RawMessage) (any, error) // called for requests and notifications
-	send   chan []byte                                              // encoded messages, which write sends
+	handle func(method string, params json.RawMessage) (any, error) // called for the agent's requests and notifications
+	send   chan []byte                                              // queue of encoded messages that the method write sends
 
 	mu      sync.Mutex
 	last    int                         // id of the last request
-	pending map[string]chan *rpcMessage // channels for the answers to requests, by id
-	closed  chan struct{}               // closed with mu at the end of the input
+	pending map[string]chan *rpcMessage // for each request without an answer, by id, the channel that receives the answer
+	closed  chan struct{}               // closed at the end of the input, while mu is held
 }
 
 func newRPC(out Out) *rpc {
 	return &rpc{out: out, send: make(chan []byte, maxQueued), pending: map[string]chan *rpcMessage{}, closed: make(chan struct{})}
 }
 
-// isClosed reports whether the input has ended.
+// isClosed reports whether the input from the agent has ended.
 func (c *rpc) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -73,14 +73,14 @@ func (c *rpc) isClosed() bool {
 	}
 }
 
-// write sends the queued messages until ctx is done. It runs in a separate goroutine, because the agent may write before it
-// reads.
+// write writes the queued messages to w until ctx is done. It runs in a goroutine of its own, because the agent may stop reading
+// while its own messages are not read.
 func (c *rpc) write(ctx context.Context, w io.Writer) {
 	for {
 		select {
 		case b := <-c.send:
 			if _, err := w.Write(b); err != nil {
-				return // the agent has closed its input; read reports the end of its output
+				return // the agent has closed its input; the method read detects the end of the agent's output
 			}
 		case <-ctx.Done():
 			return
@@ -99,7 +99,7 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 		}
 		var m rpcMessage
 		if !whole || json.Unmarshal(line, &m) != nil || m.Method == "" && m.ID == nil {
-			c.out.Log(caisson.LogStdout, append(line, '\n')) // programs may print other text
+			c.out.Log(caisson.LogStdout, append(line, '\n')) // not a message: programs may print other text too
 			continue
 		}
 		if m.Method == "" {
@@ -113,7 +113,7 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 	}
 }
 
-// close makes all calls return errClosed.
+// close makes all calls that wait for an answer, and all later calls, return errClosed.
 func (c *rpc) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *rpc) close() {
 	}
 }
 
-// handleAnswer passes an answer to the call that waits for it. Unexpected answers are dropped.
+// handleAnswer passes an answer to the call that waits for it. An answer that no call waits for is dropped.
 func (c *rpc) handleAnswer(m *rpcMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *rpc) post(ctx context.Context, m *rpcMessage) error {
 	}
 }
 
-// notify sends a notification, which has no answer.
+// notify sends a notification, a message that the agent does not answer.
 func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -174,11 +174,11 @@ func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
 }
 
-// errClosed is the error of a call whose connection was closed before the answer.
+// errClosed is the error of a call if the agent closed the connection before it answered.
 var errClosed = errors.New("the agent has closed the connection without an answer")
 
-// call sends a request and waits for the answer. Returns errClosed if the connection is closed. All messages that arrived before
-// the answer have been handled when it returns.
+// call sends a request to the agent, waits for the answer and decodes it into result, unless that is nil. Returns errClosed if
+// the connection is closed. All messages that arrived before the answer have been handled when call returns.
 func (c *rpc) call(ctx context.Context, method string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {

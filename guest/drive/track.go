@@ -15,18 +15,18 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// Limits on tracking.
+// Limits on the scan of a directory whose changes are tracked.
 const (
-	maxEntries  = 20000
-	maxModules  = 2000             // entries below each node_modules directory
-	maxText     = 256 << 10        // bytes of a file that is compared line by line
-	maxTexts    = 32 << 20         // bytes of all such files together
-	maxHashed   = 256 << 20        // bytes of all files that are read; other files are compared by size and time
-	scanTimeout = 10 * time.Second // timeout of one scan of the directory
-	clockTick   = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
+	maxEntries  = 20000            // number of files and links
+	maxModules  = 2000             // number of files and links below each node_modules directory
+	maxText     = 256 << 10        // size of a file that is compared line by line, in bytes
+	maxTexts    = 32 << 20         // size of all files together that are compared line by line, in bytes
+	maxHashed   = 256 << 20        // size of all read files together, in bytes; other files are compared by size and time
+	scanTimeout = 10 * time.Second // duration of one scan of the directory
+	clockTick   = time.Second      // upper bound on the resolution of ctime: within it a file may change without a new ctime
 )
 
-// entry describes a file, a link or anything else except a directory.
+// entry describes a file, a link or another object in a directory, but not a directory.
 type entry struct {
 	mode   fs.FileMode // file type and permissions
 	size   int64
@@ -35,25 +35,25 @@ type entry struct {
 	inode  uint64
 	hashed bool              // sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
-	text   string            // content, if it is text within the limits
-	isText bool              // text is set
+	text   string            // content, if it is text within the size limits
+	isText bool              // text is set; the content may be empty
 }
 
 // manifest is the content of a directory at one time.
 type manifest struct {
 	at      time.Time         // when the scan began
-	entries map[string]*entry // by path below the directory
-	omitted []string          // descriptions of what it lacks
-	partial bool              // whether entries are missing, not only their content
+	entries map[string]*entry // entries by path relative to the directory
+	omitted []string          // descriptions of what the manifest lacks because of a limit
+	partial bool              // whether entries are missing, and not only the content of entries
 }
 
-// tracker compares a directory with its earlier state.
+// tracker compares a directory with its state at the beginning of a task.
 type tracker struct {
 	root   string
 	before *manifest
 }
 
-// newTracker scans the directory that t tracks; it returns nil if t tracks none.
+// newTracker scans the directory whose changes the task reports, and returns its tracker; nil if the task reports no changes.
 func newTracker(t *task.Task) *tracker {
 	if t.Track == "" {
 		return nil
@@ -63,7 +63,7 @@ func newTracker(t *task.Task) *tracker {
 	return tr
 }
 
-// resolved returns a path without symbolic links.
+// resolved returns the path name with symbolic links resolved, or name cleaned if that is not possible.
 func resolved(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
@@ -71,7 +71,8 @@ func resolved(name string) string {
 	return filepath.Clean(name)
 }
 
-// scan scans the directory. Files that are the same as in before, according to inode, size and times, are not read again.
+// scan scans the directory. Files that, according to inode, size and times, are the same as in the manifest before are not read
+// again; before may be nil.
 func (tr *tracker) scan(before *manifest) *manifest {
 	s := &scanner{
 		manifest: manifest{at: time.Now(), entries: map[string]*entry{}}, before: before,
@@ -83,7 +84,7 @@ func (tr *tracker) scan(before *manifest) *manifest {
 		case err != nil && rel == ".":
 			return err
 		case err != nil || relErr != nil:
-			return nil // the file was removed or cannot be read; compare the others
+			return nil // the file was removed meanwhile or cannot be read; skip it
 		case time.Since(s.at) > scanTimeout:
 			s.noteMissing("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
@@ -93,16 +94,16 @@ func (tr *tracker) scan(before *manifest) *manifest {
 	return &s.manifest
 }
 
-// scanner creates a manifest.
+// scanner is the state of a scan that creates a manifest.
 type scanner struct {
 	manifest
 	before     *manifest
-	hash, text int64          // bytes that may still be hashed, and bytes of text that may still be kept
-	modules    map[string]int // number of entries by node_modules directory
+	hash, text int64          // number of bytes that may still be hashed, and number of bytes of text that may still be kept
+	modules    map[string]int // number of entries below each node_modules directory
 }
 
-// noteMissing adds what, a description of something that is missing, to the manifest. entries reports whether entries are
-// missing, and not only the content of some.
+// noteMissing adds a description of something that is missing to the manifest. entries tells whether entries are missing, and not
+// only the content of entries.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.omitted, what) {
@@ -110,12 +111,13 @@ func (s *scanner) noteMissing(what string, entries bool) {
 	}
 }
 
-// visit adds the file at rel to the manifest, unless it is in a directory that is skipped or beyond a limit.
+// visit adds the file name, whose path in the scanned directory is rel, to the manifest, unless it is beyond a limit. It skips
+// the objects of git repositories.
 func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
 		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
-			return fs.SkipDir // not listed: new commits show as changes of references
+			return fs.SkipDir // git's objects are not listed: new commits show as changes of references
 		}
 		return nil
 	}
@@ -132,7 +134,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	}
 	info, err := d.Info()
 	if err != nil {
-		return nil // the file was removed
+		return nil // the file was removed meanwhile
 	}
 	if e := s.describe(name, rel, info); e != nil {
 		s.entries[rel] = e
@@ -140,7 +142,8 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// describe creates an entry, or returns nil if the file was removed meanwhile.
+// describe returns the entry for the file name, or nil if it was removed meanwhile. If the file has not changed since the scan
+// before, the entry is that of the scan.
 func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -164,14 +167,15 @@ func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	return e
 }
 
-// certainlyEqual reports whether e, from the scan that began at the time at, and the later entry now certainly have the same
-// content.
+// certainlyEqual reports whether e, an entry of a scan that began at the time at, and the later entry now certainly have the same
+// content. The files are not read.
 func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
 		!e.change.IsZero() && at.Sub(e.change) > clockTick
 }
 
-// read sets the hash of a regular file, and its text if that is within the limits. Files that cannot be read have none.
+// read reads a regular file, and sets the hash of the entry, and its text if the size is within the limits. If the file cannot be
+// read, neither is set.
 func (s *scanner) read(name string, e *entry) {
 	if e.size > s.hash {
 		s.noteMissing("the content of large files", false)
@@ -204,7 +208,8 @@ func (s *scanner) read(name string, e *entry) {
 	}
 }
 
-// differs reports whether the change from e to now is to be reported.
+// differs reports whether e and the later entry now differ in type, permissions or content. Without hashes, the content counts as
+// changed if the size or the mtime has changed.
 func (e *entry) differs(now *entry) bool {
 	switch {
 	case e.mode.Type() != now.mode.Type() || e.mode.Perm() != now.mode.Perm():
@@ -217,7 +222,7 @@ func (e *entry) differs(now *entry) bool {
 	return e.size != now.size || !e.time.Equal(now.time)
 }
 
-// changes returns the line with the changes; ok is false if no directory is tracked.
+// changes scans the directory again and returns the line with its changes; ok is false if no directory is tracked.
 func (tr *tracker) changes() (l task.Line, ok bool) {
 	if tr == nil {
 		return task.Line{}, false
