@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An identity is the user and groups of a USER[:GROUP] specification in the sandbox.
+// An identity is the user and the groups that a specification USER[:GROUP] means in the sandbox.
 type identity struct {
 	uid, gid int
 	groups   []int  // supplementary groups, including gid
-	home     string // home directory; "/" if the user has no entry
+	home     string // home directory; "/" if the user has no entry in /etc/passwd
 }
 
 const maxID = 1<<32 - 2 // the largest uid or gid; the next number is -1, which means "do not change" in system calls
 
-// resolveUser resolves spec, "USER[:GROUP]", with the passwd and group files in etc. Numeric ids need no entry there. With an
-// explicit group there are no supplementary groups.
+// resolveUser resolves spec, "USER[:GROUP]", with the files passwd and group in the directory etc. Numeric ids need no entry in
+// these files. If spec names a group, the identity has no other supplementary groups.
 func resolveUser(etc fs.FS, spec string) (*identity, error) {
 	user, group, explicit := strings.Cut(spec, ":")
 	if user == "" || (explicit && group == "") {
@@ -65,6 +65,7 @@ func resolveUser(etc fs.FS, spec string) (*identity, error) {
 	return id, err
 }
 
+// resolveGroup returns the gid for a group name or a number.
 func resolveGroup(etc fs.FS, group string) (int, error) {
 	if gid, ok := parseID(group); ok {
 		return gid, nil
@@ -82,17 +83,18 @@ func resolveGroup(etc fs.FS, group string) (int, error) {
 	return found, err
 }
 
+// parseID parses a uid or gid, and reports whether it is valid.
 func parseID(s string) (int, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return int(n), err == nil && n <= maxID
 }
 
-// scanFields calls each with the fields of every line that has that many fields, until it returns false. A missing file is treated as
-// empty; lines longer than 64 KiB are skipped.
+// scanFields calls each with the colon-separated fields of every line of the file name that has the given number of fields, until
+// each returns false. A missing file is treated as empty. Lines longer than 64 KiB are skipped.
 func scanFields(etc fs.FS, name string, fields int, each func([]string) bool) error {
 	f, err := etc.Open(name)
 	if err != nil {
-		return nil // an image without users; numeric ids still work
+		return nil // the image has no such file, as one without users; numeric ids still work
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, 64<<10)

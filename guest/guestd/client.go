@@ -11,16 +11,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Start starts this program in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx
-// applies only to the start: the process continues after it has ended.
+// Start starts guestd in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx applies
+// only to the start: the process continues after ctx has ended.
 type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
 
-// idleTime is how long an idle process is kept. A call within it need not start a process; afterwards the process's memory in the
-// sandbox is freed.
+// idleTime is how long an idle process of guestd is kept for the next call, which then need not start a process. After it the
+// process is killed, to free its memory in the sandbox.
 const idleTime = 5 * time.Second
 
-// A Client accesses the files of one sandbox through this program, which runs in the sandbox. Its methods are those of
-// [caisson.Files] without the argument that names a sandbox. Paths must be absolute; "." and ".." in them are resolved lexically.
+// A Client accesses the files of one sandbox through processes of guestd in the sandbox. Its methods are those of [caisson.Files]
+// without the argument that names a sandbox. Paths must be absolute; "." and ".." in them are resolved lexically.
 //
 // Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
 // The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
@@ -28,15 +28,15 @@ type Client struct {
 	start Start
 
 	mu     sync.Mutex
-	idle   *conn       // guarded by mu
-	expire *time.Timer // closes idle; guarded by mu
-	closed bool        // guarded by mu
+	idle   *conn       // process that is kept for the next call; nil if none; guarded by mu
+	expire *time.Timer // kills the idle process; guarded by mu
+	closed bool        // Close was called; guarded by mu
 }
 
-// NewClient returns a client that starts its processes with start.
+// NewClient returns a client that starts processes of guestd with start.
 func NewClient(start Start) *Client { return &Client{start: start} }
 
-// Close kills the idle process, if any, and disables keeping one. Calls in progress continue.
+// Close kills the idle process of guestd, if there is one. Calls in progress continue, and their processes are not kept.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *Client) closeIdle() {
 	}
 }
 
-// takeIdle returns the idle process, or nil.
+// takeIdle returns the idle process and removes it from c; nil if there is none that can be used.
 func (c *Client) takeIdle() *conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +70,7 @@ func (c *Client) takeIdle() *conn {
 	return k
 }
 
-// putIdle keeps a process for the next call, or kills it.
+// putIdle keeps the process of k for the next call, or kills it if c is closed or has another idle process.
 func (c *Client) putIdle(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,29 +88,30 @@ func (c *Client) putIdle(k *conn) {
 	})
 }
 
-// A call is one operation in progress.
+// A call is one operation in progress in a process of guestd.
 type call struct {
 	*conn
 	client      *Client
-	stopClosing func() bool // keeps the end of ctx from closing conn; returns false if ctx has ended already
-	result      *result     // the answer to the request, before any content
+	stopClosing func() bool // prevents that the end of ctx closes conn; returns false if ctx has ended already
+	result      *result     // the first answer to the request; content may follow
 }
 
-// done ends the call; the process is reused unless it has been closed.
+// done ends the call. Its process is kept for the next call, unless the end of ctx has killed it.
 func (c *call) done() {
 	if c.stopClosing() {
 		c.client.putIdle(c.conn)
 	}
 }
 
-// call sends a request and waits for the result. If the request is refused, it ends the call and returns the error.
+// call sends a request to a process of guestd, and waits for the first result. If the request is refused, it ends the call and
+// returns the error.
 func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	if k := c.takeIdle(); k != nil {
 		call, err := c.exchange(ctx, k, req)
 		if err == nil || ctx.Err() != nil || caisson.KindOf(err) != caisson.Unavailable || !repeatable(req.Op) {
 			return call, err
 		}
-		// The idle process may have exited, for example during a pause and resume, so the request is repeated.
+		// The idle process may have exited, for example when the sandbox was paused, so the request is repeated with a new one.
 	}
 	proc, err := c.start(ctx, []string{"files"}, true)
 	if err != nil {
@@ -123,11 +124,11 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	return c.exchange(ctx, k, req)
 }
 
-// repeatable reports whether a request may be sent again if no result has arrived. It must not be if it may already have changed
-// files.
+// repeatable reports whether a request with the operation o may be sent again if no result has arrived. Operations that change
+// files before they send a result must not be repeated.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
-// exchange sends a request to the process of k and waits for the result. After an error the call has ended.
+// exchange sends a request to the process of k and waits for the first result. If it returns an error, the call has ended.
 func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
 	t := &call{conn: k, client: c, stopClosing: k.closeAfter(ctx)}
 	err := k.request(req)
@@ -145,7 +146,7 @@ func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, err
 	return t, nil
 }
 
-// callSimple makes a call without content.
+// callSimple executes an operation without content, and returns its result.
 func (c *Client) callSimple(ctx context.Context, req request) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {
@@ -155,7 +156,7 @@ func (c *Client) callSimple(ctx context.Context, req request) (*result, error) {
 	return t.result, nil
 }
 
-// cleanPath validates and cleans a path from a user.
+// cleanPath validates a path from a user, the value of the field with this name, and cleans it lexically.
 func cleanPath(field, p string) (string, error) {
 	switch {
 	case !strings.HasPrefix(p, "/"):
@@ -181,7 +182,7 @@ func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, 
 	return r.info(name)
 }
 
-// info returns the entry of r. A missing or invalid entry is an Unavailable error.
+// info returns the information about the file name in r. Returns Unavailable if it is missing or invalid.
 func (r *result) info(name string) (*caisson.FileInfo, error) {
 	err := errProtocol
 	if r.Entry != nil && len(r.Entry.Name) == 0 {

@@ -14,29 +14,29 @@ import (
 	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
-// A conn is the host's end of a running "guestd files" process. Two goroutines do all reading and writing, so that a call never
-// blocks on a stream whose other end is stalled; they exit when the conn is closed and its streams return.
+// A conn is the host's end of a running process of "guestd files". Two goroutines read and write its streams, so that a call
+// never blocks on a stream; they exit when the conn is closed and their current operation on the stream returns.
 //
 // A conn serves one call at a time.
 type conn struct {
 	proc   caisson.Process
-	frames chan frame    // from the process; closed when reading has ended
-	out    chan []byte   // to the process; buffers are returned through free
-	free   chan []byte   // buffers for out
+	frames chan frame    // frames that the process has sent; closed when reading has ended
+	out    chan []byte   // buffers with frames to send to the process; they are returned through free
+	free   chan []byte   // buffers that are free for use with out
 	stop   chan struct{} // closed by close
 	broken chan struct{} // closed when writing has failed
 	stderr excerpt.Head  // beginning of the process's standard error, for messages
 
-	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
-	// killed.
+	// writing is set while the process writes a file: close then lets the process remove the incomplete file before it is killed.
 	writing atomic.Bool
 
-	once     sync.Once // for close
-	closeErr error     // reason of close; set before stop is closed
-	readErr  error     // error of reading; set before frames is closed
+	once     sync.Once // makes later calls of close have no effect
+	closeErr error     // reason for which close was called; set before stop is closed
+	readErr  error     // error of reading from the process; set before frames is closed
 }
 
-// newConn starts the goroutines of a conn. It closes proc if that has no standard input or output.
+// newConn returns a conn for the process proc, and starts its goroutines. It closes proc and returns an error if proc has no
+// standard input or output.
 func newConn(proc caisson.Process) (*conn, error) {
 	if proc.Stdin() == nil || proc.Stdout() == nil {
 		proc.Close()
@@ -47,7 +47,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 		stop: make(chan struct{}), broken: make(chan struct{}), stderr: excerpt.Head{Limit: 512},
 	}
 	for range cap(c.free) {
-		c.free <- nil // allocated on first use
+		c.free <- nil // a buffer is allocated on its first use
 	}
 	go c.readLoop()
 	go c.writeLoop()
@@ -57,7 +57,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 	return c, nil
 }
 
-// readLoop passes frames of the process to frames until an error or close.
+// readLoop reads frames from the process and sends them to c.frames, until reading fails or c is closed.
 func (c *conn) readLoop() {
 	defer close(c.frames)
 	for {
@@ -77,7 +77,7 @@ func (c *conn) readLoop() {
 	}
 }
 
-// writeLoop writes the buffers of out to the process until an error or close.
+// writeLoop writes the buffers that it receives from c.out to the process, until writing fails or c is closed.
 func (c *conn) writeLoop() {
 	defer c.proc.Stdin().Close()
 	for {
@@ -94,7 +94,7 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// close kills the process. Pending operations return why.
+// close kills the process. Operations of c that are in progress return the error why.
 func (c *conn) close(why error) {
 	c.once.Do(func() {
 		c.closeErr = why
@@ -110,7 +110,7 @@ func (c *conn) close(why error) {
 // graceTime is how long a process may take to remove an incomplete file after its input has ended.
 const graceTime = time.Second
 
-// kill kills the process when its output has ended, or after graceTime.
+// kill kills the process when its output has ended, but at the latest after graceTime.
 func (c *conn) kill() {
 	defer c.proc.Close()
 	grace := time.After(graceTime)
@@ -126,10 +126,10 @@ func (c *conn) kill() {
 	}
 }
 
-// dead reports whether the process has exited or cannot be used any more.
+// dead reports whether an idle process has exited or cannot be used any more.
 func (c *conn) dead() bool {
 	select {
-	case <-c.frames: // closed, or an unrequested frame, which is a protocol error
+	case <-c.frames: // the output has ended, or the process has sent a frame without a request, which violates the protocol
 		return true
 	case <-c.broken:
 		return true
@@ -140,7 +140,8 @@ func (c *conn) dead() bool {
 	}
 }
 
-// closeWithError closes c because of a protocol error and returns the error.
+// closeWithError closes c because the process has exited or violated the protocol, and returns an error with the cause. If c is
+// closed already, it returns the error with which it was closed.
 func (c *conn) closeWithError(cause error) error {
 	select {
 	case <-c.stop:
@@ -155,7 +156,7 @@ func (c *conn) closeWithError(cause error) error {
 	return err
 }
 
-// recv returns the next frame.
+// recv returns the next frame from the process.
 func (c *conn) recv() (frame, error) {
 	select {
 	case f, ok := <-c.frames:
@@ -168,8 +169,8 @@ func (c *conn) recv() (frame, error) {
 	}
 }
 
-// result returns the next frame, which must be a result of that kind. The error is one of the connection; an error of the
-// operation is in the result.
+// result receives the next frame, which must be of the given kind and contain a result. It returns errors of the connection to
+// the process; an error of the operation is in the result.
 func (c *conn) result(kind byte) (*result, error) {
 	f, err := c.recv()
 	if err != nil {
@@ -178,7 +179,7 @@ func (c *conn) result(kind byte) (*result, error) {
 	return c.parse(f, kind)
 }
 
-// parse decodes f as a result, and closes c if f is of another kind or malformed.
+// parse decodes the result in the frame f. If f is malformed or not of the given kind, it closes c and returns an error.
 func (c *conn) parse(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {
@@ -190,7 +191,7 @@ func (c *conn) parse(f frame, kind byte) (*result, error) {
 	return &r, nil
 }
 
-// buffer returns an empty buffer for send, or a frame that the process sent early.
+// buffer waits until a buffer is free, and returns it. If the process sends a frame before that, it returns the frame instead.
 func (c *conn) buffer() ([]byte, *frame, error) {
 	select {
 	case b := <-c.free:
@@ -207,7 +208,7 @@ func (c *conn) buffer() ([]byte, *frame, error) {
 	}
 }
 
-// send passes a buffer to the writer.
+// send passes a buffer to writeLoop, which writes it to the process.
 func (c *conn) send(b []byte) error {
 	select {
 	case c.out <- b:
@@ -219,7 +220,7 @@ func (c *conn) send(b []byte) error {
 	}
 }
 
-// request sends v.
+// request sends the request v to the process.
 func (c *conn) request(v request) error {
 	payload, err := json.Marshal(v)
 	if err != nil {
@@ -235,13 +236,14 @@ func (c *conn) request(v request) error {
 	return c.send(framing.Append(b, frameRequest, payload))
 }
 
-// sendContent sends the data of r, then an end frame. If the process refuses the rest, it sends an abort frame and reads no more
-// of r. It returns the final result.
+// sendContent sends the data of r and an end frame, and returns the result in the end frame of the process. If the process
+// refuses further content, it sends an abort frame and does not read r to its end. If r fails, it sends an abort frame and
+// returns r's error.
 func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {
 		select {
-		case <-c.stop: // writing remains set, because the process may still be removing the file
+		case <-c.stop: // writing remains set: the process may still be removing the incomplete file
 		default:
 			c.writing.Store(false)
 		}
@@ -280,8 +282,8 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 	return res, err
 }
 
-// readFull fills b with the data of r. Unlike io.ReadFull it returns the errors of r unchanged: an io.ErrUnexpectedEOF of r, for
-// example from an interrupted upload, must not be taken for an end.
+// readFull fills b with data of r. Unlike io.ReadFull, which returns io.ErrUnexpectedEOF at the end of r, it returns io.EOF then,
+// and io.ErrUnexpectedEOF only if r returns it, for example because an upload was interrupted.
 func readFull(r io.Reader, b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var m int
@@ -291,11 +293,12 @@ func readFull(r io.Reader, b []byte) (n int, err error) {
 	return n, err
 }
 
-// handleRefusal handles an end frame that the process sent before all content was sent.
+// handleRefusal handles the frame f that the process sent before it had received all content. It must be an end frame with an
+// error; handleRefusal then sends an abort frame and returns the result.
 func (c *conn) handleRefusal(f *frame) (*result, error) {
 	res, err := c.parse(*f, frameEnd)
 	if err == nil && res.Kind == "" {
-		return nil, c.closeWithError(errProtocol) // success without having received the end
+		return nil, c.closeWithError(errProtocol) // the process reports success, but has not received all content
 	}
 	if err == nil {
 		var b []byte
@@ -311,7 +314,7 @@ func (c *conn) handleRefusal(f *frame) (*result, error) {
 	return res, err
 }
 
-// closeAfter closes c when ctx ends. The returned function cancels that.
+// closeAfter makes the end of ctx close c. release undoes that, and returns false if ctx has ended already.
 func (c *conn) closeAfter(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { c.close(context.Cause(ctx)) })
 }

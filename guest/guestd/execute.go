@@ -14,9 +14,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// defaultPath is the value of PATH for programs whose environment has none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// runCommand implements the role "run": it replaces itself by the command, or with --detach starts it and exits.
+// runCommand implements "guestd run": it replaces this process by the command. With --detach it starts the command in the
+// background instead, and returns.
 func runCommand(args []string) int {
 	l, err := ParseLaunch(args)
 	if err == nil {
@@ -39,7 +41,7 @@ func runCommand(args []string) int {
 	return exitCode(err)
 }
 
-// exitCode returns the exit code of shells for a program that cannot be started.
+// exitCode returns the exit code for a command that cannot be started, the same as that of shells.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errLog):
@@ -50,6 +52,7 @@ func exitCode(err error) int {
 	return exitNotExecutable
 }
 
+// errorText returns the text of the system call's error in err without the operation and the path, or else the text of err.
 func errorText(err error) string {
 	if number, ok := errors.AsType[syscall.Errno](err); ok && !errors.Is(err, errLog) {
 		return number.Error()
@@ -57,13 +60,14 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// Errors that determine the exit code; see exitCode.
+// Errors for a command that cannot be started.
 var (
 	errNotInPath = errors.New("command not found")
 	errLog       = errors.New("cannot write its log")
 )
 
-// prepare sets the user, environment and directory of the command; the user first, so that the rest is done with its permissions.
+// prepare sets the user, the environment and the working directory of this process for the command. It sets the user first, so
+// that the directory is accessed with the user's permissions.
 func (l *Launch) prepare() error {
 	if l.User != "" {
 		id, err := resolveUser(os.DirFS("/etc"), l.User)
@@ -95,7 +99,8 @@ func (l *Launch) prepare() error {
 	return nil
 }
 
-// assume gives this process the user and groups of id. No privileges are needed if the process already has them.
+// assume sets the user and the groups of this process to id. No privileges are needed if the process has this user and group
+// already.
 func (id *identity) assume() error {
 	if err := syscall.Setgroups(id.groups); err != nil && !(os.Getuid() == id.uid && os.Getgid() == id.gid) {
 		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, errorText(err))
@@ -109,8 +114,8 @@ func (id *identity) assume() error {
 	return nil
 }
 
-// lookPath finds a program as execvp(3) does: in paths if name has no slash. It returns EACCES only if a match exists and none
-// can be executed.
+// lookPath returns the path of a program, and looks up a name without a slash in the directories of paths, as execvp(3) does. It
+// returns EACCES if there are files with the name but none of them can be executed.
 func lookPath(name, paths string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, checkExecutable(name)
@@ -137,7 +142,7 @@ func lookPath(name, paths string) (string, error) {
 	return "", errNotInPath
 }
 
-// checkExecutable returns nil, or the reason why a file cannot be executed.
+// checkExecutable returns an error if this process cannot execute the file name.
 func checkExecutable(name string) error {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -151,7 +156,8 @@ func checkExecutable(name string) error {
 	return syscall.Access(name, xOK)
 }
 
-// detach starts the command in a new session and prints its pid. The command is reparented to init.
+// detach starts the command in a new session of processes and prints its pid. The command becomes a child of init when this
+// process exits.
 func (l *Launch) detach(program string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

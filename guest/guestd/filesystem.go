@@ -15,15 +15,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A filesystem is a directory used as "/": symlinks in it, including absolute ones, resolve as for programs with that directory
-// as their root. In a sandbox it is the root directory; for a runtime in memory it is a directory of the host.
+// A filesystem is a directory that is used as "/": symlinks in it, including absolute symlinks, are resolved as for programs
+// whose root it is. In a sandbox it is the root directory; for a runtime in memory it is a directory of the host.
 //
 // The kernel resolves paths (RESOLVE_IN_ROOT) in one system call, so that concurrent changes cannot cause an escape.
 type filesystem struct {
-	root *os.File
+	root *os.File // the directory
 }
 
-const maxLinks = 40 // the kernel's limit on the symlinks in one path
+const maxLinks = 40 // maximum number of symlinks that are followed for one path, as in the kernel
 
 func openFilesystem(root *os.Root) (*filesystem, error) {
 	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -46,25 +46,25 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 		if err == nil {
 			return os.NewFile(uintptr(fd), name), nil
 		}
-		// EAGAIN: a concurrent rename kept the kernel from verifying that ".." stayed inside the root.
+		// Retry after EAGAIN: because of a concurrent rename, the kernel could not verify that ".." stays below the root.
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
 	}
 }
 
-// A dirEntry is a name in an open directory; "." if the directory itself is meant.
+// A dirEntry is an open directory with the name of an entry in it, which need not exist; the name "." means the directory itself.
 type dirEntry struct {
-	dir  *os.File // O_PATH
+	dir  *os.File // the directory, opened with O_PATH
 	name string
-	path string // for messages
+	path string // path of the entry, for error messages
 }
 
 func (p dirEntry) close() { p.dir.Close() }
 
 func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
-// err adds the operation and the path to an error.
+// err returns an error with the operation and the path added; nil if err is nil.
 func (p dirEntry) err(op string, err error) error {
 	if err == nil {
 		return nil
@@ -72,7 +72,7 @@ func (p dirEntry) err(op string, err error) error {
 	return &fs.PathError{Op: op, Path: p.path, Err: err}
 }
 
-// locate opens the directory of the last element of name. It does not access that element.
+// locate opens the parent directory of the path name and returns name's entry in it. It does not access the entry.
 func (s *filesystem) locate(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	base := path.Base(name)
@@ -86,7 +86,7 @@ func (s *filesystem) locate(name string) (dirEntry, error) {
 	return dirEntry{dir: dir, name: base, path: name}, nil
 }
 
-// stat returns the status of the entry. It does not follow a symlink.
+// stat returns information about the entry. It does not follow a symlink.
 func (p dirEntry) stat() (*entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -94,7 +94,7 @@ func (p dirEntry) stat() (*entry, error) {
 	}
 	target := ""
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		target, _ = p.readlink() // the target stays "" for unreadable links of /proc
+		target, _ = p.readlink() // the target is "" for links of /proc that cannot be read
 	}
 	return newEntry("", &st, target), nil
 }
@@ -108,8 +108,8 @@ func (p dirEntry) readlink() (string, error) {
 	return string(buf[:n]), nil
 }
 
-// locateTarget follows symlinks from name and returns the entry of the file, or the entry that open(2) with O_CREAT would create.
-// It creates missing parents of name, but not those of the target of a symlink.
+// locateTarget returns the entry to which the path name leads after symlinks are followed. The entry need not exist: it is the
+// one that open(2) with O_CREAT would create. Missing parents of name are created, but not those of the target of a symlink.
 func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	if err := s.mkdirAll(path.Dir(name)); err != nil {
@@ -117,7 +117,7 @@ func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 	}
 	for range maxLinks {
 		dir, base := path.Dir(name), path.Base(name)
-		if i := strings.LastIndexByte(name, '/'); i > 0 { // not cleaned, because the kernel must resolve ".." after a symlink
+		if i := strings.LastIndexByte(name, '/'); i > 0 { // dir is not cleaned: the kernel must resolve ".." after a symlink
 			dir, base = name[:i], name[i+1:]
 		}
 		if base == "" || base == "." || base == ".." || base == "/" {
@@ -129,7 +129,7 @@ func (s *filesystem) locateTarget(name string) (dirEntry, error) {
 		}
 		p := dirEntry{dir: d, name: base, path: name}
 		link, err := p.readlink()
-		if err != nil { // EINVAL: not a symlink; ENOENT: does not exist
+		if err != nil { // EINVAL means that the entry is not a symlink, and ENOENT that it does not exist
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 				return p, nil
 			}
@@ -165,7 +165,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	if err := unix.Mkdirat(p.fd(), p.name, 0o755); err != nil && err != unix.EEXIST {
 		return p.err("mkdir", err)
 	}
-	// The name may now be a dangling symlink, or a file.
+	// Check that name is a directory now: after EEXIST it may be a dangling symlink or a file.
 	d, err = s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	return d.Close()
 }
 
-// subtree returns the directory name as an os.Root, in which symlinks that leave the directory do not work.
+// subtree returns the directory name as an os.Root, with which symlinks that lead out of the directory cannot be followed.
 func (s *filesystem) subtree(name string) (*os.Root, error) {
 	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -183,19 +183,19 @@ func (s *filesystem) subtree(name string) (*os.Root, error) {
 	return os.OpenRoot(procPath(d))
 }
 
-// procPath returns a path of f for system calls that accept only paths.
+// procPath returns a path of the open file f in /proc, for system calls that accept only paths.
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// A pendingFile is a temporary file that replaces an entry of the same directory when it is complete.
+// A pendingFile is a temporary file that replaces the entry dirEntry, in the same directory, when it is complete.
 type pendingFile struct {
 	*os.File
 	dirEntry
 	temp string // name of the temporary file in the directory
-	mode uint32 // permissions that commit sets
+	mode uint32 // permissions of the complete file, which commit sets
 }
 
-// createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
-// permissions allow that.
+// createPending creates a temporary file that will replace the file name. mode 0 means the mode of the old file, or 0644 if there
+// is none. The temporary file gets the owner of the old file if the permissions of this process allow that.
 func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, error) {
 	p, err := s.locateTarget(name)
 	if err != nil {
@@ -208,7 +208,8 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
-// createPending is filesystem.createPending for an entry whose symlinks are resolved.
+// createPending creates a temporary file that will replace the entry p, which must not be a symlink; see
+// filesystem.createPending.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -237,8 +238,8 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	switch err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err {
 	case nil:
 	case unix.EPERM:
-		// Without permission for chown the writer becomes the owner, as with editors that save this way. Set-id bits of the old
-		// owner must not apply to the new one.
+		// Without permission for chown, the user of this process becomes the owner, as with editors. Set-id bits of the old file
+		// are then removed, because they were set for the old owner.
 		if d.mode == old.Mode&0o7777 {
 			d.mode &^= unix.S_ISUID | unix.S_ISGID
 		}
@@ -249,7 +250,7 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	return d, nil
 }
 
-// discard removes the temporary file and closes it and its directory.
+// discard removes and closes the temporary file, and closes its directory.
 func (d *pendingFile) discard() {
 	removePending(d)
 	d.dirEntry.close()
@@ -261,10 +262,11 @@ func removePending(d *pendingFile) {
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
-// commit sets the mode of the temporary file, syncs it and renames it to its final name. If that fails, it removes the file.
+// commit sets the mode of the temporary file, syncs it and renames it to its final name. If any of that fails, it removes the
+// file.
 func (d *pendingFile) commit() (*entry, error) {
 	defer d.dirEntry.close()
-	// The mode is set last: chown and, without privileges, write clear set-id bits.
+	// The mode is set after the file was written, because chown and, without privileges, write clear set-id bits.
 	err := d.dirEntry.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
 	if err == nil {
 		err = d.Sync()
@@ -282,7 +284,7 @@ func (d *pendingFile) commit() (*entry, error) {
 	return d.stat()
 }
 
-// move renames a file. It returns EEXIST if to exists.
+// move renames the file or directory from to to. Returns EEXIST or ENOTEMPTY if to exists.
 func (s *filesystem) move(from, to string) error {
 	src, err := s.locate(from)
 	if err != nil {
@@ -311,7 +313,7 @@ func (s *filesystem) move(from, to string) error {
 	return src.err("rename", err)
 }
 
-// remove removes a file or an empty directory, and with all also a directory that is not empty.
+// remove removes a file or an empty directory; if all is set, also a directory that is not empty.
 func (s *filesystem) remove(name string, all bool) error {
 	p, err := s.locate(name)
 	if err != nil {

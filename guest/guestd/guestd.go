@@ -1,10 +1,10 @@
 // Package guestd is the program that Caisson runs in sandboxes, and the host's client for it.
 //
-// A sandbox's files exist only inside the sandbox, so the host accesses them with "guestd files", which executes the requests
-// that it reads from its standard input, on behalf of [Client]. The program is trusted when it starts, but other programs in the
-// sandbox are untrusted and may have all privileges there; so the client treats every answer as hostile.
+// A sandbox's files exist only inside the sandbox, so the host accesses them through a process of "guestd files" in the sandbox,
+// which executes the requests that [Client] writes to its standard input. The program is trusted when it starts, but other
+// programs in the sandbox are untrusted and may have all privileges there; so the client treats every answer as hostile.
 //
-// [Main] runs the program as a process. [Run] is the same as a function, for runtimes without processes.
+// [Main] is the program. [Run] executes a part of it as a function, for runtimes without processes.
 package guestd
 
 import (
@@ -19,7 +19,7 @@ import (
 // Exit codes of the program, as those of env(1) and timeout(1).
 const (
 	exitFailure       = 1
-	exitUsage         = 125 // the program could not start its work
+	exitUsage         = 125 // wrong arguments, or the program could not start its work
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
@@ -36,30 +36,32 @@ const usage = `usage: caisson-guestd files
        caisson-guestd test PROGRAM [ARG...]
 `
 
-// A Proc is the environment of the program. In, Out, Err and Root are required.
+// A Proc is the environment in which [Run] executes the program. In, Out, Err and Root are required.
 type Proc struct {
-	Args []string // without the name of the program
-	Env  []string // KEY=value
-	In   io.Reader
-	Out  io.Writer
-	Err  io.Writer
-	Root *os.Root // the program's "/"
-	Dir  string   // working directory, absolute; "" is "/"
+	Args []string  // arguments without the name of the program
+	Env  []string  // environment variables, as KEY=value
+	In   io.Reader // standard input
+	Out  io.Writer // standard output
+	Err  io.Writer // standard error
+	Root *os.Root  // directory that is the program's "/"
+	Dir  string    // working directory, absolute; "" means "/"
 
-	// Notify delivers signals on the channel instead of their default action. nil: no signals are delivered.
+	// Notify makes the given signals arrive on the returned channel, instead of their default action. If it is nil, the program
+	// receives no signals.
 	Notify func(signals ...syscall.Signal) <-chan syscall.Signal
-	// TerminalSize returns the size of the program's terminal. nil: there is no terminal.
+	// TerminalSize returns the size of the program's terminal. It is nil if there is no terminal.
 	TerminalSize func() (rows, cols uint16, err error)
-	// Spawn starts a child that sleeps until kill is called. nil: children are not supported.
+	// Spawn starts a child process that sleeps until kill is called. It is nil if child processes are not supported.
 	Spawn func() (kill func(), err error)
-	// Listen listens at the address of network "tcp", "tcp6" (loopback and a port) or "unix" (a path). nil: there is no network.
+	// Listen listens at an address: a port of the loopback device for network "tcp" or "tcp6", a path for "unix". It is nil if
+	// there is no network.
 	Listen func(network, address string, backlog int) (Listener, error)
 }
 
 // Main runs the program with args, which exclude the program's name, and returns its exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
-		switch args[0] { // these roles need a process
+		switch args[0] { // what needs a process of its own, and is not in Run
 		case "run":
 			return runCommand(args[1:])
 		case "session":
@@ -87,14 +89,14 @@ func Main(args []string) int {
 	if err != nil {
 		dir = "/"
 	}
-	syscall.Umask(0) // requests set exact modes
+	syscall.Umask(0) // files get exactly the modes in the requests
 	return Run(context.Background(), &Proc{
 		Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Root: root, Dir: dir,
 		Notify: notify, TerminalSize: terminalSize, Spawn: spawn, Listen: listen,
 	})
 }
 
-// report prints err, unless it is nil, and returns the exit code for it.
+// report prints err, unless it is nil, to standard error, and returns the exit code for it.
 func report(err error) int {
 	if err == nil {
 		return 0
@@ -103,9 +105,9 @@ func report(err error) int {
 	return exitUsage
 }
 
-// Run runs the program as a function, with the roles "files", "test", "terminal list" and "terminal remove". It returns the exit
-// code when the program has ended, at the latest soon after ctx has ended and p.In was closed. The other roles need processes; see
-// [ParseLaunch] and [ParseTerminal].
+// Run executes "guestd files", "guestd test", "guestd terminal list" or "guestd terminal remove" as a function. It returns the
+// exit code when that has ended, at the latest soon after ctx has ended and p.In was closed. The rest of guestd needs processes;
+// runtimes without processes implement it themselves, with [ParseLaunch] and [ParseTerminal].
 func Run(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		sub := *p
@@ -123,7 +125,7 @@ func Run(ctx context.Context, p *Proc) int {
 	return exitUsage
 }
 
-// abs returns name as an absolute path.
+// abs returns the absolute path for name, which may be relative to the working directory.
 func (p *Proc) abs(name string) string {
 	if strings.HasPrefix(name, "/") {
 		return name
@@ -131,7 +133,7 @@ func (p *Proc) abs(name string) string {
 	return path.Join("/", p.Dir, name)
 }
 
-// printError writes err to w with the program's name.
+// printError writes err to w, preceded by the program's name.
 func printError(w io.Writer, err error) {
 	io.WriteString(w, "caisson-guestd: "+err.Error()+"\n")
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Launch has the arguments of the role "run".
+// A Launch has the arguments of "guestd run": a command, and how to start it.
 type Launch struct {
-	User    string // name or uid, with an optional ":" and group name or gid; "" is the current one
-	Dir     string // "" is the current one
-	Log     string // with Detach: file to which output is appended; "" discards it
-	Detach  bool   // start in a new session and do not wait
-	Command []string
+	User    string   // name or uid, with an optional ":" and group name or gid; "" means the user of guestd
+	Dir     string   // working directory; "" means that of guestd
+	Log     string   // if Detach is set: the file to which output is appended; "" discards the output
+	Detach  bool     // start the command in a new session of processes, and do not wait for its end
+	Command []string // program and arguments
 }
 
-// ParseLaunch parses the arguments of the role "run". Returns Invalid if they are malformed.
+// ParseLaunch parses the arguments of "guestd run". Returns Invalid if they are malformed.
 func ParseLaunch(args []string) (*Launch, error) {
 	var l Launch
 	texts := map[string]*string{"--user": &l.User, "--cwd": &l.Dir, "--log": &l.Log}

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The functions of a [Proc] that runs as a process.
+// This file has the functions for the fields of [Proc] if guestd runs as a process.
 
+// notify implements Proc.Notify.
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	in, out := make(chan os.Signal, 16), make(chan syscall.Signal)
 	for _, s := range signals {
 		signal.Notify(in, s)
 	}
-	go func() { // runs until the process exits
+	go func() { // this goroutine runs until the process exits
 		for s := range in {
 			out <- s.(syscall.Signal)
 		}
@@ -23,6 +24,7 @@ func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	return out
 }
 
+// terminalSize implements Proc.TerminalSize.
 func terminalSize() (rows, cols uint16, err error) {
 	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -31,8 +33,8 @@ func terminalSize() (rows, cols uint16, err error) {
 	return size.Row, size.Col, nil
 }
 
-// spawn forks a child that sleeps. It does not execute a program, because that would need threads in both processes: the tests
-// exhaust the limit on processes, and a Go program that cannot start a thread crashes.
+// spawn implements Proc.Spawn: it forks a child that sleeps. The child does not execute a program: tests exhaust the limit on
+// processes and threads, and a Go program that cannot start a thread crashes.
 func spawn() (kill func(), err error) {
 	parent := os.Getpid()
 	pid := fork(uintptr(parent))
@@ -50,8 +52,9 @@ func spawn() (kill func(), err error) {
 	}, nil
 }
 
-// fork returns the child's pid or a negative errno. The child has only this thread and never returns: it makes only raw system
-// calls, because the Go runtime does not work after a fork.
+// fork forks a child of the process parent that sleeps until it is killed or parent exits. It returns the child's pid, or a
+// negative errno. In the child, which has only one thread, fork does not return and makes only raw system calls, because the Go
+// runtime does not work after a fork.
 //
 //go:norace
 //go:noinline

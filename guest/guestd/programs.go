@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// A program is a command for tests of runtimes.
+// A program is a test program: a part of guestd that tests of runtimes start in a sandbox with "guestd test NAME".
 type program struct {
-	args string // its arguments, for the usage message
+	args string // names of the arguments, for the usage message
 	min  int    // minimum number of arguments
 	run  func(context.Context, *Proc) int
 }
 
-// programs returns the programs of the role "test", by name.
+// programs returns the test programs by name.
 func programs() map[string]program {
 	return map[string]program{
 		"alloc":       {"BYTES", 1, alloc},
@@ -43,7 +43,7 @@ func programs() map[string]program {
 	}
 }
 
-// test implements the role "test".
+// test implements "guestd test": it runs the test program that the first argument names.
 func test(ctx context.Context, p *Proc) int {
 	if len(p.Args) == 0 {
 		return p.fail(exitUsage, "test: no program given")
@@ -67,9 +67,11 @@ func (p *Proc) fail(code int, why string) int {
 	return code
 }
 
+// print writes a line to standard output.
 func (p *Proc) print(line string) { io.WriteString(p.Out, line+"\n") }
 
-// number returns argument i as a number from 0 to limit. Otherwise it prints an error and ok is false.
+// number parses the argument with index i as a number from 0 to limit. If it is not such a number, number prints an error and ok
+// is false.
 func (p *Proc) number(i int, limit int64) (n int64, ok bool) {
 	n, err := strconv.ParseInt(p.Args[i], 10, 64)
 	if err != nil || n < 0 || n > limit {
@@ -79,13 +81,13 @@ func (p *Proc) number(i int, limit int64) (n int64, ok bool) {
 	return n, true
 }
 
-// echo prints its arguments.
+// echo is a test program that prints its arguments.
 func echo(_ context.Context, p *Proc) int {
 	p.print(strings.Join(p.Args, " "))
 	return 0
 }
 
-// cat copies its input to its output.
+// cat is a test program that copies its input to its output.
 func cat(_ context.Context, p *Proc) int {
 	if _, err := io.Copy(p.Out, p.In); err != nil {
 		return p.fail(exitFailure, err.Error())
@@ -93,7 +95,7 @@ func cat(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// exit exits with the given code.
+// exit is a test program that exits with the code in its argument.
 func exit(_ context.Context, p *Proc) int {
 	n, ok := p.number(0, 255)
 	if !ok {
@@ -102,7 +104,7 @@ func exit(_ context.Context, p *Proc) int {
 	return int(n)
 }
 
-// env prints its environment, one variable per line.
+// env is a test program that prints its environment, one variable per line.
 func env(_ context.Context, p *Proc) int {
 	for _, kv := range p.Env {
 		p.print(kv)
@@ -110,7 +112,7 @@ func env(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// sleep sleeps for the given duration.
+// sleep is a test program that sleeps for the duration in its argument.
 func sleep(ctx context.Context, p *Proc) int {
 	d, err := time.ParseDuration(p.Args[0])
 	if err != nil {
@@ -119,7 +121,7 @@ func sleep(ctx context.Context, p *Proc) int {
 	return p.wait(ctx, d)
 }
 
-// wait waits for d, and returns the exit code of the program: 0, or exitFailure if ctx ends first.
+// wait waits for the duration d, and returns the exit code of the program: 0, or exitFailure if ctx ends first.
 func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 	select {
 	case <-ctx.Done():
@@ -129,8 +131,8 @@ func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 	}
 }
 
-// counter answers every line of input with the next number, which it keeps in memory. With a file it counts on a timer and writes
-// the number to the file.
+// counter is a test program that answers every line of input with the next number, which it keeps in memory. If its argument
+// names a file, it writes the next number to the file every counterInterval instead.
 func counter(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		return countInto(ctx, p, p.abs(p.Args[0]))
@@ -146,9 +148,10 @@ func counter(ctx context.Context, p *Proc) int {
 	}
 }
 
+// counterInterval is the time between two numbers that the test program counter writes to a file.
 const counterInterval = 20 * time.Millisecond
 
-// countInto replaces file with the next number every counterInterval.
+// countInto replaces the content of file by the next number every counterInterval.
 func countInto(ctx context.Context, p *Proc, file string) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -173,7 +176,8 @@ func countInto(ctx context.Context, p *Proc, file string) int {
 	}
 }
 
-// stat prints the type, mode, uid, gid and size of a file, without following a symlink, and the target of a symlink.
+// stat is a test program that prints the type, mode, uid, gid and size of a file, and the target of a symlink, which it does not
+// follow.
 func stat(_ context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -198,7 +202,8 @@ func stat(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// fill writes zeros to a file until it has the given size or writing fails, and prints the number of bytes and the error.
+// fill is a test program that writes zeros to a file until the file has the given size or writing fails, and prints the number of
+// bytes written and the error.
 func fill(ctx context.Context, p *Proc) int {
 	want, ok := p.number(1, math.MaxInt64)
 	if !ok {
@@ -214,6 +219,7 @@ func fill(ctx context.Context, p *Proc) int {
 	return 0
 }
 
+// fillFile writes want zeros to the file name, and returns the number of bytes written.
 func fillFile(ctx context.Context, p *Proc, name string, want int64) (done int64, err error) {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -236,7 +242,8 @@ func fillFile(ctx context.Context, p *Proc, name string, want int64) (done int64
 	return done, ctx.Err()
 }
 
-// alloc allocates memory and touches every page of it, prints the size when done, and keeps it until its input ends.
+// alloc is a test program that allocates memory and touches every page of it, then prints the size, and keeps the memory until
+// its input ends.
 func alloc(ctx context.Context, p *Proc) int {
 	want, ok := p.number(0, math.MaxInt64)
 	if !ok {
@@ -257,7 +264,7 @@ func alloc(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// spawnMany starts children, prints the number that could be started, and kills them.
+// spawnMany is a test program that starts up to the given number of children, prints how many could be started, and kills them.
 func spawnMany(ctx context.Context, p *Proc) int {
 	want, ok := p.number(0, 1<<20)
 	if !ok {
@@ -275,7 +282,7 @@ func spawnMany(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// tty prints the size of its terminal as "ROWS COLS", first at once and then after every SIGWINCH.
+// tty is a test program that prints the size of its terminal as "ROWS COLS", at once and after every SIGWINCH.
 func tty(ctx context.Context, p *Proc) int {
 	if p.TerminalSize == nil || p.Notify == nil {
 		return p.fail(exitFailure, "not a terminal")
@@ -295,7 +302,7 @@ func tty(ctx context.Context, p *Proc) int {
 	}
 }
 
-// ignoreTerm prints "ready", and "ignored" for every SIGTERM; only SIGKILL stops it.
+// ignoreTerm is a test program that prints "ready", and "ignored" for every SIGTERM; only SIGKILL ends it.
 func ignoreTerm(ctx context.Context, p *Proc) int {
 	var terminated <-chan syscall.Signal
 	if p.Notify != nil {

@@ -18,8 +18,9 @@ import (
 	framing "github.com/caisson-dev/caisson/internal/frame"
 )
 
-// The protocol, on one pair of streams. Both directions consist of frames: a byte for the kind, four bytes for the length (big
-// endian), then the payload.
+// The kinds of frames. The protocol of "guestd files" uses the standard streams of the process. The client is on the host; the
+// server is the process in the sandbox. Both send frames: a byte for the kind, four bytes for the length (big endian), then the
+// payload.
 //
 //	client: request                        one [request]
 //	server: result                         the request was refused, is done, or is in progress
@@ -27,29 +28,29 @@ import (
 //	client: end or abort (after content)
 //	server: end (after content)            a [result]
 //
-// The next request may follow. A server that cannot accept more content sends its end at once; the client answers with an abort.
-// A watch ends only when the client's stream ends.
+// Then the client may send the next request. A server that cannot accept more content sends its end frame at once; the client
+// answers with an abort frame. A watch ends only when the client's stream ends.
 const (
 	frameRequest = 'Q'
 	frameResult  = 'R'
 	frameData    = 'D'
-	frameItems   = 'I' // JSON array of entries or changes
+	frameItems   = 'I' // a JSON array of entries or changes
 	frameEnd     = 'E'
 	frameAbort   = 'X'
 )
 
 const (
 	frameHeaderSize = framing.HeaderSize
-	chunkSize       = 64 << 10 // maximum of one data frame, in bytes
-	itemsSize       = 64 << 10 // maximum of one items frame, in bytes
-	jsonSize        = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
-	maxBatch        = 1024     // items in one frame
-	maxList         = 100_000  // entries of a listing
-	maxPath         = 4096     // bytes
-	maxName         = 255      // bytes
+	chunkSize       = 64 << 10 // maximum payload of a data frame, in bytes
+	itemsSize       = 64 << 10 // maximum payload of an items frame, in bytes
+	jsonSize        = 64 << 10 // maximum payload of a request, result or end frame, in bytes; fits two paths in base64
+	maxBatch        = 1024     // maximum number of items in one frame
+	maxList         = 100_000  // maximum number of entries of a listing
+	maxPath         = 4096     // maximum length of a path, in bytes
+	maxName         = 255      // maximum length of the name of a directory entry, in bytes
 )
 
-// maxPayload returns the maximum payload of a frame of that kind, in bytes; negative for no kind.
+// maxPayload returns the maximum payload of a frame of the given kind, in bytes; -1 if there is no such kind.
 func maxPayload(kind byte) int {
 	switch kind {
 	case frameData:
@@ -64,22 +65,23 @@ func maxPayload(kind byte) int {
 	return -1
 }
 
-// frame is one frame of the protocol. kind is one of the constants above.
+// frame is one frame of the protocol of "guestd files". kind is frameRequest or another constant of that form.
 type frame struct {
 	kind    byte
 	payload []byte
 }
 
-// errProtocol is the error for data that violates the protocol.
+// errProtocol is the error for data that violates the protocol of "guestd files".
 var errProtocol = framing.ErrProtocol
 
-// readFrame reads one frame. io.EOF means that the stream ended between frames.
+// readFrame reads one frame. The error is io.EOF if the stream ended between two frames.
 func readFrame(r io.Reader) (frame, error) {
 	kind, payload, err := framing.Read(r, maxPayload)
 	return frame{kind, payload}, err
 }
 
-// unexpectedEOF replaces io.EOF within a frame by an error that is not taken for a regular end.
+// unexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, and any other error unchanged. It is used where the stream must not end
+// yet.
 func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -99,7 +101,7 @@ func writeFrame(w *bufio.Writer, kind byte, v any) error {
 	return w.Flush()
 }
 
-// decode decodes exactly one JSON value and rejects unknown fields.
+// decode decodes payload, which must be exactly one JSON value without fields that v lacks.
 func decode(payload []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields()
@@ -112,24 +114,25 @@ func decode(payload []byte, v any) error {
 	return nil
 }
 
-// op is the name of an operation.
+// op is the name of an operation that a client requests from "guestd files".
 type op string
 
 // The operations.
 const (
-	opRead      op = "read"      // Path, Offset, Limit; then data from the server
-	opWrite     op = "write"     // Path, Mode; then data from the client
-	opList      op = "list"      // Path; then items from the server
-	opStat      op = "stat"      // Path
-	opMkdir     op = "mkdir"     // Path, All: parents
-	opMove      op = "move"      // Path, To
-	opRemove    op = "remove"    // Path, All: recursive
-	opWatch     op = "watch"     // Path, All: recursive; then items from the server until the watch ends
-	opReadTree  op = "readtree"  // Path; then data from the server
-	opWriteTree op = "writetree" // Path; then data from the client
+	opRead      op = "read"      // read the file Path from Offset, at most Limit bytes; the server sends data
+	opWrite     op = "write"     // replace the file Path, with Mode; the client sends data
+	opList      op = "list"      // list the directory Path; the server sends entries
+	opStat      op = "stat"      // return the entry of Path
+	opMkdir     op = "mkdir"     // create the directory Path; All: also missing parents
+	opMove      op = "move"      // rename Path to To
+	opRemove    op = "remove"    // remove Path; All: also a directory that is not empty
+	opWatch     op = "watch"     // watch Path; All: also directories below; the server sends changes until the watch ends
+	opReadTree  op = "readtree"  // read Path and everything below; the server sends a tar archive
+	opWriteTree op = "writetree" // unpack a tar archive below Path; the client sends it
 )
 
-// A request requests one operation. Paths are bytes, because JSON strings cannot represent every file name.
+// A request requests one operation; Op determines which fields are used. Paths are bytes, because JSON strings cannot represent
+// all file names.
 type request struct {
 	Op     op     `json:"op"`
 	Path   []byte `json:"path"`
@@ -140,7 +143,7 @@ type request struct {
 	All    bool   `json:"all,omitempty"`
 }
 
-// A result is the outcome of an operation. Kind is empty for success.
+// A result is the outcome of an operation. Kind is the kind of its error, and empty for success.
 type result struct {
 	Kind    caisson.Kind `json:"kind,omitempty"`
 	Message string       `json:"message,omitempty"`
@@ -149,24 +152,24 @@ type result struct {
 
 // An entry describes a file.
 type entry struct {
-	Name   []byte `json:"name,omitempty"` // only in listings
+	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
 	Type   string `json:"type"`
 	Size   int64  `json:"size"`
 	Mode   uint32 `json:"mode"`
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
-	Sec    int64  `json:"sec"` // modification time
+	Sec    int64  `json:"sec"` // modification time in seconds since 1970; Nsec has the nanoseconds
 	Nsec   int32  `json:"nsec"`
 	Target []byte `json:"target,omitempty"`
 }
 
-// A change is an event of a watch. Path is relative to the watched path; empty for that path itself.
+// A change is an event of a watch. Path is relative to the watched path, and empty for the watched path itself.
 type change struct {
 	Op   string `json:"op"`
 	Path []byte `json:"path,omitempty"`
 }
 
-// err returns the error of r, or nil. Its text is untrusted.
+// err returns the error that r describes, or nil. The text of the error is from the sandbox and untrusted.
 func (r *result) err() error {
 	switch r.Kind {
 	case "":
@@ -179,7 +182,8 @@ func (r *result) err() error {
 	return caisson.Errorf(caisson.Unavailable, "the sandbox's files cannot be used: %s", printable(r.Message))
 }
 
-// printable returns s as one line of printable text of at most 300 bytes.
+// printable returns the first 300 bytes of s as one line of text. Bytes and characters that are not printable are replaced by
+// "?".
 func printable(s string) string {
 	const most = 300
 	if len(s) > most {
@@ -193,7 +197,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// info validates e and returns it as the information about the file at path.
+// info validates e, which is untrusted, and returns it as the information about the file with this path and name.
 func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 	mtime := time.Unix(e.Sec, int64(e.Nsec)).UTC()
 	switch {
@@ -201,7 +205,7 @@ func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 		return nil, errProtocol
 	case e.Type != "symlink" && len(e.Target) > 0:
 		return nil, errProtocol
-	case e.UID == math.MaxUint32, e.GID == math.MaxUint32: // -1 means "do not change" to chown
+	case e.UID == math.MaxUint32, e.GID == math.MaxUint32: // no file has the id -1, which means "do not change" to chown
 		return nil, errProtocol
 	}
 	switch e.Type {
@@ -224,7 +228,7 @@ func validName(name []byte) bool {
 		string(name) != "." && string(name) != ".."
 }
 
-// validRelPath reports whether p is a clean path below a directory, or empty.
+// validRelPath reports whether p is a clean relative path without "..", or empty.
 func validRelPath(p []byte) bool {
 	if len(p) > maxPath {
 		return false
@@ -237,7 +241,7 @@ func validRelPath(p []byte) bool {
 	return true
 }
 
-// newEntry returns an entry with the data of st.
+// newEntry returns the entry for a file with status st. target is the target of a symlink.
 func newEntry(name string, st *unix.Stat_t, target string) *entry {
 	e := &entry{
 		Name: []byte(name), Size: st.Size, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid,

@@ -12,19 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Listener accepts connections for the program "serve".
+// A Listener accepts connections for the test program "serve".
 type Listener interface {
-	// Accept returns the next connection: a stream socket.
+	// Accept waits for the next connection and returns it as a stream socket.
 	Accept(ctx context.Context) (*os.File, error)
 	Close() error
 }
 
-// forever is longer than any test. Without a timer, the Go runtime could report waiting goroutines as a deadlock.
+// forever is the duration for which test programs wait until they are killed. It is longer than any test. A timer is used because
+// the Go runtime could report goroutines that wait without one as a deadlock.
 const forever = 24 * time.Hour
 
-// serveConnections listens at an address, prints "ready", and serves any number of connections: echo sends back what it receives; sum sends the
-// number of bytes and their SHA-256 after the end of its input; greet sends "hello" and the end of file at once, and prints the
-// number of bytes that it then receives; stuck never reads; full never accepts, and has no room for connections that wait.
+// serveConnections is the test program "serve": it listens at an address, prints "ready", and serves any number of connections.
+// The third argument is the mode: echo sends back the data that it receives; sum sends the number of received bytes and their
+// SHA-256 after the end of the input; greet sends "hello" and the end of file at once, and prints the number of bytes that it
+// receives; stuck never reads; full never accepts a connection, and its backlog has no room for waiting connections.
 func serveConnections(ctx context.Context, p *Proc) int {
 	backlog := 128
 	if p.Args[2] == "full" {
@@ -54,7 +56,7 @@ func serveConnections(ctx context.Context, p *Proc) int {
 	}
 }
 
-// serveConn serves one connection.
+// serveConn serves one connection of the test program "serve".
 func (p *Proc) serveConn(ctx context.Context, conn *os.File) {
 	switch p.Args[2] {
 	case "echo":
@@ -78,7 +80,7 @@ func (p *Proc) serveConn(ctx context.Context, conn *os.File) {
 	}
 }
 
-// listen is Proc.Listen for a process. Unlike package net it lets the caller choose the backlog.
+// listen implements Proc.Listen for a process. It does not use package net, which does not let the caller choose the backlog.
 func listen(network, address string, backlog int) (Listener, error) {
 	domain, to := unix.AF_UNIX, unix.Sockaddr(&unix.SockaddrUnix{Name: address})
 	if network != "unix" {
@@ -110,7 +112,7 @@ func listen(network, address string, backlog int) (Listener, error) {
 // A socketListener is a listening socket in blocking mode.
 type socketListener int
 
-// Accept implements [Listener]. ctx is not used: it never ends in a process.
+// Accept implements [Listener]. It ignores ctx, which never ends if guestd runs as a process.
 func (l socketListener) Accept(context.Context) (*os.File, error) {
 	fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {

@@ -18,20 +18,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// errAborted reports that the client aborted the content.
+// errAborted is the error of reading content that the client has aborted.
 var errAborted = errors.New("aborted by the client")
 
-// rootName is the name of the tree at "/" in an archive, because "/" has no name.
+// rootName is the name of the top directory in the archive of "/", which has no name of its own.
 const rootName = "rootfs"
 
-// A server executes requests, one at a time.
+// A server executes the requests of a [Client] in the sandbox, one at a time.
 type server struct {
 	fs  *filesystem
 	in  *bufio.Reader
 	out *bufio.Writer
 }
 
-// serve implements the role "files": it executes requests until end of file.
+// serve implements "guestd files": it executes requests from standard input until the end of file.
 func serve(ctx context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -51,7 +51,7 @@ func serve(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// serveOne executes one request. It returns errors of the connection; errors of the operation are sent in the answer.
+// serveOne reads and executes one request. It returns errors of the streams; an error of the operation is sent to the client.
 func (s *server) serveOne(ctx context.Context) error {
 	f, err := readFrame(s.in)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *server) serveOne(ctx context.Context) error {
 	return s.answer(frameResult, e, err)
 }
 
-// executeSimple executes operations without content.
+// executeSimple executes an operation without content on the file name.
 func (s *server) executeSimple(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
@@ -111,7 +111,7 @@ func (s *server) executeSimple(req request, name string) (*entry, error) {
 	return nil, caisson.Errorf(caisson.Invalid, "no operation %.40q", string(req.Op))
 }
 
-// answer sends a result or an end frame.
+// answer sends the outcome of an operation, e or err, in a frame of the given kind: a result or an end frame.
 func (s *server) answer(kind byte, e *entry, err error) error {
 	r := result{Entry: e}
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *server) answer(kind byte, e *entry, err error) error {
 	return writeFrame(s.out, kind, r)
 }
 
-// message returns the text of err for the client, without filtering: it contains no secrets.
+// message returns the text of err for the client. It is not redacted, because errors in the sandbox contain no secrets.
 func message(err error) string {
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
 		return strings.ToValidUTF8(e.Msg, "?")
@@ -141,7 +141,7 @@ func (s *server) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends a frame without flushing, because an end frame follows the content.
+// send writes a frame without flushing the buffer: the end frame that follows the content flushes it.
 func (s *server) send(kind byte, payload []byte) error {
 	var head [frameHeaderSize]byte
 	framing.PutHeader(head[:], kind, len(payload))
@@ -176,7 +176,8 @@ func (s *server) read(name string, offset, limit int64) error {
 	})
 }
 
-// openRegular opens a regular file. O_NONBLOCK, because opening a FIFO would wait for a writer.
+// openRegular opens a regular file. Anything else is an error. It opens with O_NONBLOCK, because otherwise opening a FIFO would
+// wait for a writer.
 func (s *server) openRegular(name string) (*os.File, error) {
 	f, err := s.fs.open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENXIO) {
@@ -196,7 +197,8 @@ func (s *server) openRegular(name string) (*os.File, error) {
 	return f, nil
 }
 
-// stream sends the data that produce writes, and the end. It returns errors of the connection, not of produce.
+// stream sends the data that produce writes, and an end frame. It returns errors of the streams; an error of produce is sent in
+// the end frame.
 func (s *server) stream(produce func(io.Writer) error) error {
 	w := &errorTrackingWriter{w: s}
 	err := produce(w)
@@ -206,7 +208,7 @@ func (s *server) stream(produce func(io.Writer) error) error {
 	return s.answer(frameEnd, nil, err)
 }
 
-// errorTrackingWriter records the error of a failed write.
+// errorTrackingWriter is a writer that keeps the error of a failed write in err.
 type errorTrackingWriter struct {
 	w   io.Writer
 	err error
@@ -240,16 +242,16 @@ func (s *server) list(name string) error {
 	return s.answer(frameEnd, nil, nil)
 }
 
-// A batch collects items into frames.
+// A batch collects items, entries of a listing or changes of a watch, and sends them in frames.
 type batch struct {
 	s       *server
 	buf     []byte
 	n       int
-	started bool  // the result before the first items has been sent
-	failed  error // error of the connection
+	started bool  // the result that precedes the first items has been sent
+	failed  error // error of the stream to the client
 }
 
-// begin sends the result before the first items, once.
+// begin sends the result that precedes the first items, if it has not been sent yet.
 func (b *batch) begin() error {
 	if b.started || b.failed != nil {
 		return b.failed
@@ -267,7 +269,7 @@ func (b *batch) add(e *entry) error {
 	return b.item(e)
 }
 
-// item adds v as JSON, and first sends the collected items if their frame is full.
+// item adds v as JSON to the items. If their frame would become too large, it sends them first.
 func (b *batch) item(v any) error {
 	item, err := json.Marshal(v)
 	if err != nil {
@@ -311,7 +313,7 @@ func (s *server) readTree(name string) error {
 	return s.stream(func(w io.Writer) error { return tree.Pack(root, base(name), as, w) })
 }
 
-// base returns the last element of name, and "." for "/".
+// base returns the last element of the path name, and "." for "/".
 func base(name string) string {
 	if name == "/" {
 		return "."
@@ -351,7 +353,7 @@ func (s *server) writeTree(name string) error {
 	return s.finish(c, nil, err)
 }
 
-// finish sends the outcome of an upload, and discards the rest of its content.
+// finish sends the outcome of an upload in an end frame, and discards the content that was not read.
 func (s *server) finish(c *contentReader, e *entry, err error) error {
 	if c.failed() {
 		return c.err
@@ -366,14 +368,14 @@ func (s *server) finish(c *contentReader, e *entry, err error) error {
 	return nil
 }
 
-// contentReader reads the payload of data frames until the end frame.
+// contentReader reads the content that the client uploads: the payload of data frames, until the end frame.
 type contentReader struct {
 	r    io.Reader
-	rest []byte // received content that was not read
-	err  error  // io.EOF, errAborted, or an error of the connection
+	rest []byte // content of the last data frame that was not read yet
+	err  error  // io.EOF after the content, errAborted, or an error of the stream
 }
 
-// failed reports whether the connection cannot be used any more.
+// failed reports whether the stream from the client cannot be used any more.
 func (c *contentReader) failed() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
 
 func (c *contentReader) Read(b []byte) (int, error) {

@@ -20,14 +20,14 @@ import (
 	"github.com/caisson-dev/caisson/guest/service"
 )
 
-// serviceMark is the variable that all processes of a service have in their environment, with its id.
+// serviceMark is the environment variable that all processes of a service inherit. Its value is the id of the service.
 const serviceMark = "CAISSON_SERVICE"
 
-// listenerFD is the descriptor of the supervisor's listener in the role "supervise".
+// listenerFD is the descriptor of the listener that "guestd supervise" inherits.
 const listenerFD = 3
 
-// startSupervisor implements the role "services": it starts a supervisor of services in a new session, and returns when the
-// supervisor accepts connections. If a supervisor runs already, it does nothing.
+// startSupervisor implements "guestd services": it starts the supervisor in a new session of processes, and returns when
+// connections to it are accepted. If a supervisor runs already, it does nothing.
 func startSupervisor() error {
 	if conn, err := net.Dial("unix", service.Socket); err == nil {
 		return conn.Close()
@@ -70,7 +70,7 @@ func startSupervisor() error {
 	return p.Release()
 }
 
-// supervise implements the role "supervise". It ends all services on SIGTERM, and then itself.
+// supervise implements "guestd supervise", the supervisor. On SIGTERM it ends all services, and returns when they have ended.
 func supervise() error {
 	f := os.NewFile(listenerFD, "listener")
 	ln, err := net.FileListener(f)
@@ -78,7 +78,7 @@ func supervise() error {
 		return err
 	}
 	f.Close()
-	killMarked("") // An earlier supervisor may have ended before its services.
+	killMarked("") // kill services that are left of an earlier supervisor, which may have been killed
 	s := service.New(serviceHost{})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -91,21 +91,21 @@ func supervise() error {
 	return nil
 }
 
-// lingerTimeout is how long the output of a service is read after all of its processes have ended.
+// lingerTimeout is how long the output of a service is still read after its processes have been killed.
 const lingerTimeout = time.Second
 
-// A serviceProcess is a process of a service. It leads a session of its own.
+// A serviceProcess is a service or check that was started as a process, which leads a new session of processes.
 type serviceProcess struct {
 	p    *os.Process
 	id   string
 	done chan struct{}
-	exit caisson.ExitStatus // set before done is closed
+	exit caisson.ExitStatus // exit status; set before done is closed
 
 	mu    sync.Mutex
-	ended bool // its pid may belong to another process; guarded by mu
+	ended bool // the process was reaped, so its pid may be another process's; guarded by mu
 }
 
-// serviceHost implements [service.Host] with processes.
+// serviceHost implements [service.Host]: it starts services as processes in the sandbox.
 type serviceHost struct{}
 
 // Dial implements [service.Host].
@@ -153,7 +153,7 @@ func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, err
 	return sp, nil
 }
 
-// credential returns id for a new process.
+// credential returns id in the form for starting a process.
 func (id *identity) credential() *syscall.Credential {
 	c := &syscall.Credential{Uid: uint32(id.uid), Gid: uint32(id.gid)}
 	for _, g := range id.groups {
@@ -162,7 +162,8 @@ func (id *identity) credential() *syscall.Credential {
 	return c
 }
 
-// wait reads the output of the process. When the process has ended, it kills the processes that are left of the service.
+// wait copies the output of the process from r to out and waits for its end. Then it kills the processes that are left of the
+// service, and closes p.done.
 func (p *serviceProcess) wait(r *os.File, out io.Writer) {
 	defer close(p.done)
 	defer r.Close()
@@ -186,7 +187,7 @@ func (p *serviceProcess) wait(r *os.File, out io.Writer) {
 	select {
 	case <-read:
 		return
-	case <-time.After(lingerTimeout): // a process that has removed its mark holds the output open
+	case <-time.After(lingerTimeout): // a process that has removed serviceMark from its environment keeps the output open
 	}
 	_ = r.SetReadDeadline(time.Now())
 	<-read
@@ -198,7 +199,7 @@ func (p *serviceProcess) Exit() caisson.ExitStatus { return p.exit }
 func (p *serviceProcess) Terminate()               { p.signal(syscall.SIGTERM) }
 func (p *serviceProcess) Kill()                    { p.signal(syscall.SIGKILL) }
 
-// signal sends a signal to the processes of the service's session that have not left its process group.
+// signal sends a signal to the process group of the service's first process, which may not contain all processes of the service.
 func (p *serviceProcess) signal(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,10 +208,10 @@ func (p *serviceProcess) signal(sig syscall.Signal) {
 	}
 }
 
-// killMarked kills the processes of the service with this id, or of all services if id is "". It returns when it finds none, or
-// cannot kill them.
+// killMarked kills the processes of the service with this id, or of all services if id is "". It recognises them by serviceMark
+// in their environment, and returns when it finds no more that it can kill.
 func killMarked(id string) {
-	for range 20 { // a process can start others while they are listed
+	for range 20 { // list the processes repeatedly, because they can start others meanwhile
 		list, err := filepath.Glob("/proc/[0-9]*/environ")
 		if err != nil {
 			return
@@ -229,10 +230,10 @@ func killMarked(id string) {
 	}
 }
 
-// marked reports whether the environment in the file name of /proc has the mark of the service with this id, or of any service if
-// id is "".
+// marked reports whether the environment in the file name, the file environ of a process in /proc, contains serviceMark with this
+// id, or with any id if id is "".
 func marked(name, id string) bool {
-	env, err := os.ReadFile(name) // empty for a zombie
+	env, err := os.ReadFile(name) // the file is empty for a zombie
 	if err != nil {
 		return false
 	}

@@ -16,9 +16,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Roles for SSH. They run with the user, environment and directory that the process was started with.
+// This file has the parts of guestd that serve SSH: "guestd session", "guestd sftp" and "guestd connect". They keep the user, the
+// environment and the working directory with which the process was started.
 
-// runSession implements the role "session": it replaces itself by the user's login shell, or by that shell with a command.
+// runSession implements "guestd session": it replaces this process by the user's login shell, or by a shell that executes the
+// command in args.
 func runSession(args []string) int {
 	if len(args) > 1 {
 		io.WriteString(os.Stderr, usage)
@@ -29,12 +31,12 @@ func runSession(args []string) int {
 	if len(args) == 1 {
 		argv = []string{argv[0][1:], "-c", args[0]}
 	}
-	err := syscall.Exec(shell, argv, os.Environ()) // returns only on failure
+	err := syscall.Exec(shell, argv, os.Environ()) // Exec returns only on failure
 	io.WriteString(os.Stderr, "caisson-guestd: the shell "+shell+" of "+name+": "+errorText(err)+"\n")
 	return exitCode(err)
 }
 
-// setAccount sets the environment variables that login programs set, and returns the user's name and shell.
+// setAccount sets the environment variables that login programs set for the user uid, and returns the user's name and shell.
 func setAccount(etc fs.FS, uid int) (name, shell string) {
 	name, home := strconv.Itoa(uid), "/"
 	err := scanFields(etc, "passwd", 7, func(f []string) bool {
@@ -44,7 +46,7 @@ func setAccount(etc fs.FS, uid int) (name, shell string) {
 		name, home, shell = f[0], f[5], f[6]
 		return false
 	})
-	if err != nil || shell == "" { // no entry, or one without a shell
+	if err != nil || shell == "" { // the user has no entry in passwd, or one without a shell
 		shell = "/bin/sh"
 		if checkExecutable("/bin/bash") == nil {
 			shell = "/bin/bash"
@@ -61,7 +63,7 @@ func setAccount(etc fs.FS, uid int) (name, shell string) {
 	return name, shell
 }
 
-// runSFTP implements the role "sftp": it serves the subsystem of that name on its standard streams.
+// runSFTP implements "guestd sftp": it serves SFTP on its standard streams.
 func runSFTP() int {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -81,17 +83,17 @@ func runSFTP() int {
 	return 0
 }
 
-// connectTimeout is how long a connection may take.
+// connectTimeout is how long "guestd connect" may take to establish a connection.
 const connectTimeout = 30 * time.Second
 
-// The first byte that the role "connect" writes.
+// The first byte that "guestd connect" writes to its standard output.
 const (
-	Connected = 0 // the bytes that follow come from the connection
-	Refused   = 1 // the text that follows is the reason
+	Connected = 0 // the connection is established; the further output is data from it
+	Refused   = 1 // the connection has failed; the further output is the reason as text
 )
 
-// runConnect implements the role "connect": it connects to an address, with the rights and the network of the sandbox, and copies
-// its standard streams to and from the connection.
+// runConnect implements "guestd connect": it connects to an address, with the rights and the network of the sandbox. It copies
+// its standard input to the connection, and the data from the connection to its standard output.
 func runConnect(args []string) int {
 	if len(args) != 2 || args[0] != "tcp" {
 		io.WriteString(os.Stderr, usage)
@@ -106,7 +108,7 @@ func runConnect(args []string) int {
 		return exitFailure
 	}
 	go func() {
-		io.Copy(conn, os.Stdin) // an error ends the connection, which the other direction notices
+		io.Copy(conn, os.Stdin) // errors are ignored: copying in the other direction fails too if the connection is lost
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			half.CloseWrite()
 		}
@@ -117,7 +119,7 @@ func runConnect(args []string) int {
 	return 0
 }
 
-// refusal returns the reason why a connection failed.
+// refusal returns a short text for the error with which a connection failed.
 func refusal(err error) string {
 	if number, ok := errors.AsType[syscall.Errno](err); ok {
 		return number.Error()

@@ -14,21 +14,21 @@ import (
 	"github.com/caisson-dev/caisson/guest/terminal"
 )
 
-// Exit codes of the role "terminal": there is no such terminal, and there are too many.
+// Exit codes of "guestd terminal".
 const (
-	ExitNoTerminal = 3
-	ExitFull       = 4
+	ExitNoTerminal = 3 // there is no terminal with the given id
+	ExitFull       = 4 // there are as many terminals as a sandbox can have
 )
 
-// A TerminalCommand has the arguments of the roles "terminal new" and "terminal serve".
+// A TerminalCommand has the arguments of "guestd terminal new" and "guestd terminal serve".
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
-	Keep       bool // the terminal is kept until it is removed; see [terminal.NewServer]
+	Keep       bool // whether the terminal is kept after its program's end, until it is removed
 	Launch     *Launch
 }
 
-// Args returns the arguments for [ParseTerminal].
+// Args returns t as command-line arguments, which [ParseTerminal] parses.
 func (t *TerminalCommand) Args() []string {
 	args := []string{string(t.ID), strconv.Itoa(int(t.Rows)), strconv.Itoa(int(t.Cols))}
 	if t.Keep {
@@ -37,7 +37,7 @@ func (t *TerminalCommand) Args() []string {
 	return append(args, t.Launch.args()...)
 }
 
-// args returns the arguments for [ParseLaunch], for a program that is not detached.
+// args returns l as command-line arguments, which [ParseLaunch] parses. Detach and Log are left out.
 func (l *Launch) args() (args []string) {
 	if l.User != "" {
 		args = append(args, "--user", l.User)
@@ -48,7 +48,7 @@ func (l *Launch) args() (args []string) {
 	return append(append(args, "--"), l.Command...)
 }
 
-// ParseTerminal parses the arguments of "terminal new" and "terminal serve". Returns Invalid if they are malformed.
+// ParseTerminal parses the arguments of "guestd terminal new" and "guestd terminal serve". Returns Invalid if they are malformed.
 func ParseTerminal(args []string) (*TerminalCommand, error) {
 	if len(args) < 3 {
 		return nil, caisson.Errorf(caisson.Invalid, "terminal: ID, ROWS, COLS and a command are needed")
@@ -74,7 +74,7 @@ func ParseTerminal(args []string) (*TerminalCommand, error) {
 	return &TerminalCommand{ID: id, Rows: uint16(rows), Cols: uint16(cols), Keep: keep, Launch: l}, nil
 }
 
-// runTerminal implements the role "terminal" but for "list" and "remove", which are in [Run].
+// runTerminal implements "guestd terminal new" and "guestd terminal serve"; role is "new" or "serve".
 func runTerminal(role string, args []string) int {
 	t, err := ParseTerminal(args)
 	if err == nil {
@@ -86,7 +86,7 @@ func runTerminal(role string, args []string) int {
 	return failTerminal(os.Stderr, err)
 }
 
-// failTerminal prints an error, if there is one, and returns the exit code.
+// failTerminal prints err, unless it is nil, and returns the exit code of "guestd terminal" for it.
 func failTerminal(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -101,11 +101,12 @@ func failTerminal(w io.Writer, err error) int {
 	return exitUsage
 }
 
-// readyFD is the descriptor with which "terminal serve" reports to "terminal new" that the terminal can be used.
+// readyFD is the descriptor of the pipe on which "guestd terminal serve" reports to "guestd terminal new" that the terminal can
+// be used.
 const readyFD = 3
 
-// newTerminal starts "terminal serve" in a new session, in which that process outlives this one, and waits until it serves the
-// terminal. That process prints the pid of the terminal's program, or the error.
+// newTerminal starts "guestd terminal serve" in a new session of processes, so that it outlives this process, and waits until it
+// serves the terminal. The new process prints the pid of the terminal's program, or an error, to the streams of this process.
 func newTerminal(t *TerminalCommand) int {
 	exe, err := os.Executable()
 	if err != nil {
@@ -136,7 +137,7 @@ func newTerminal(t *TerminalCommand) int {
 	return state.ExitCode()
 }
 
-// serveTerminal starts the program and serves its terminal until the terminal ends.
+// serveTerminal starts a program at a new terminal, and serves the terminal's viewers until the terminal ends.
 func serveTerminal(t *TerminalCommand) error {
 	uid := os.Getuid()
 	if t.Launch.User != "" {
@@ -156,7 +157,7 @@ func serveTerminal(t *TerminalCommand) error {
 	}
 	cmd := exec.Command(exe, append([]string{"run"}, t.Launch.args()...)...)
 	cmd.Dir = "/"
-	cmd.Env = append([]string{"TERM=xterm-256color"}, os.Environ()...) // the last value of a variable counts
+	cmd.Env = append([]string{"TERM=xterm-256color"}, os.Environ()...) // TERM in the environment overrides the first value
 	program, err := terminal.Start(cmd, t.Rows, t.Cols, uid)
 	if err != nil {
 		return errors.Join(err, ln.Close())
@@ -170,8 +171,8 @@ func serveTerminal(t *TerminalCommand) error {
 	return nil
 }
 
-// dropStreams closes the output of this process, because the caller reads it to its end, and reports that the terminal can be
-// used.
+// dropStreams replaces the standard output and error of this process by /dev/null, because the host reads them to their end, and
+// reports on readyFD that the terminal can be used.
 func dropStreams() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -189,7 +190,7 @@ func dropStreams() error {
 	return err
 }
 
-// manageTerminals implements "terminal list" and "terminal remove ID".
+// manageTerminals implements "guestd terminal list" and "guestd terminal remove".
 func manageTerminals(p *Proc) int {
 	sockets := terminal.Sockets(p.Root.Name() + terminal.Dir)
 	var err error

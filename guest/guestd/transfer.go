@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// ReadFile streams a regular file from offset, at most limit bytes (0: no limit). The stream is closed when ctx ends.
+// ReadFile returns a stream of the content of a regular file, from offset and at most limit bytes; 0 means no limit. The stream
+// is closed when ctx ends.
 func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -32,11 +33,11 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 	return &reader{call: t, limit: limit}, nil
 }
 
-// A reader streams content from the sandbox.
+// A reader is a stream of content from the sandbox.
 type reader struct {
 	call  *call
-	limit int64 // maximum number of bytes; 0: no limit
-	total int64 // bytes received
+	limit int64 // maximum number of bytes that the sandbox may send; 0 means no limit
+	total int64 // number of bytes received
 	rest  []byte
 	err   error
 	once  sync.Once
@@ -54,7 +55,7 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// next receives the next part of the content, or the end.
+// next receives the next part of the content into r.rest. It returns io.EOF at the end of the content.
 func (r *reader) next() error {
 	f, err := r.call.recv()
 	if err != nil {
@@ -87,8 +88,8 @@ func (r *reader) Close() error {
 	return nil
 }
 
-// WriteFile atomically replaces a file with the data of r, and creates missing parents. mode 0 keeps the mode of the old file, or
-// is 0644. If r returns an error, WriteFile returns it and the file is unchanged.
+// WriteFile atomically replaces the content of a file by the data of r, and creates missing parents. mode 0 means the mode of the
+// old file, or 0644 if there is none. If r returns an error, WriteFile returns the error and the file is unchanged.
 func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -104,8 +105,8 @@ func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.R
 	return res.info(name)
 }
 
-// WriteTree unpacks the tar archive r below the directory name, in the sandbox and as its user. See [tree.Unpack] for the
-// permitted content. After an error a part of it may have been unpacked.
+// WriteTree unpacks the tar archive r below the directory name. The archive is unpacked in the sandbox, by guestd's user there.
+// See [tree.Unpack] for the permitted content. After an error, a part of the archive may have been unpacked.
 func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -115,7 +116,7 @@ func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error 
 	return err
 }
 
-// send makes a call with content from r.
+// send executes an operation whose content is the data of r, and returns its final result.
 func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {
@@ -129,8 +130,8 @@ func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, e
 	return res, res.err()
 }
 
-// ReadTree streams the file, directory or symlink at name as a tar archive in the format of package tree. Its names are relative
-// to name's parent; "/" itself is called rootfs. The stream is closed when ctx ends.
+// ReadTree returns a stream of the file, directory or symlink name as a tar archive in the format of package tree. The names in
+// the archive are relative to the parent directory of name; "/" itself is called rootfs. The stream is closed when ctx ends.
 func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -146,10 +147,10 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	}
 	in := &reader{call: t}
 	r, w := io.Pipe()
-	go func() { // runs until the archive ends or Close is called
+	go func() { // this goroutine runs until the archive ends or Close is called
 		err := tree.Copy(w, in, base)
 		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
-			// Invalid here concerns the archive from the sandbox, neither the caller's request nor an answer of the server.
+			// The sandbox has sent a malformed archive. To the caller that is not an invalid request, so the kind is changed.
 			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, printable(caisson.MessageOf(err)))
 		}
 		in.Close()
@@ -158,7 +159,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	return &treeReader{PipeReader: r, in: in}, nil
 }
 
-// treeReader is the result of ReadTree. Closing it also ends the call.
+// treeReader is the stream that ReadTree returns. Closing it also ends the call in the sandbox.
 type treeReader struct {
 	*io.PipeReader
 	in *reader
@@ -190,7 +191,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	return infos, nil
 }
 
-// list receives the entries of dir.
+// list receives the entries of the directory dir, which the process sends in several frames, and validates them.
 func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	infos := []caisson.FileInfo{}
 	size := 0
@@ -226,10 +227,10 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	}
 }
 
-// maxListBytes bounds the total size of the names, paths and link targets of a listing, in bytes.
+// maxListBytes is the maximum size of all names, paths and link targets of a listing together, in bytes.
 const maxListBytes = 16 << 20
 
-// listInfo validates e as an entry of dir.
+// listInfo validates e, an entry in a listing of dir, and returns it as information about a file.
 func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
 	if !validName(e.Name) {
 		return nil, errProtocol
@@ -237,9 +238,9 @@ func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
 	return e.info(path.Join(dir, string(e.Name)), string(e.Name))
 }
 
-// decodeItems decodes the payload of an items frame.
+// decodeItems decodes the payload of an items frame, and checks the number of items.
 func decodeItems[T any](payload []byte, items *[]T) error {
-	if bytes.Count(payload, []byte{'{'}) > maxBatch { // checked before decoding, because an item takes more memory than "{}"
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // checked first, because a decoded item takes more memory than "{}"
 		return errProtocol
 	}
 	if err := decode(payload, items); err != nil {
@@ -251,10 +252,10 @@ func decodeItems[T any](payload []byte, items *[]T) error {
 	return nil
 }
 
-// WatchFiles reports changes to the file or directory at name and its entries, with recursive also in directories below, until
-// ctx ends, the watched path is removed or the sandbox stops; then the channel is closed. It returns when the watch is set up.
-// Files may be created in a new directory before it is watched: they are reported as created, some of them twice. A receiver that
-// is too slow gets an overflow event.
+// WatchFiles reports changes to the file or directory name and to the directory's entries; if recursive is set, also in
+// directories below. It returns when the watch is set up. The channel is closed when ctx ends, the watched path is removed or the
+// sandbox stops. Files may be created in a new directory before it is watched: they are reported as created, some of them twice.
+// If events are not received fast enough, some are lost and an overflow event is sent.
 func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<-chan caisson.FileEvent, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -275,7 +276,8 @@ func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<
 	return events, nil
 }
 
-// changes sends the changes of one frame to events, and reports whether more may follow.
+// changes receives a frame with changes and sends them to events. It returns false at the end of the watch, and if the frame is
+// malformed.
 func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
 	f, err := c.recv()
 	if err != nil || f.kind != frameItems {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The operations of a change: those of [caisson.FileEvent].
+// The values of Op of a change, which are those of [caisson.FileEvent].
 const (
 	changeCreate   = "create"
 	changeWrite    = "write"
@@ -29,18 +29,18 @@ const (
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
 
-// A watcher converts inotify events to changes.
+// A watcher watches a file or a directory with inotify, and converts the events to changes.
 type watcher struct {
 	fs        *filesystem
-	notify    *os.File // the inotify descriptor
-	fd        int      // number of notify
-	root      string   // the watched absolute path
+	notify    *os.File // the inotify instance
+	fd        int      // file descriptor of notify
+	root      string   // absolute path of the watched file or directory
 	recursive bool
-	paths     map[int32]string // by watch descriptor: the path relative to root, "" for root
-	changes   []change         // not yet sent
+	paths     map[int32]string // for each inotify watch descriptor, the path relative to root; "" for root
+	changes   []change         // changes that have not been sent to the client yet
 }
 
-// watch sends changes until the client's stream ends; then it returns io.EOF.
+// watch executes opWatch: it sends changes to the client until the stream from the client ends; then it returns io.EOF.
 func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	w, err := s.fs.newWatcher(path.Clean(name), recursive)
 	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {
@@ -48,8 +48,9 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	}
 	defer w.notify.Close()
 	ended := make(chan struct{})
-	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: the descriptor could be reused meanwhile
-	go func() {                                                  // runs until the client's stream ends
+	// wake ends the read that waits for events. It does not close notify, because w.fd could become another file's descriptor.
+	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) }
+	go func() { // this goroutine runs until the stream from the client ends
 		defer close(ended)
 		s.in.ReadByte()
 		wake()
@@ -79,7 +80,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 			return err
 		}
 		if len(w.paths) == 0 {
-			// The watched path was removed.
+			// Nothing is watched any more, because the watched path was removed or renamed.
 			if err := s.answer(frameEnd, nil, nil); err != nil {
 				return err
 			}
@@ -89,6 +90,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	}
 }
 
+// newWatcher returns a watcher of the file or directory name; if recursive is set, also of the directories below.
 func (s *filesystem) newWatcher(name string, recursive bool) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -103,8 +105,8 @@ func (s *filesystem) newWatcher(name string, recursive bool) (*watcher, error) {
 	return w, nil
 }
 
-// add watches rel and, if recursive, the directories below. With report, existing entries are reported as created, because they
-// may have been created before the watch.
+// add begins to watch the path rel and, if the watcher is recursive, the directories below. If report is set, it reports existing
+// entries as created, because they may have been created before the watch began.
 func (w *watcher) add(rel string, report bool) error {
 	flags := unix.O_PATH
 	if rel != "" {
@@ -123,11 +125,11 @@ func (w *watcher) add(rel string, report bool) error {
 	if !w.recursive {
 		return nil
 	}
-	// The directory may have been renamed meanwhile; its events will then report that.
+	// The directory may have been renamed since it was opened above. Its events then report the rename.
 	d, err := w.fs.open(path.Join(w.root, rel), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if rel == "" && errors.Is(err, unix.ENOTDIR) {
-			return nil // a single file
+			return nil // the watched path is a file and has no entries
 		}
 		return err
 	}
@@ -148,7 +150,8 @@ func (w *watcher) add(rel string, report bool) error {
 	return nil
 }
 
-// descend adds a directory below the root. If it cannot be watched although it exists, descend reports an overflow.
+// descend begins to watch the directory rel below the root. If it cannot be watched although it exists, descend reports an
+// overflow, because events are missing.
 func (w *watcher) descend(rel string, report bool) {
 	err := w.add(rel, report)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
@@ -156,7 +159,7 @@ func (w *watcher) descend(rel string, report bool) {
 	}
 }
 
-// unwatch stops watching rel and everything below.
+// unwatch ends the watches of the directory rel and of all directories below.
 func (w *watcher) unwatch(rel string) {
 	for wd, p := range w.paths {
 		if p == rel || strings.HasPrefix(p, rel+"/") {
@@ -166,7 +169,7 @@ func (w *watcher) unwatch(rel string) {
 	}
 }
 
-// handleEvents converts the events in buf to changes.
+// handleEvents handles the inotify events in buf.
 func (w *watcher) handleEvents(buf []byte) {
 	for len(buf) >= unix.SizeofInotifyEvent {
 		ev := *(*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
@@ -186,13 +189,13 @@ func (w *watcher) handleEvents(buf []byte) {
 	}
 }
 
-// event handles one event at rel; self means that it concerns a watched path itself and not one of its entries.
+// event handles one inotify event about the path rel. self means that rel itself is watched; otherwise its directory is.
 func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	dir := ev.Mask&unix.IN_ISDIR != 0
 	switch {
 	case ev.Mask&unix.IN_IGNORED != 0:
 		delete(w.paths, ev.Wd)
-	case self && rel != "": // the watch of the parent directory reports the event too
+	case self && rel != "": // ignored, because the watch of the parent directory reports the event too
 	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		w.report(changeCreate, rel)
 		if dir && w.recursive {
@@ -205,7 +208,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 		}
 	case ev.Mask&unix.IN_MOVE_SELF != 0:
 		w.report(changeRename, rel)
-		clear(w.paths) // the new path is unknown
+		clear(w.paths) // ends the watch, because the new path is unknown
 	case ev.Mask&(unix.IN_DELETE|unix.IN_DELETE_SELF) != 0:
 		w.report(changeRemove, rel)
 	case ev.Mask&unix.IN_MODIFY != 0:
@@ -215,7 +218,8 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	}
 }
 
-// report adds a change unless it equals the last one, because programs write in small pieces.
+// report adds a change, unless it equals the last change that was not sent yet: a program that writes in small pieces causes many
+// equal events.
 func (w *watcher) report(op, rel string) {
 	if n := len(w.changes); n > 0 && w.changes[n-1].Op == op && string(w.changes[n-1].Path) == rel {
 		return
