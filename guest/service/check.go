@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/excerpt"
 )
 
-// checkTimeout is the maximum duration of one check.
+// checkTimeout is the maximum duration of one check of a service's readiness.
 const checkTimeout = 5 * time.Second
 
 // check checks once whether a service is ready. It returns soon after ctx has ended.
@@ -51,7 +51,8 @@ func Dial(ctx context.Context, port int) (net.Conn, error) {
 	return nil, fmt.Errorf("port %d does not accept a connection: %w", port, first)
 }
 
-// checkHTTP requests a path. It does not use net/http, which would make guestd much larger.
+// checkHTTP requests a path of a service's port over HTTP. It returns nil if the status is 2xx or 3xx. It does not use net/http,
+// which would make guestd much larger.
 func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 	conn, err := h.Dial(ctx, port)
 	if err != nil {
@@ -73,9 +74,10 @@ func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 	return fmt.Errorf("GET %s is answered %.60q", path, strings.TrimSpace(status))
 }
 
-// checkExec runs the check's program.
+// checkExec runs the command of a readiness check. It returns nil if the command succeeds.
 func checkExec(ctx context.Context, host Host, s caisson.Service) error {
-	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec // a separate id: processes with the service's id end with each other
+	// The check has an id of its own, because the end of one process of a service ends all processes with the same id.
+	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec
 	said := &excerpt.Head{Limit: maxMessage}
 	p, err := host.Start(s, said)
 	if err != nil {

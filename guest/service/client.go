@@ -10,11 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// answerTimeout is how long the supervisor may take for an answer that does not depend on a change.
+// answerTimeout is how long the supervisor may take to answer a request that it answers at once.
 const answerTimeout = 10 * time.Second
 
-// Apply replaces the set of services, and adds env to their environment. Like all functions of the client, it takes ownership of
-// conn, a connection to [Socket].
+// Apply replaces the set of services, and adds env to their environment. conn is a connection to [Socket] in the sandbox; Apply
+// and the other functions with a conn close it at the end.
 func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, env map[string]string, list []caisson.Service) error {
 	_, err := ask(ctx, conn, request{Op: opApply, Revision: revision, Env: env, Services: list})
 	return err
@@ -35,10 +35,10 @@ func List(ctx context.Context, conn io.ReadWriteCloser) ([]Condition, error) {
 	return a.Conditions, nil
 }
 
-// watchPause is the pause after each answer, so that a supervisor that sends without end costs little.
+// watchPause is the pause after each answer of a watch. It bounds the load that a hostile supervisor can cause with many answers.
 const watchPause = 50 * time.Millisecond
 
-// Watch calls changed with the conditions of all services, at once and after changes, until the connection or ctx ends.
+// Watch calls changed with the conditions of all services, at once and after each change, until the connection or ctx ends.
 func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Condition)) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -62,7 +62,8 @@ func Watch(ctx context.Context, conn io.ReadWriteCloser, changed func([]Conditio
 	}
 }
 
-// Logs returns the output of a service. The output is untrusted.
+// Logs returns a stream of the kept output of a service; with follow also of the output that it writes from then on. The output
+// is untrusted.
 func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) (io.ReadCloser, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	if err := writeMessage(conn, request{Op: opLogs, ID: id, Follow: follow}); err != nil {
@@ -72,9 +73,9 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 	}
 	l := &logReader{conn: conn, stop: stop}
 	if follow {
-		return l, nil // the first answer arrives only when the service has written output
+		return l, nil // do not wait for the first answer, which arrives only when the service has written output
 	}
-	// The first answer may be an error, which Logs returns.
+	// Receive the first answer here, so that Logs returns the error if it is one.
 	a, err := receive(conn)
 	if err != nil && err != io.EOF {
 		l.Close()
@@ -86,7 +87,8 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 	return l, nil
 }
 
-// A logReader reads the output in answers. It is for one goroutine; Close may be called by another one.
+// A logReader is a stream of the output of a service, which arrives in answers. Read must be called by one goroutine at a time;
+// Close may be called concurrently.
 type logReader struct {
 	conn io.ReadWriteCloser
 	stop func() bool
@@ -111,7 +113,7 @@ func (l *logReader) Close() error {
 	return l.conn.Close()
 }
 
-// ask sends a request and returns its only answer.
+// ask sends a request that has one answer, and returns the answer.
 func ask(ctx context.Context, conn io.ReadWriteCloser, req request) (*answer, error) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -127,12 +129,12 @@ func ask(ctx context.Context, conn io.ReadWriteCloser, req request) (*answer, er
 	return a, err
 }
 
-// unavailable returns the error for a supervisor that gave no valid answer.
+// unavailable returns the error for a supervisor that has not answered or whose answer is malformed.
 func unavailable(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, "the supervisor of the sandbox's services does not answer as it should; try again")
 }
 
-// receive receives and checks an answer. io.EOF means that the supervisor has closed the connection after an answer.
+// receive receives and validates an answer. The error is io.EOF if the supervisor has closed the connection between two answers.
 func receive(r io.Reader) (*answer, error) {
 	var a answer
 	if err := readMessage(r, maxAnswer, &a); err == io.EOF {
@@ -163,14 +165,14 @@ func receive(r io.Reader) (*answer, error) {
 	return &a, nil
 }
 
-// plausible reports whether a condition has values that a supervisor can send.
+// plausible reports whether all values of a condition, which is untrusted, are in their valid ranges.
 func (c *Condition) plausible() bool {
 	switch c.State {
 	case caisson.ServiceStarting, caisson.ServiceReady, caisson.ServiceBackoff, caisson.ServiceFailed, caisson.ServiceStopped:
 	default:
 		return false
 	}
-	year := func(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 } // the years that JSON can represent
+	year := func(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 } // whether JSON can represent the time
 	inRange := func(n int) bool { return n >= 0 && n <= math.MaxInt32 }
 	return inRange(c.PID) && inRange(c.Restarts) && inRange(c.Failures) && year(c.Since) && year(c.RetryAt) &&
 		(c.Exit == nil || c.Exit.Reason == "" && !c.Exit.Unknown && c.Exit.Code >= 0 && c.Exit.Code <= 255 && c.Exit.Signal >= 0 && c.Exit.Signal <= 64)

@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// logSize is the number of bytes of a service's output that are kept.
+// logSize is the number of bytes that are kept of the end of a service's output.
 const logSize = 256 << 10
 
-// A ring keeps the last bytes that were written to it, and lets readers follow.
+// A ring keeps the last logSize bytes that were written to it. Readers can wait for more.
 type ring struct {
 	mu      sync.Mutex
-	buf     []byte        // the last output, at most twice logSize; guarded by mu
-	end     int64         // bytes written so far; guarded by mu
+	buf     []byte        // the end of the output, at most twice logSize; guarded by mu
+	end     int64         // number of bytes written so far; guarded by mu
 	changed chan struct{} // closed at the next write; guarded by mu
 }
 
 func newRing() *ring { return &ring{changed: make(chan struct{})} }
 
-// Write appends b. It never fails.
+// Write appends b to the output. It never fails.
 func (r *ring) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,8 +32,8 @@ func (r *ring) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read returns kept output from position at, at most limit bytes of it, and the position after it. Output that is no longer kept
-// is replaced by one line that says so. changed is closed when more has been written.
+// read returns at most limit bytes of the output from position at on, and the position after them. If the output at that position
+// is no longer kept, b begins with a line that says how much is missing. changed is closed when more output is written.
 func (r *ring) read(at int64, limit int) (b []byte, next int64, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,37 +16,38 @@ const Socket = "/dev/.caisson/services"
 // MaxServices is the maximum number of services of a sandbox.
 const MaxServices = 32
 
-// The protocol, on one connection for each request. Messages in both directions are a length in four bytes (big endian) and JSON
-// of that length. The client sends one request. The server sends one answer; for opWatch one at once and one after each change;
-// for opLogs as many as the output needs. While more answers may follow, it sends an empty answer at intervals, to detect a
-// client that is gone. It closes the connection at the end.
+// Limits of the protocol between the host, which is the client, and the supervisor, which is the server. Each connection is used
+// for one request. A message consists of its length in four bytes (big endian) and JSON of that length. The client sends one
+// request. The server sends one answer; for opWatch, one answer at once and one after each change; for opLogs, as many answers as
+// the output needs. While more answers may follow, the server sends an empty answer at intervals, to detect that the client is
+// gone. It closes the connection after the last answer.
 const (
-	maxRequest = 8 << 20 // an environment of 1 MiB, with each byte escaped, and the services
-	maxAnswer  = 128 << 10
-	chunkSize  = 32 << 10 // output in one answer, in bytes
-	maxMessage = 300      // bytes of a condition's or an error's text
+	maxRequest = 8 << 20   // size of a request, in bytes; fits an environment of 1 MiB with each byte escaped, and the services
+	maxAnswer  = 128 << 10 // size of an answer, in bytes
+	chunkSize  = 32 << 10  // size of the output in one answer, in bytes
+	maxMessage = 300       // length of the message of a condition or an error, in bytes
 )
 
-// The operations of a request.
+// The operations of a request to the supervisor.
 const (
-	opApply   = "apply"   // Revision, Env, Services
-	opList    = "list"    // answered with Conditions
-	opWatch   = "watch"   // answered with Conditions until the connection ends
-	opRestart = "restart" // ID
-	opLogs    = "logs"    // ID, Follow; answered with Output
+	opApply   = "apply"   // replace the set of services; uses Revision, Env and Services
+	opList    = "list"    // return the Conditions
+	opWatch   = "watch"   // return the Conditions, at once and after each change, until the connection ends
+	opRestart = "restart" // restart the service ID
+	opLogs    = "logs"    // return the Output of the service ID; Follow: also output that it writes later
 )
 
-// A request requests one operation.
+// A request requests one operation of the supervisor. Op determines which other fields are used.
 type request struct {
 	Op       string            `json:"op"`
 	Revision int64             `json:"revision,omitempty"`
-	Env      map[string]string `json:"env,omitempty"` // environment of all services
+	Env      map[string]string `json:"env,omitempty"` // added to the environment of all services
 	Services []caisson.Service `json:"services,omitempty"`
 	ID       string            `json:"id,omitempty"`
 	Follow   bool              `json:"follow,omitempty"`
 }
 
-// An answer is one message of the server.
+// An answer is one message of the supervisor.
 type answer struct {
 	Kind       caisson.Kind `json:"kind,omitempty"` // kind of the error; "" for success
 	Message    string       `json:"message,omitempty"`
@@ -54,16 +55,16 @@ type answer struct {
 	Output     []byte       `json:"output,omitempty"`
 }
 
-// A Condition is the condition of one service.
+// A Condition is the condition of the service ID.
 type Condition struct {
 	ID string `json:"id"`
 	caisson.ServiceCondition
 }
 
-// errProtocol is the error for data that violates the protocol.
+// errProtocol is the error for data that violates the protocol between host and supervisor.
 var errProtocol = errors.New("protocol error")
 
-// writeMessage sends v.
+// writeMessage sends v as one message.
 func writeMessage(w io.Writer, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -73,7 +74,7 @@ func writeMessage(w io.Writer, v any) error {
 	return err
 }
 
-// readMessage receives a message of at most limit bytes into v. io.EOF means that the connection ended between messages.
+// readMessage receives a message of at most limit bytes into v. The error is io.EOF if the connection ended between two messages.
 func readMessage(r io.Reader, limit int, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	maxConns       = 64               // connections at the same time; more are closed at once
-	requestTimeout = 10 * time.Second // for a request to arrive, and for each write
-	aliveInterval  = 30 * time.Second // between two answers that show that the client still reads
-	acceptPause    = 100 * time.Millisecond
+	maxConns       = 64                     // maximum number of connections at the same time; further ones are closed at once
+	requestTimeout = 10 * time.Second       // timeout for the arrival of a request, and for each write
+	aliveInterval  = 30 * time.Second       // time between two empty answers, with which the server detects that a client is gone
+	acceptPause    = 100 * time.Millisecond // pause after an error of Accept
 )
 
-// Serve answers requests to s until ln is closed. It then closes all connections.
+// Serve accepts connections from ln and answers requests to s, until ln is closed. Then it closes all connections and returns.
 func Serve(ln net.Listener, s *Supervisor) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var conns sync.WaitGroup
@@ -30,7 +30,7 @@ func Serve(ln net.Listener, s *Supervisor) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // too many open files, for example
+		if err != nil { // a temporary error, such as too many open files
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -69,8 +69,8 @@ func (c *server) serve(ctx context.Context) {
 	if c.conn.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	go func() { // ends when conn is closed
-		_, _ = c.conn.Read(make([]byte, 1)) // until the client closes the connection, or sends more than it may
+	go func() { // this goroutine ends when conn is closed
+		_, _ = c.conn.Read(make([]byte, 1)) // returns when the client closes the connection, or sends a byte after its request
 		c.cancel()
 	}()
 	err := c.execute(ctx, &req)
@@ -83,7 +83,7 @@ func (c *server) serve(ctx context.Context) {
 	}
 }
 
-// execute executes a request and sends the answers. The caller sends the answer for an error.
+// execute executes a request and sends the answers. If it returns an error, the caller sends the error as an answer.
 func (c *server) execute(ctx context.Context, req *request) error {
 	switch req.Op {
 	case opApply:
@@ -119,7 +119,7 @@ func (c *server) send(a answer) error {
 	return writeMessage(c.conn, a)
 }
 
-// watch sends the conditions at once and after each change, until the client is gone.
+// watch sends the conditions of all services at once and after each change, until the client is gone.
 func (c *server) watch(ctx context.Context) error {
 	for {
 		list, changed := c.supervisor.Conditions()
@@ -132,7 +132,8 @@ func (c *server) watch(ctx context.Context) error {
 	}
 }
 
-// logs sends the output of a service, with follow until the client is gone or the service is removed.
+// logs sends the kept output of a service. If follow is set, it also sends new output, until the client is gone or the service is
+// removed.
 func (c *server) logs(ctx context.Context, u *unit, follow bool) error {
 	for at := int64(0); ; {
 		b, next, changed := u.log.read(at, chunkSize)
@@ -154,7 +155,7 @@ func (c *server) logs(ctx context.Context, u *unit, follow bool) error {
 	}
 }
 
-// wait waits until something has changed. Meanwhile it sends empty answers. Returns io.EOF when ended is closed.
+// wait waits until changed is closed, and sends empty answers meanwhile. Returns io.EOF when ended is closed.
 func (c *server) wait(ctx context.Context, changed, ended <-chan struct{}) error {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()

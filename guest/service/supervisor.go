@@ -1,6 +1,6 @@
-// Package service runs the services of a sandbox: see [caisson.Service]. It has both ends of the connection: [Supervisor] runs in
-// the sandbox and listens on a unix socket, where the host reaches it with [Apply], [List], [Watch], [Restart] and [Logs], which
-// treat all that they receive as hostile.
+// Package service runs the services of a sandbox; see [caisson.Service]. It has the code for the sandbox and for the host.
+// [Supervisor] runs in the sandbox, and [Serve] answers requests to it on a unix socket. The host sends requests with [Apply],
+// [List], [Watch], [Restart] and [Logs], which treat all answers as hostile.
 package service
 
 import (
@@ -16,23 +16,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Process is a started service or check.
+// A Process is a process of a service, or of a check of a service's readiness, that was started.
 type Process interface {
 	PID() int
-	// Done is closed when the process and all processes that it had started have ended, and its output has been read.
+	// Done returns a channel that is closed when the process and all processes that it has started have ended, and its output has
+	// been read.
 	Done() <-chan struct{}
 	// Exit returns the exit status of the process. It must be called after Done has been closed.
 	Exit() caisson.ExitStatus
-	// Terminate asks the process, and those that it has started, to end. Kill kills them.
+	// Terminate asks the process, and the processes that it has started, to end. Kill kills these processes.
 	Terminate()
 	Kill()
 }
 
-// A Host starts the processes of services and connects to their ports.
+// A Host is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
 type Host interface {
-	// Start starts the command of a service, and writes its output to out until the process is done.
+	// Start starts the command of a service, and writes its output to out until the process has ended.
 	Start(s caisson.Service, out io.Writer) (Process, error)
-	// Dial connects to a port of a service.
+	// Dial connects to a TCP port of the sandbox.
 	Dial(ctx context.Context, port int) (net.Conn, error)
 }
 
@@ -41,10 +42,10 @@ type Supervisor struct {
 	host Host
 
 	mu       sync.Mutex
-	revision int64            // revision of the set; guarded by mu
-	units    map[string]*unit // guarded by mu
+	revision int64            // revision of the set of services; guarded by mu
+	units    map[string]*unit // the set of services, by id; guarded by mu
 	changed  chan struct{}    // closed at the next change of a condition or of the set; guarded by mu
-	closed   bool             // guarded by mu
+	closed   bool             // Close was called; guarded by mu
 	running  sync.WaitGroup   // goroutines of units
 }
 
@@ -54,7 +55,8 @@ func New(host Host) *Supervisor {
 }
 
 // Apply replaces the set of services, and adds env to their environment. Services that have not changed keep running. A service
-// that has changed is ended before the new one starts. Returns Conflict for a set that is older than the present one.
+// that has changed is ended before it is started with its new values. Returns Conflict if the revision is lower than the current
+// one.
 func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson.Service) error {
 	list = slices.Clone(list)
 	for i, svc := range list {
@@ -105,7 +107,7 @@ func (s *Supervisor) Apply(revision int64, env map[string]string, list []caisson
 	return nil
 }
 
-// Set returns the set of services as it was applied, with the environment in each.
+// Set returns the current set of services and its revision. The environment of each service includes the one for all services.
 func (s *Supervisor) Set() (revision int64, list []caisson.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +117,13 @@ func (s *Supervisor) Set() (revision int64, list []caisson.Service) {
 	return s.revision, list
 }
 
-// notify wakes watchers. The caller must hold mu.
+// notify closes the channel that Conditions has returned. The caller must hold mu.
 func (s *Supervisor) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// set changes the condition of a unit.
+// set calls change with the condition of a unit, and notifies watchers.
 func (s *Supervisor) set(u *unit, change func(c *caisson.ServiceCondition)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +137,7 @@ func (s *Supervisor) set(u *unit, change func(c *caisson.ServiceCondition)) {
 	}
 }
 
-// Conditions returns the conditions of all services by id, and a channel that is closed at the next change.
+// Conditions returns the conditions of all services, sorted by id, and a channel that is closed at the next change.
 func (s *Supervisor) Conditions() (list []Condition, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +148,7 @@ func (s *Supervisor) Conditions() (list []Condition, changed <-chan struct{}) {
 	return list, s.changed
 }
 
-// unit returns the unit of a service.
+// unit returns the unit that runs the service id. Returns NotFound if there is no such service.
 func (s *Supervisor) unit(id string) (*unit, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +158,7 @@ func (s *Supervisor) unit(id string) (*unit, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "the sandbox has no service %.70q", id)
 }
 
-// Restart ends a service, if it runs, and starts it without waiting.
+// Restart requests that a service is ended, if it runs, and started again. It returns before that has happened.
 func (s *Supervisor) Restart(id string) error {
 	u, err := s.unit(id)
 	if err != nil {
@@ -167,7 +169,7 @@ func (s *Supervisor) Restart(id string) error {
 	}
 	select {
 	case u.restart <- struct{}{}:
-	default: // a restart is pending already
+	default: // a restart was requested before and has not begun
 	}
 	return nil
 }

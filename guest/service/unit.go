@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	minBackoff = 500 * time.Millisecond // delay before the first restart; doubles with each failure in a row
-	maxBackoff = time.Minute
-	stableTime = 30 * time.Second // a service that has run so long does not count as one that keeps failing
-	stopGrace  = 10 * time.Second // between Terminate and Kill
-	askPause   = 10 * time.Second // minimum between two checks of a ready service without a command
+	minBackoff = 500 * time.Millisecond // delay before the first restart of a service; doubled after each further failure
+	maxBackoff = time.Minute            // longest delay before a service is restarted
+	stableTime = 30 * time.Second       // a service that has run so long has no consecutive failures any more
+	stopGrace  = 10 * time.Second       // time between Terminate and Kill
+	askPause   = 10 * time.Second       // minimum time between two checks of a service that is ready and has no command
 )
 
-// A unit runs one service of a supervisor.
+// A unit runs one service of a supervisor and tracks its condition.
 type unit struct {
 	supervisor *Supervisor
 	service    caisson.Service
 	log        *ring
 	condition  caisson.ServiceCondition // guarded by supervisor.mu
 
-	before  <-chan struct{} // closed when the unit that this one replaces has ended; nil if there is none
-	ctx     context.Context // ends when remove is called
+	before  <-chan struct{} // closed when the unit that this unit replaces has ended; nil if it replaces none
+	ctx     context.Context // ends when remove is called, which removes the service
 	remove  context.CancelFunc
-	restart chan struct{} // holds a request to restart
-	done    chan struct{} // closed when run has returned
+	restart chan struct{} // contains an element if a restart was requested
+	done    chan struct{} // closed when the unit has ended
 }
 
-// newUnit returns the unit of a service, which takes the place of old unless that is nil.
+// newUnit returns the unit for a service. If old is not nil, the new unit replaces it: it keeps old's log, and starts the service
+// when old has ended.
 func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	u := &unit{supervisor: s, service: svc, log: newRing(), restart: make(chan struct{}, 1), done: make(chan struct{})}
 	u.ctx, u.remove = context.WithCancel(context.Background())
@@ -45,7 +46,7 @@ func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	return u
 }
 
-// sameService reports whether two services are equal. A nil and an empty command are equal.
+// sameService reports whether two services are equal. A command that is nil equals an empty command.
 func sameService(a, b caisson.Service) bool {
 	if len(a.Command) == 0 && len(b.Command) == 0 {
 		a.Command, b.Command = nil, nil
@@ -53,7 +54,7 @@ func sameService(a, b caisson.Service) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// run runs the service until it is removed.
+// run runs the service, and starts it again as its restart policy says, until it is removed.
 func (u *unit) run() {
 	defer close(u.done)
 	if u.before != nil {
@@ -83,17 +84,19 @@ func (u *unit) run() {
 	}
 }
 
-// An end is how one run of a service ended.
+// An end is how one execution of a service's command has ended.
 type end struct {
 	exit    caisson.ExitStatus
-	message string // why the run has failed, unless its exit status is the reason
-	restart bool   // the run was ended by a request to restart
+	message string // reason of a failure; "" if it is the exit status
+	restart bool   // the command was ended because a restart was requested
 }
 
+// failed reports whether the service has failed.
 func (e end) failed() bool { return e.message != "" || !e.exit.Success() }
 
-// awaitRestart waits until the service is to be started again: after a delay if its restart policy says so, or on request, which
-// requested reports. It also returns when the service is removed.
+// awaitRestart waits until the service is to be started again: after a delay, if its restart policy says that it is restarted, or
+// until a restart is requested; requested tells which. It also returns when the service is removed. failures is the number of
+// consecutive failures.
 func (u *unit) awaitRestart(e end, failures int) (requested bool) {
 	var retry <-chan time.Time
 	again := u.service.Restart == caisson.RestartAlways || u.service.Restart == caisson.RestartOnFailure && e.failed()
@@ -122,7 +125,7 @@ func (u *unit) awaitRestart(e end, failures int) (requested bool) {
 	}
 }
 
-// runOnce starts the service and returns when it has ended.
+// runOnce starts the service's command and returns when the command has ended.
 func (u *unit) runOnce() end {
 	if u.portTaken() {
 		message := fmt.Sprintf("port %d is already in use by another process of the sandbox: end that process, or give the service another port", u.service.Port)
@@ -149,8 +152,8 @@ func (u *unit) runOnce() end {
 	return e
 }
 
-// portTaken reports whether another process accepts connections at the service's port before the service has started. That
-// process would otherwise pass the check for readiness in place of the service.
+// portTaken reports whether another process accepts connections at the service's port, before the service is started. Otherwise
+// the readiness check would succeed because of that process.
 func (u *unit) portTaken() bool {
 	if u.service.Port == 0 {
 		return false
@@ -165,7 +168,8 @@ func (u *unit) portTaken() bool {
 	return true
 }
 
-// follow waits until p has ended, and ends it when the service is removed, restarted or not ready in time.
+// follow waits until the process p has ended. It ends p when the service is removed, restarted or not ready in time. checked
+// receives the result of awaitReady.
 func (u *unit) follow(p Process, checked <-chan error) (e end) {
 	stable := time.After(stableTime)
 	for {
@@ -193,7 +197,7 @@ func (u *unit) follow(p Process, checked <-chan error) (e end) {
 	}
 }
 
-// stop ends a process and returns when it has ended.
+// stop asks a process to end, kills it after stopGrace, and returns when it has ended.
 func stop(p Process) {
 	p.Terminate()
 	select {
@@ -205,7 +209,8 @@ func stop(p Process) {
 	<-p.Done()
 }
 
-// awaitReady checks the service until it is ready. It returns an error if the service is not ready within its timeout.
+// awaitReady checks the service repeatedly until it is ready. Returns an error if the service is not ready within its timeout,
+// and nil if ctx ends.
 func (u *unit) awaitReady(ctx context.Context) error {
 	r := u.service.Readiness
 	if r == nil {
@@ -226,10 +231,10 @@ func (u *unit) awaitReady(ctx context.Context) error {
 	}
 }
 
-// askPort checks a service without a command until it is removed.
+// askPort checks a service without a command, a port that another process serves, until the service is removed.
 func (u *unit) askPort() {
 	r := u.service.Readiness
-	if r == nil { // the host always sets one
+	if r == nil { // does not happen: a service without a command always has a readiness check
 		return
 	}
 	for clock := u.newClock(); ; {
@@ -244,7 +249,7 @@ func (u *unit) askPort() {
 				c.State, c.Message = caisson.ServiceReady, ""
 				pause = max(pause, askPause)
 				return
-			case c.State == caisson.ServiceReady: // the service gets the whole timeout again
+			case c.State == caisson.ServiceReady: // not ready any more: the whole timeout begins again
 				c.State, clock = caisson.ServiceStarting, u.newClock()
 			case expired:
 				c.State = caisson.ServiceFailed
@@ -257,19 +262,20 @@ func (u *unit) askPort() {
 	}
 }
 
-// A readyClock measures how long a service has not been ready. Each interval between two checks counts at most with the longest
-// time that it can take, because the clock jumps when a paused sandbox is resumed.
+// A readyClock measures how long a service has not been ready. The time between two checks counts at most with the longest time
+// that a check and the pause before it can take, because the clock jumps forward when a paused sandbox is resumed.
 type readyClock struct {
-	left, most time.Duration // time left; longest time of one check and the pause before it
+	left, most time.Duration // rest of the timeout; longest time that one check and the pause before it can take
 	last       time.Time
 }
 
+// newClock returns a clock that expires after the timeout of the service's readiness check.
 func (u *unit) newClock() *readyClock {
 	r := u.service.Readiness
 	return &readyClock{time.Duration(r.Timeout), time.Duration(r.Interval) + checkTimeout, time.Now()}
 }
 
-// expired subtracts the time since the last call, and reports whether none is left.
+// expired subtracts the time since the last call from the rest of the timeout, and reports whether none is left.
 func (c *readyClock) expired() bool {
 	now := time.Now()
 	c.left -= min(now.Sub(c.last), c.most)
@@ -277,7 +283,7 @@ func (c *readyClock) expired() bool {
 	return c.left <= 0
 }
 
-// sleep waits for d, and returns false if ctx ends first.
+// sleep waits for the duration d, and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -287,7 +293,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// short returns the text of err as one short line.
+// short returns the text of err as one line of at most maxMessage bytes.
 func short(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*caisson.Error](err); ok {

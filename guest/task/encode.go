@@ -37,10 +37,10 @@ func Decode(b []byte) (*Task, error) {
 	return t, t.check()
 }
 
-// TimeoutMessage returns the beginning of the error of a task whose agent was not done in time.
+// TimeoutMessage returns the beginning of the error message of a task whose agent did not finish within the time limit.
 func (t *Task) TimeoutMessage() string { return "the agent was not done after " + t.Time.String() }
 
-// check returns an error for tasks that no driver could start.
+// check returns an error if a required field of the task is missing, a path is not absolute, or a limit is negative.
 func (t *Task) check() error {
 	switch {
 	case t.Driver == "":
@@ -67,7 +67,7 @@ func (t *Task) check() error {
 	return nil
 }
 
-// marshal is like json.Marshal, without the HTML escapes: they make code up to six times as long.
+// marshal is like json.Marshal, but does not escape <, > and &, because escapes can make program text six times as long.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -78,7 +78,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// unmarshal decodes exactly one JSON value, and rejects fields that v lacks.
+// unmarshal decodes b, which must be exactly one JSON value in UTF-8 without fields that v lacks.
 func unmarshal(b []byte, v any) error {
 	if !utf8.Valid(b) {
 		return errors.New("not UTF-8")

@@ -14,14 +14,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits on the fields of the last lines of a stream.
+// Limits on the fields of the lines "changes" and "end".
 const (
-	MaxChanges = 1000    // files
-	MaxMessage = 4 << 10 // bytes of an error's message
-	maxPath    = 4 << 10 // bytes of a changed file's path
+	MaxChanges = 1000    // number of changed files
+	MaxMessage = 4 << 10 // length of an error's message, in bytes
+	maxPath    = 4 << 10 // length of a changed file's path, in bytes
 )
 
-// encodedLine is the encoded form of a Line: without the fields of RunEvent that the engine sets.
+// encodedLine is a Line with the fields that it has as JSON: without those fields of RunEvent that the engine sets.
 type encodedLine struct {
 	Type    string               `json:"type"`
 	Phase   string               `json:"phase,omitempty"`
@@ -44,6 +44,7 @@ type encodedLine struct {
 	Error   *caisson.RunError    `json:"error,omitempty"`
 }
 
+// encoded converts l to the form in which it is encoded.
 func (l *Line) encoded() encodedLine {
 	return encodedLine{
 		Type: l.Type, Phase: l.Phase, Label: l.Label, Delta: l.Delta, CallID: l.CallID, Tool: l.Tool, Args: l.Args, Result: l.Result,
@@ -52,6 +53,7 @@ func (l *Line) encoded() encodedLine {
 	}
 }
 
+// decoded converts w to a Line.
 func (w *encodedLine) decoded() Line {
 	return Line{
 		RunEvent: caisson.RunEvent{
@@ -62,7 +64,7 @@ func (w *encodedLine) decoded() Line {
 	}
 }
 
-// Phases are the valid phases of a status; Codes are the valid codes of an error.
+// Phases are the valid values of Phase in a status line; Codes are the valid codes of an error.
 var (
 	Phases = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
 	Codes  = []string{
@@ -71,17 +73,17 @@ var (
 	}
 )
 
-// Valid values of other fields.
+// The valid values of the fields Stream and Mark of a line, and of Kind of a changed file.
 var (
 	streams = []string{caisson.LogStdout, caisson.LogStderr}
 	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
 	kinds   = []string{"added", "modified", "removed"}
 )
 
-// check returns an error if a line has an unknown type, a field that its type does not have, or a value out of bounds. Writer
-// and Reader both use it, so that they always agree.
+// check returns an error if a line has an unknown type, a field that lines of its type do not have, or a value that is not valid.
+// Writer and Reader both use it, so that a Reader accepts all lines of a Writer.
 func (w *encodedLine) check() error {
-	rest := *w // fields of the type are cleared below; the others must be empty
+	rest := *w // the fields that lines of this type have are cleared below; all other fields must be empty
 	rest.Type = ""
 	var err error
 	switch w.Type {
@@ -125,7 +127,7 @@ func (w *encodedLine) check() error {
 	return err
 }
 
-// checkOneOf accepts the strings in all.
+// checkOneOf returns an error unless s, the value of a field, is in the list all.
 func checkOneOf(field, s string, all []string) error {
 	if !slices.Contains(all, s) {
 		return fmt.Errorf("%s is %.40q, not one of %s", field, s, strings.Join(all, ", "))
@@ -133,10 +135,10 @@ func checkOneOf(field, s string, all []string) error {
 	return nil
 }
 
-// checkWord accepts one line of at most MaxLabel bytes, which may be empty.
+// checkWord returns an error unless s is one line of at most MaxLabel bytes. It may be empty.
 func checkWord(field, s string) error { return checkText(field, s, MaxLabel, "") }
 
-// checkName is like checkWord, but rejects an empty string.
+// checkName returns an error unless s is one line of 1 to MaxLabel bytes.
 func checkName(field, s string) error {
 	if s == "" {
 		return fmt.Errorf("%s is empty", field)
@@ -144,7 +146,7 @@ func checkName(field, s string) error {
 	return checkWord(field, s)
 }
 
-// checkText accepts valid UTF-8 without control characters, except those in controls.
+// checkText returns an error unless s is valid UTF-8 of at most limit bytes without control characters, except those in controls.
 func checkText(field, s string, limit int, controls string) error {
 	if len(s) > limit {
 		return fmt.Errorf("%s has %d bytes, %d are allowed", field, len(s), limit)
@@ -163,6 +165,7 @@ func checkText(field, s string, limit int, controls string) error {
 // Control reports whether r is a control character: C0, DEL or C1.
 func Control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
 
+// checkArgs returns an error if the arguments of a tool call are too long, not UTF-8, or contain control characters.
 func checkArgs(raw json.RawMessage) error {
 	if len(raw) > MaxArgs {
 		return fmt.Errorf("args has %d bytes, %d are allowed", len(raw), MaxArgs)
@@ -173,8 +176,8 @@ func checkArgs(raw json.RawMessage) error {
 	return nil
 }
 
-// escapedControl returns the index at which a JSON text contains a control character other than white space in the form \uNNNN,
-// or -1. The search begins at from, which must not be within an escape.
+// escapedControl returns the index of the first control character in a JSON text that is written as \uNNNN and is not \n, \t or
+// \r; -1 if there is none. The search begins at the index from, which must not be within an escape.
 func escapedControl(raw []byte, from int) int {
 	for i := from; i+1 < len(raw); i++ {
 		if raw[i] != '\\' {
@@ -194,8 +197,8 @@ func escapedControl(raw []byte, from int) int {
 	return -1
 }
 
-// CleanJSON returns a JSON text in which bytes that are not UTF-8 and control characters in strings are replaced by U+FFFD. It
-// may modify raw.
+// CleanJSON returns the JSON text raw with bytes that are not UTF-8, and escaped control characters other than \n, \t and \r,
+// replaced by U+FFFD. It may modify raw.
 func CleanJSON(raw []byte) []byte {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
@@ -206,7 +209,7 @@ func CleanJSON(raw []byte) []byte {
 	return raw
 }
 
-// hexValue returns the value of a hexadecimal digit. Parsed JSON has no other characters there.
+// hexValue returns the value of the hexadecimal digit c. It does not check c, because it is used for escapes in valid JSON.
 func hexValue(c byte) byte {
 	switch {
 	case c <= '9':
@@ -217,6 +220,7 @@ func hexValue(c byte) byte {
 	return c - 'a' + 10
 }
 
+// checkUsage returns an error if the usage is missing or has a negative number.
 func checkUsage(u *caisson.RunUsage) error {
 	if u == nil {
 		return errors.New("usage is missing")
@@ -228,6 +232,7 @@ func checkUsage(u *caisson.RunUsage) error {
 	return nil
 }
 
+// checkChanges returns an error if there are too many changes, or a change has a path that is not relative and clean.
 func checkChanges(all []caisson.FileChange) error {
 	if len(all) > MaxChanges {
 		return fmt.Errorf("%d changes, %d are allowed", len(all), MaxChanges)
@@ -246,6 +251,7 @@ func checkChanges(all []caisson.FileChange) error {
 	return nil
 }
 
+// checkExit returns an error if e is an exit status that no program can have.
 func checkExit(e *caisson.ExitStatus) error {
 	if e == nil {
 		return nil
@@ -256,6 +262,7 @@ func checkExit(e *caisson.ExitStatus) error {
 	return checkWord("reason", e.Reason)
 }
 
+// checkError returns an error if e has an unknown code, or a message that is empty or not plain text.
 func checkError(e *caisson.RunError) error {
 	if e == nil {
 		return nil

@@ -11,26 +11,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Reader reads lines that come out of a sandbox and may be hostile. The lines that it returns are within the limits of this
-// package and in a valid order. It is used by one goroutine at a time.
+// A Reader reads lines that a sandbox sends and that may be hostile. The lines that it returns are within the limits of this
+// package and in a valid order. It must be used by one goroutine at a time.
 type Reader struct {
 	r         *bufio.Reader
-	remaining int64 // bytes that may still be read
-	n         int   // lines read
+	remaining int64 // number of bytes that may still be read
+	n         int   // number of lines that were begun, for error messages
 	order     lineOrder
 	err       error
 }
 
-// NewReader returns a Reader of the lines that a program writes for a task with the given Output.
+// NewReader returns a Reader of the lines that r contains. output is the field Output of their task, from which the limit on all
+// lines together is derived.
 func NewReader(r io.Reader, output caisson.Size) *Reader {
 	// Events take at most output, each of two logs four thirds of it in base64, and the last lines a little more than MaxLine.
 	limit := 4*min(int64(output), 1<<50) + 4*MaxLine
 	return &Reader{r: bufio.NewReaderSize(r, 64<<10), remaining: limit}
 }
 
-// Next returns the next line. Returns io.EOF after the end line, and io.ErrUnexpectedEOF if the stream has no end line. Any
-// other error describes the invalid line, or comes from the underlying reader. After an error the same error is returned
-// again.
+// Next returns the next line. Returns io.EOF after the end line, and io.ErrUnexpectedEOF if the stream has no end line. Any other
+// error describes an invalid line, or comes from the underlying reader. After an error, later calls return the same error.
 func (r *Reader) Next() (Line, error) {
 	var l Line
 	if r.err == nil {
@@ -82,14 +82,14 @@ func (r *Reader) read() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			line = append(line, part...)
 		case errors.Is(err, io.EOF) && len(line)+len(part) > 0:
-			return nil, io.ErrUnexpectedEOF // the line is incomplete
+			return nil, io.ErrUnexpectedEOF // the stream ends within a line
 		default:
 			return nil, err
 		}
 	}
 }
 
-// compact returns a JSON value without white space between its tokens.
+// compact returns the JSON value raw without white space between its tokens; nil for nil.
 func compact(raw json.RawMessage) (json.RawMessage, error) {
 	if raw == nil {
 		return nil, nil

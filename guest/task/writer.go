@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// A Writer writes lines, each with one call of the underlying writer. It is safe for concurrent use.
+// A Writer writes the lines of a task, each with one call of the underlying writer. It is safe for concurrent use.
 type Writer struct {
 	mu    sync.Mutex
 	w     io.Writer
 	order lineOrder
-	err   error // error of the underlying writer, after which nothing is written
+	err   error // error of the underlying writer; later lines are not written
 }
 
-// ErrRefused is wrapped by the errors of [Writer.Write] for a line that was not written because a Reader would reject it.
+// ErrRefused is wrapped by the error of [Writer.Write] for a line that was not written because a [Reader] would reject it.
 var ErrRefused = errors.New("not a line")
 
-// NewWriter returns a Writer to w.
+// NewWriter returns a Writer that writes lines to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one line and returns the number of bytes. The error wraps [ErrRefused], or is that of the underlying writer,
-// after which nothing is written.
+// Write writes one line and returns its length in bytes. The error wraps [ErrRefused], or is an error of the underlying writer,
+// after which no line is written any more.
 func (w *Writer) Write(l Line) (int, error) {
 	out := l.encoded()
 	if err := out.check(); err != nil {
@@ -48,15 +48,15 @@ func (w *Writer) Write(l Line) (int, error) {
 	return n, err
 }
 
-// lineOrder checks the order of lines.
+// lineOrder checks that the lines of a task are in a valid order.
 type lineOrder struct {
-	final, ended, changed bool            // whether there was a line of type assistant_final, end or changes
-	marks                 map[string]bool // the marks that were written
+	final, ended, changed bool            // whether there was a line of type assistant_final, end and changes
+	marks                 map[string]bool // the values of Mark that have occurred
 }
 
 var errEnded = errors.New("a line after the end")
 
-// next returns an error if w must not follow the previous lines, and otherwise records it.
+// next returns an error if the line w must not follow the previous lines; otherwise it records the line.
 func (o *lineOrder) next(w *encodedLine) error {
 	if o.ended {
 		return errEnded

@@ -12,8 +12,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// Attach attaches to the terminal whose socket conn is connected to, and returns the session; see [caisson.Terminals]. It takes
-// ownership of conn. Data from conn is untrusted. If ctx ends before the terminal has answered, conn is closed.
+// Attach attaches a new viewer to the terminal to whose socket conn is connected, and returns the terminal's program as the
+// viewer sees it; see [caisson.Terminals]. Closing the result detaches the viewer. Attach takes ownership of conn, and treats
+// data from it as untrusted. If ctx ends before the terminal has answered, conn is closed.
 func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequest) (caisson.Process, error) {
 	s := &session{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
 	s.outReader, s.out = io.Pipe()
@@ -33,22 +34,22 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequ
 	return s, nil
 }
 
-// A session is the host's end of a connection to a terminal. It implements [caisson.Process].
+// A session is the host's end of the connection of a viewer to a terminal. It implements [caisson.Process].
 type session struct {
 	conn      io.ReadWriteCloser
 	pid       int
 	readOnly  bool
 	out       *io.PipeWriter
 	outReader *io.PipeReader
-	notices   chan notice // closed when the session has ended
+	notices   chan notice // notices to the viewer that were not read yet; closed when the connection has ended
 
-	writing sync.Mutex // held while a frame is written
+	writing sync.Mutex // held while a frame is written to conn
 
-	done   chan struct{}      // closed when status is set
-	status caisson.ExitStatus // Unknown if the connection ended before the program
+	done   chan struct{}      // closed when the connection has ended and status is set
+	status caisson.ExitStatus // exit status of the program; Unknown is set if the connection ended before the program did
 }
 
-// start sends the request and waits for the answer.
+// start sends the request to attach and waits for the answer.
 func (s *session) start(req caisson.AttachRequest) error {
 	flags := byte(0)
 	if req.ReadOnly {
@@ -74,7 +75,7 @@ func (s *session) start(req caisson.AttachRequest) error {
 	return nil
 }
 
-// send sends a frame.
+// send sends a frame to the terminal.
 func (s *session) send(kind byte, payload []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -97,7 +98,7 @@ func (s *session) receive() {
 	close(s.notices)
 }
 
-// handle handles a frame, and returns false after the last one and for a malformed one.
+// handle handles a frame from the terminal. It returns false if the frame is the last one or malformed.
 func (s *session) handle(kind byte, payload []byte) bool {
 	switch kind {
 	case kindOutput:
@@ -109,7 +110,7 @@ func (s *session) handle(kind byte, payload []byte) bool {
 		}
 		select {
 		case s.notices <- notice(payload[0]):
-		default: // drop the notice: earlier ones have not been read yet
+		default: // the channel is full of notices that have not been read, so this one is dropped
 		}
 		return true
 	case kindExit:
@@ -150,7 +151,7 @@ func (s *session) Signal(_ context.Context, signal int) error {
 	return s.control(kindSignal, []byte{byte(signal)})
 }
 
-// control sends a frame that a read-only session must not send.
+// control sends a frame that only a viewer that is not read-only may send.
 func (s *session) control(kind byte, payload []byte) error {
 	if s.readOnly {
 		return caisson.Errorf(caisson.Conflict, "the session only views the terminal")
@@ -171,7 +172,7 @@ func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	}
 }
 
-// Close implements [caisson.Process]: it detaches.
+// Close implements [caisson.Process]: it detaches the viewer from the terminal.
 func (s *session) Close() error {
 	err := s.conn.Close()
 	s.outReader.Close()
@@ -179,7 +180,7 @@ func (s *session) Close() error {
 	return err
 }
 
-// An input is the input of a session.
+// An input is the program's standard input for a viewer.
 type input struct{ s *session }
 
 func (in input) Write(b []byte) (int, error) {
@@ -194,10 +195,10 @@ func (in input) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// Close does nothing. The input of the program does not end, because other clients may write to it.
+// Close does nothing: the program's input must not end, because other viewers may write to it.
 func (in input) Close() error { return nil }
 
-// A noticeReader reads the notices as lines.
+// A noticeReader is a reader of the texts of the notices to a viewer, one line for each.
 type noticeReader struct {
 	notices chan notice
 	rest    string

@@ -11,42 +11,43 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// The protocol on a connection to a terminal's socket, in frames of package frame. The first one is the client's: attach, info or
-// kill. The server answers info and kill with one info frame, and then closes the connection, as it does after a refusal.
+// The kinds of frames on a connection to a terminal's socket, in the format of package frame. The client sends the first frame,
+// of kind attach, info or kill. The server answers info and kill with one info frame, and then closes the connection. If it
+// refuses an attach frame, it answers with a notice and closes the connection too.
 const (
-	kindAttach  = 'A' // client: attachSize bytes; answered with started
-	kindInfo    = 'T' // client: no payload; server: a [caisson.Terminal] as JSON
-	kindKill    = 'K' // client: no payload
-	kindStarted = 'P' // server: the program's pid; 4 bytes
-	kindInput   = 'I' // client
-	kindResize  = 'W' // client: rows and columns; 4 bytes
-	kindSignal  = 'S' // client: 1 byte; for the foreground process group
-	kindOutput  = 'O' // server
-	kindNotice  = 'N' // server: 1 byte, one of the notices
-	kindExit    = 'X' // server: exit code and signal; 5 bytes. The last frame
+	kindAttach  = 'A' // from the client: attaches a viewer; size and flags, attachSize bytes; answered with kindStarted
+	kindInfo    = 'T' // from the client: without payload; from the server: a [caisson.Terminal] as JSON
+	kindKill    = 'K' // from the client: kills the program; without payload
+	kindStarted = 'P' // from the server: the viewer is attached; the program's pid, 4 bytes
+	kindInput   = 'I' // from the client: input for the program
+	kindResize  = 'W' // from the client: new rows and columns, 4 bytes
+	kindSignal  = 'S' // from the client: a signal for the foreground process group, 1 byte
+	kindOutput  = 'O' // from the server: output of the program
+	kindNotice  = 'N' // from the server: a notice, 1 byte
+	kindExit    = 'X' // from the server: the program's exit code and signal, 5 bytes; the last frame
 )
 
-// Sizes in bytes.
+// Sizes of the payloads of frames, in bytes.
 const (
-	maxData    = 32 << 10 // of one input or output frame
-	maxInfo    = 16 << 10 // of an info frame
-	attachSize = 5        // rows, columns, flags
+	maxData    = 32 << 10 // maximum size in an input or output frame
+	maxInfo    = 16 << 10 // maximum size in an info frame
+	attachSize = 5        // size in an attach frame: rows and columns with 2 bytes each, and flags
 )
 
-// flagReadOnly is the flag in an attach frame of a viewer that sends no input.
+// flagReadOnly is the flag in an attach frame for a viewer that is read-only: it sends no input and never becomes the writer.
 const flagReadOnly = 1
 
-// A notice tells a viewer that something has happened to it.
+// A notice is a message to a viewer about its connection to the terminal.
 type notice byte
 
-// The notices.
+// The notices to a viewer.
 const (
-	noticeTaken   notice = 1 + iota // another viewer has become the writer
-	noticeSkipped                   // the viewer was too slow, and has missed output
-	noticeFull                      // there are too many viewers; the connection ends
+	noticeTaken   notice = 1 + iota // another viewer has become the writer instead of this one
+	noticeSkipped                   // output was skipped, because the viewer has read too slowly
+	noticeFull                      // the terminal has too many viewers, so this one is not attached
 )
 
-// String returns the sentence that users see.
+// String returns the text of the notice for users; "" if n is not a known notice.
 func (n notice) String() string {
 	switch n {
 	case noticeTaken:
@@ -59,7 +60,7 @@ func (n notice) String() string {
 	return ""
 }
 
-// clientLimits and serverLimits return the maximum payload of a frame from the client or the server.
+// clientLimits returns the maximum payload of a frame of the given kind from the client, in bytes; -1 if there is no such kind.
 func clientLimits(kind byte) int {
 	switch kind {
 	case kindAttach:
@@ -76,6 +77,7 @@ func clientLimits(kind byte) int {
 	return -1
 }
 
+// serverLimits returns the maximum payload of a frame of the given kind from the server, in bytes; -1 if there is no such kind.
 func serverLimits(kind byte) int {
 	switch kind {
 	case kindInfo:
@@ -92,7 +94,7 @@ func serverLimits(kind byte) int {
 	return -1
 }
 
-// exactly returns an error unless payload has n bytes.
+// exactly returns frame.ErrProtocol unless payload has n bytes.
 func exactly(payload []byte, n int) error {
 	if len(payload) != n {
 		return frame.ErrProtocol
@@ -100,22 +102,22 @@ func exactly(payload []byte, n int) error {
 	return nil
 }
 
-// appendSize appends rows and columns to b.
+// appendSize appends the size of a terminal to b, encoded in 4 bytes.
 func appendSize(b []byte, rows, cols uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, rows), cols)
 }
 
-// parseSize returns the rows and columns at the beginning of b, which has at least 4 bytes.
+// parseSize decodes the size of a terminal from the first 4 bytes of b.
 func parseSize(b []byte) (rows, cols uint16) {
 	return binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 }
 
-// appendExit appends an exit status to b.
+// appendExit appends an exit status to b, encoded in 5 bytes.
 func appendExit(b []byte, s caisson.ExitStatus) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(s.Code)), byte(s.Signal))
 }
 
-// parseExit returns the exit status in b.
+// parseExit decodes and validates an exit status from b, which is untrusted.
 func parseExit(b []byte) (s caisson.ExitStatus, err error) {
 	if err := exactly(b, 5); err != nil {
 		return s, err
@@ -132,15 +134,16 @@ func validExit(s *caisson.ExitStatus) error {
 	return nil
 }
 
+// maxSignal is the highest number of a signal.
 const maxSignal = 64
 
-// Limits on the part of a terminal's command that is kept.
+// Limits on the beginning of a terminal's command that [Server.Info] returns.
 const (
-	maxArgs = 16
-	maxArg  = 200 // bytes
+	maxArgs = 16  // number of arguments
+	maxArg  = 200 // length of an argument, in bytes
 )
 
-// appendInfo appends an info frame to b.
+// appendInfo appends an info frame with t to b.
 func appendInfo(b []byte, t caisson.Terminal) ([]byte, error) {
 	payload, err := json.Marshal(t)
 	if err == nil && len(payload) > maxInfo {
@@ -149,7 +152,7 @@ func appendInfo(b []byte, t caisson.Terminal) ([]byte, error) {
 	return frame.Append(b, kindInfo, payload), err
 }
 
-// parseInfo decodes an info frame, whose content is untrusted.
+// parseInfo decodes and validates the payload of an info frame, which is untrusted.
 func parseInfo(b []byte) (t caisson.Terminal, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -166,7 +169,7 @@ func parseInfo(b []byte) (t caisson.Terminal, err error) {
 		return t, frame.ErrProtocol
 	}
 	for _, arg := range t.Command {
-		if len(arg) > 4*maxArg { // invalid UTF-8 has become longer
+		if len(arg) > 4*maxArg { // longer than maxArg is possible, because JSON replaces invalid bytes by U+FFFD
 			return t, frame.ErrProtocol
 		}
 	}
@@ -176,7 +179,7 @@ func parseInfo(b []byte) (t caisson.Terminal, err error) {
 	return t, nil
 }
 
-// WriteList writes a list of terminals for [ParseList].
+// WriteList writes a list of terminals in the format that [ParseList] reads: one info frame for each terminal.
 func WriteList(w io.Writer, list []caisson.Terminal) error {
 	for _, t := range list[:min(len(list), caisson.MaxTerminals)] {
 		b, err := appendInfo(nil, t)
@@ -190,7 +193,7 @@ func WriteList(w io.Writer, list []caisson.Terminal) error {
 	return nil
 }
 
-// ParseList decodes the output of "guestd terminal list", which is untrusted: one info frame for each terminal.
+// ParseList decodes and validates the output of "guestd terminal list", which is untrusted: one info frame for each terminal.
 func ParseList(r io.Reader) (list []caisson.Terminal, err error) {
 	for {
 		kind, payload, err := frame.Read(r, serverLimits)

@@ -18,23 +18,25 @@ import (
 // killGrace is the time between SIGHUP and SIGKILL for a program that is killed.
 const killGrace = 2 * time.Second
 
-// maxRest is how many bytes are read after the program's end: other processes may go on writing.
+// maxRest is the maximum number of bytes of output that are read after the program's end, because other processes may continue to
+// write.
 const maxRest = 1 << 20
 
-// A ptyProgram is a Program at a pseudoterminal.
+// A ptyProgram is a [Program] that runs as a process at a pseudoterminal.
 type ptyProgram struct {
 	cmd    *exec.Cmd
-	fd     int // descriptor of master
+	fd     int // file descriptor of master
 	master *os.File
-	slave  *os.File      // kept open, so that the terminal does not hang up when the program closes it and opens it again
+	slave  *os.File      // kept open, so that the terminal does not hang up while the program has closed it
 	ended  chan struct{} // closed when the program has ended
-	rest   int           // bytes that may still be read after the program has ended
+	rest   int           // number of bytes that may still be read after the program's end
 
-	closing sync.RWMutex // held for writing while master is being closed; afterwards fd may be another file's
-	closed  bool         // guarded by closing
+	closing sync.RWMutex // held for reading while fd is used; Close holds it for writing, after which fd may be another file's
+	closed  bool         // master is closed; guarded by closing
 }
 
-// Start starts cmd at a new terminal, which belongs to uid, as the leader of a new session.
+// Start starts cmd at a new pseudoterminal of the given size, which belongs to the user uid. cmd leads a new session of
+// processes.
 func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -69,7 +71,7 @@ func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 		return nil, err
 	}
 	go func() {
-		cmd.Wait() // the status is in cmd.ProcessState
+		cmd.Wait() // the exit status is in cmd.ProcessState
 		close(p.ended)
 		p.master.SetReadDeadline(time.Unix(1, 0)) // ends the read that is waiting
 	}()
@@ -90,7 +92,7 @@ func (p *ptyProgram) Read(b []byte) (int, error) {
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			<-p.ended
-			return 0, err // the terminal has hung up, as it does when a session's leader exits; all output was read before
+			return 0, err // the terminal has hung up, because the session's leader has exited; all output was read before
 		}
 	}
 	for p.rest > 0 {
@@ -98,7 +100,7 @@ func (p *ptyProgram) Read(b []byte) (int, error) {
 		if err == unix.EINTR {
 			continue
 		}
-		if n <= 0 { // there is nothing left, or the terminal has hung up
+		if n <= 0 { // all output was read, or the terminal has hung up
 			break
 		}
 		p.rest -= n
@@ -110,7 +112,7 @@ func (p *ptyProgram) Read(b []byte) (int, error) {
 // Write implements [Program].
 func (p *ptyProgram) Write(b []byte) (int, error) { return p.master.Write(b) }
 
-// control calls f with the terminal's descriptor, unless that is closed.
+// control calls f with the file descriptor of master. Returns os.ErrClosed if master is closed.
 func (p *ptyProgram) control(f func(fd int) error) error {
 	p.closing.RLock()
 	defer p.closing.RUnlock()
@@ -168,10 +170,10 @@ func (p *ptyProgram) Kill() {
 	}()
 }
 
-// killGroup signals the program and the processes in its group.
+// killGroup sends a signal to the program's process group, unless the program has ended.
 func (p *ptyProgram) killGroup(signal syscall.Signal) {
 	select {
-	case <-p.ended: // its pid may be another process's
+	case <-p.ended: // send no signal, because the program's pid may be another process's
 	default:
 		unix.Kill(-p.PID(), signal)
 	}

@@ -7,40 +7,40 @@ import (
 	"strings"
 )
 
-// queries answers the queries that a program sends to its terminal. Viewers do not answer them: there may be none, and their
-// filters drop queries, because the answers would be like typed input. Programs wait seconds for an answer, some after each
-// change of the size.
+// queries answers the queries that a program sends to its terminal, such as for the cursor's position. Viewers do not answer
+// queries: there may be no viewer, and viewers filter queries out of the output, because an answer would be taken for typed
+// input. Programs wait seconds for an answer, some after each change of the terminal's size.
 //
-// It follows the output only as far as a single sequence sets the cursor's position. While the position is not known, it does not
-// answer queries for it.
+// The cursor's position is known at the beginning and after a sequence that sets it, until the program writes anything else that
+// could move the cursor. While it is not known, queries for it are not answered.
 type queries struct {
 	state    queryState
-	seq      []byte // parameters of a control sequence so far
-	row, col int    // position of the cursor, counted from 1
-	known    bool   // row and col are the position of the cursor
+	seq      []byte // parameters of the current control sequence so far
+	row, col int    // position of the cursor, counted from 1, if it is known
+	known    bool   // the position of the cursor is known
 }
 
-// queryState is the position in a sequence.
+// queryState is the position of [queries] in a terminal sequence.
 type queryState int
 
 const (
 	queryGround queryState = iota // outside of sequences
 	queryEsc                      // after ESC
 	queryInter                    // after ESC and intermediate bytes
-	queryCSI                      // in a control sequence
-	queryString                   // in an OSC or another string
+	queryCSI                      // in a control sequence, which begins with ESC [
+	queryString                   // in a string, such as OSC
 	queryEnd                      // after ESC in a string
 )
 
-// maxQuery is the maximum number of parameter bytes of a control sequence.
+// maxQuery is the maximum length of the parameters of a control sequence, in bytes.
 const maxQuery = 64
 
-// attributes is the answer of a terminal of level 2 with colours.
+// attributes is the answer to the query for the terminal's attributes: a VT220 with colours.
 const attributes = "\x1b[?62;22c"
 
 func newQueries() *queries { return &queries{row: 1, col: 1, known: true} }
 
-// read reads output, and returns the answers of a terminal of this size to the queries in it.
+// read processes output of the program, and returns the answers of a terminal with this size to the queries in the output.
 func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 	for _, c := range out {
 		switch q.state {
@@ -93,12 +93,12 @@ func (q *queries) escape(c byte) {
 	case c >= 0x20 && c <= 0x2f:
 		q.state = queryInter
 	case c == 0x1b:
-	default: // 7, =, > and the end of a string do not move the cursor
+	default: // of the rest, only 7, =, > and the end of a string, \, do not move the cursor
 		q.state, q.known = queryGround, q.known && bytes.IndexByte([]byte(`7=>\`), c) >= 0
 	}
 }
 
-// control handles a control sequence, and returns the answer to it.
+// control handles a control sequence with these parameters and final byte, and returns the answer if it is a query.
 func (q *queries) control(params string, final byte, rows, cols int) string {
 	switch request := params + string(final); {
 	case request == "6n" && q.known:
@@ -116,7 +116,7 @@ func (q *queries) control(params string, final byte, rows, cols int) string {
 	case final == 'h' || final == 'l':
 		for mode := range strings.SplitSeq(strings.TrimPrefix(params, "?"), ";") {
 			switch mode {
-			case "3", "6", "47", "1047", "1048", "1049": // width, origin, and the other screen
+			case "3", "6", "47", "1047", "1048", "1049": // these modes change width, origin or screen, and may move the cursor
 				q.known = false
 			}
 		}
@@ -127,7 +127,7 @@ func (q *queries) control(params string, final byte, rows, cols int) string {
 	return ""
 }
 
-// position parses a parameter that is a position, by default 1.
+// position parses a parameter of a control sequence that is a row or a column. The default is 1.
 func position(s string) (n int, ok bool) {
 	if s == "" {
 		return 1, true

@@ -1,9 +1,9 @@
 package terminal
 
-// A ring keeps the newest bytes of a stream. Positions count from the beginning of the stream.
+// A ring keeps the last len(buf) bytes of a stream. Positions are counted from the beginning of the stream.
 type ring struct {
-	buf []byte
-	end uint64 // position after the last byte
+	buf []byte // the byte at a position is at the index position modulo len(buf)
+	end uint64 // position after the last byte of the stream
 }
 
 // start returns the position of the oldest byte that is kept.
@@ -14,7 +14,7 @@ func (r *ring) start() uint64 {
 	return 0
 }
 
-// add appends b.
+// add appends b to the stream.
 func (r *ring) add(b []byte) {
 	if skip := len(b) - len(r.buf); skip > 0 {
 		r.end += uint64(skip)
@@ -27,7 +27,7 @@ func (r *ring) add(b []byte) {
 	}
 }
 
-// read copies bytes from position at, which must be between start and end, and returns their number.
+// read copies bytes from position at on into b, and returns their number. at must be between start and end.
 func (r *ring) read(at uint64, b []byte) int {
 	n := int(min(r.end-at, uint64(len(b))))
 	from := at % uint64(len(r.buf))

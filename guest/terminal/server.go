@@ -1,5 +1,5 @@
-// Package terminal implements the terminals in sandboxes. A process in the sandbox owns one terminal, its program, and the end of
-// its output, and serves viewers on a unix socket. [Attach] is the host's end of such a connection.
+// Package terminal implements the terminals in sandboxes. A process in the sandbox has one terminal with its program, keeps the
+// end of the output, and serves viewers on a unix socket. The host attaches viewers with [Attach].
 //
 // A viewer that is slow or hostile never holds up the program or another viewer.
 package terminal
@@ -16,29 +16,29 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// ringSize is how many bytes of output a terminal keeps.
+// ringSize is the number of bytes that a terminal keeps of the end of its program's output.
 const ringSize = 256 << 10
 
 const (
-	helloTimeout = 10 * time.Second // time in which a client must send its first frame
+	helloTimeout = 10 * time.Second // timeout for the first frame on a connection, and for the answer to it
 	flushTimeout = 10 * time.Second // time in which a viewer must read the rest of the output after the program's end
-	lingerSteps  = 60               // see Server.linger
-	lingerStep   = 10 * time.Second
-	maxPending   = 64 << 10 // bytes of input that the program has not read
+	lingerSteps  = 60               // maximum number of steps for which a terminal is kept after its program's end
+	lingerStep   = 10 * time.Second // duration of each of the lingerSteps
+	maxPending   = 64 << 10         // number of bytes of input for the program at which further input must wait
 )
 
 // A Program is a program at a terminal. Read and Write are called by one goroutine each.
 type Program interface {
 	PID() int
-	// Read reads output. It returns io.EOF when the program has ended, even if other processes still have the terminal open, and all
-	// that it has written was read.
+	// Read reads output. It returns io.EOF when the program has ended and all output that it has written was read, even if other
+	// processes still have the terminal open.
 	Read(b []byte) (int, error)
-	// Write writes input. Close makes it return.
+	// Write writes input for the program. It returns when Close is called.
 	Write(b []byte) (int, error)
 	Resize(rows, cols uint16) error
-	// Signal sends a signal to the foreground process group.
+	// Signal sends a signal to the foreground process group of the terminal.
 	Signal(signal int) error
-	// Exit returns how the program has ended; it is called after Read has returned an error.
+	// Exit returns the exit status of the program. It is called after Read has returned an error.
 	Exit() caisson.ExitStatus
 	// Kill kills the program.
 	Kill()
@@ -49,46 +49,46 @@ type Program interface {
 // A Server serves the viewers of one terminal.
 type Server struct {
 	program Program
-	step    time.Duration // see linger
-	keep    bool          // the terminal is kept until Kill is called
+	step    time.Duration // duration of a step of linger; lingerStep, except in tests
+	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
-	over     chan struct{} // closed when the terminal need not be kept any more
-	markOver func()        // closes over
+	over     chan struct{} // closed when the terminal need not be kept any more after the program's end
+	markOver func()        // closes over; may be called repeatedly
 
 	mu      sync.Mutex
 	changed *sync.Cond       // signals changes of the fields below
-	info    caisson.Terminal // Viewers is not set
-	out     ring
-	viewers map[*viewer]bool
-	writer  *viewer // the viewer whose input counts; nil for none
-	pending []byte  // input that was not given to the program yet
+	info    caisson.Terminal // information about the terminal; Viewers is not set
+	out     ring             // the end of the program's output
+	viewers map[*viewer]bool // the attached viewers
+	writer  *viewer          // the viewer whose input counts; nil if there is none
+	pending []byte           // input that was not written to the program yet
 }
 
 // A Listener accepts connections, which are sockets in non-blocking mode.
 type Listener interface {
 	Accept(ctx context.Context) (*os.File, error)
-	// Close makes Accept return.
+	// Close closes the listener. A call of Accept that waits returns an error.
 	Close() error
 }
 
-// A connection is a connection of a client.
+// A connection is a connection of a client to a terminal's socket.
 type connection interface {
 	io.ReadWriteCloser
 	SetDeadline(t time.Time) error
 }
 
-// A viewer is a connection that is attached.
+// A viewer is the server's end of the connection of a viewer that is attached.
 type viewer struct {
 	conn     connection
 	readOnly bool
-	at       uint64   // position of the next byte to send
-	notices  []notice // to be sent, at most one of each
-	skipped  bool     // noticeSkipped was added to notices
+	at       uint64   // position in the output of the next byte to send
+	notices  []notice // notices to send; at most one of each kind
+	skipped  bool     // noticeSkipped was added to notices before
 	gone     bool     // the connection has ended
 }
 
-// NewServer returns the server of the terminal of a program that has just been started. If keep is set, the terminal is kept after the
-// program's end until [Server.Kill] is called.
+// NewServer returns the server for the terminal of a program that has just been started. If keep is set, the terminal is kept
+// after the program's end until [Server.Kill] is called.
 func NewServer(id caisson.ID, command []string, program Program, rows, cols uint16, keep bool) *Server {
 	s := &Server{
 		program: program, step: lingerStep, keep: keep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, over: make(chan struct{}),
@@ -102,8 +102,8 @@ func NewServer(id caisson.ID, command []string, program Program, rows, cols uint
 	return s
 }
 
-// Serve serves viewers until the terminal ends, some time after its program has ended; see [caisson.Terminal]. It closes ln and
-// the program.
+// Serve accepts connections from ln and serves viewers until the terminal ends, which is some time after its program has ended;
+// see [caisson.Terminal]. Then it closes ln and the program.
 func (s *Server) Serve(ln Listener) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -123,7 +123,8 @@ func (s *Server) Serve(ln Listener) {
 	all.Wait()
 }
 
-// readOutput keeps the program's output until its end.
+// readOutput reads the program's output into the ring until the program has ended, and answers queries in it. Then it stores the
+// exit status and closes the program.
 func (s *Server) readOutput() {
 	b := make([]byte, maxData)
 	asked := newQueries()
@@ -150,8 +151,9 @@ func (s *Server) readOutput() {
 	}
 }
 
-// linger waits until a viewer has received the exit status, for at most lingerSteps steps. If the terminal is kept, it waits
-// until Kill is called instead. It counts steps, because the clock jumps when a paused sandbox is resumed.
+// linger waits until a viewer that is not read-only has received the exit status, for at most lingerSteps steps. If s.keep is
+// set, it waits until Kill is called instead. It counts steps and not time, because the clock jumps when a paused sandbox is
+// resumed.
 func (s *Server) linger() {
 	if s.keep {
 		<-s.over
@@ -170,12 +172,12 @@ func (s *Server) linger() {
 func (s *Server) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.viewers) > 0 { // all have a deadline
+	for len(s.viewers) > 0 { // ends, because the connections of all viewers have a deadline
 		s.changed.Wait()
 	}
 }
 
-// writeInput passes input to the program until the program ends.
+// writeInput writes pending input to the program until the program has ended.
 func (s *Server) writeInput() {
 	for {
 		s.mu.Lock()
@@ -185,16 +187,16 @@ func (s *Server) writeInput() {
 		b := s.pending
 		s.pending = nil
 		ended := s.info.Exit != nil
-		s.changed.Broadcast() // there is room in pending
+		s.changed.Broadcast() // wakes handle, which waits until there is room in pending
 		s.mu.Unlock()
 		if ended {
 			return
 		}
-		s.program.Write(b) // an error means that the program has ended, or has closed its terminal
+		s.program.Write(b) // errors are ignored: the program has ended, or has closed its terminal
 	}
 }
 
-// serve serves a connection.
+// serve serves one connection: it executes the request in the first frame, and then serves a viewer that was attached.
 func (s *Server) serve(conn connection) {
 	conn.SetDeadline(time.Now().Add(helloTimeout))
 	kind, payload, err := frame.Read(conn, clientLimits)
@@ -226,13 +228,13 @@ func (s *Server) serve(conn connection) {
 	}
 }
 
-// Kill kills the program; the terminal does not linger.
+// Kill kills the program, and makes the terminal end soon after the program has ended.
 func (s *Server) Kill() {
 	s.program.Kill()
 	s.markOver()
 }
 
-// Info describes the terminal.
+// Info returns information about the terminal.
 func (s *Server) Info() caisson.Terminal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,14 +243,15 @@ func (s *Server) Info() caisson.Terminal {
 	return t
 }
 
-// sendInfo sends an info frame.
+// sendInfo sends an info frame about the terminal.
 func (s *Server) sendInfo(conn connection) {
 	if b, err := appendInfo(nil, s.Info()); err == nil {
 		conn.Write(b)
 	}
 }
 
-// attach adds a viewer, which becomes the writer unless it is read-only. It returns false if there are too many.
+// attach adds a viewer with a screen of this size; 0 means that the size is not known. The viewer becomes the writer unless it is
+// read-only. attach returns false if there are too many viewers.
 func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,10 +271,10 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 		s.writer.notices = append(s.writer.notices, noticeTaken)
 	}
 	s.writer = v
-	s.changed.Broadcast() // the former writer may be waiting
+	s.changed.Broadcast() // wakes handle, which may be waiting with input of the former writer
 	if rows > 0 && cols > 0 && s.info.Exit == nil {
-		// Programs draw their screen anew when the size changes. If the beginning of the output is lost, the kept part may not
-		// contain a whole screen, so the size is changed twice.
+		// If the beginning of the output is lost, the rest may not contain a whole screen. Programs draw their screen anew when
+		// the size changes, so an equal size is set after a different one.
 		if rows == s.info.Rows && cols == s.info.Cols && v.at > 0 && rows > 1 {
 			s.program.Resize(rows-1, cols)
 		}
@@ -280,14 +283,14 @@ func (s *Server) attach(v *viewer, rows, cols uint16) bool {
 	return true
 }
 
-// resize sets the terminal's size. The caller must hold mu.
+// resize sets the terminal's size, unless rows or cols is 0. The caller must hold mu.
 func (s *Server) resize(rows, cols uint16) {
 	if rows > 0 && cols > 0 && s.program.Resize(rows, cols) == nil {
 		s.info.Rows, s.info.Cols = rows, cols
 	}
 }
 
-// receive handles a viewer's frames until the connection ends.
+// receive handles the frames from a viewer until the connection ends or a frame is malformed.
 func (s *Server) receive(v *viewer) {
 	for {
 		kind, payload, err := frame.Read(v.conn, clientLimits)
@@ -297,8 +300,8 @@ func (s *Server) receive(v *viewer) {
 	}
 }
 
-// handle handles a frame, and returns false if it is malformed. For input of the writer it waits while pending is full, so that
-// at most one connection waits.
+// handle handles a frame from a viewer, and returns false if it is malformed. Input of a viewer that is not the writer is
+// dropped. For input of the writer, handle waits while pending is full; so only one viewer can be waiting.
 func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +330,7 @@ func (s *Server) handle(v *viewer, kind byte, payload []byte) bool {
 	return false
 }
 
-// detach closes the connection of a viewer and ends send.
+// detach closes the connection of a viewer, and makes the method send, which serves the viewer, return.
 func (s *Server) detach(v *viewer) {
 	v.conn.Close()
 	s.mu.Lock()
@@ -336,7 +339,7 @@ func (s *Server) detach(v *viewer) {
 	s.changed.Broadcast()
 }
 
-// remove removes a viewer.
+// remove removes a viewer from the server.
 func (s *Server) remove(v *viewer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,9 +350,9 @@ func (s *Server) remove(v *viewer) {
 	s.changed.Broadcast()
 }
 
-// send sends a viewer its notices, the output and the exit status, until the viewer is gone or everything was sent. After the
-// exit status the client closes the connection: if the server closed it, input in transit could reset the connection before the
-// client has read the status.
+// send sends a viewer its notices, the output and the exit status, until the viewer is gone or everything was sent. It does not
+// close the connection after the exit status; the client does. If the server closed it, input in transit could reset the
+// connection before the client has read the status.
 func (s *Server) send(v *viewer) {
 	b := make([]byte, frame.HeaderSize+maxData)
 	pid := binary.BigEndian.AppendUint32(nil, uint32(s.program.PID()))
@@ -367,11 +370,12 @@ func (s *Server) send(v *viewer) {
 		}
 	}
 	if err != nil {
-		v.conn.Close() // ends receive
+		v.conn.Close() // makes the method receive, which serves the viewer too, return
 	}
 }
 
-// next waits for the next frame for a viewer, and puts it into b. last means that no frame follows; n is 0 if the viewer is gone.
+// next waits for something to send to a viewer, and puts the frame into b. n is the length of the frame, or 0 if the viewer is
+// gone. last means that no frame follows.
 func (s *Server) next(v *viewer, b []byte) (n int, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

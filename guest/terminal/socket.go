@@ -18,17 +18,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/frame"
 )
 
-// Dir is the directory of the terminals' sockets in a sandbox. A socket's name is the terminal's id. Only the sandbox's root may use
-// them.
+// Dir is the directory in a sandbox that contains the sockets of its terminals, each named by the id of its terminal. Only root
+// in the sandbox can connect to them.
 const Dir = "/dev/.caisson/terminals"
 
 // Socket returns the path of a terminal's socket in a sandbox.
 func Socket(id caisson.ID) string { return Dir + "/" + string(id) }
 
-// A Sockets is a directory of sockets, usually [Dir].
+// Sockets is the path of a directory with sockets of terminals, usually [Dir].
 type Sockets string
 
-// path calls f with a path of the file name that is short enough for a socket's address.
+// path calls f with a path of the file name in the directory that is short enough for the address of a unix socket. The path must
+// not be used after f has returned.
 func (d Sockets) path(name string, f func(path string) error) error {
 	path := filepath.Join(string(d), name)
 	if len(path) <= 100 {
@@ -42,8 +43,8 @@ func (d Sockets) path(name string, f func(path string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name))
 }
 
-// Listen creates the socket of a terminal. Returns Exhausted if there are [caisson.MaxTerminals]. Closing the listener removes the
-// socket.
+// Listen creates the socket of a terminal and listens on it. Returns Exhausted if there are [caisson.MaxTerminals] terminals.
+// Closing the listener removes the socket.
 func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 	if err := os.MkdirAll(filepath.Dir(string(d)), 0o755); err != nil {
 		return nil, err
@@ -72,30 +73,30 @@ func (d Sockets) Listen(id caisson.ID) (_ Listener, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l.socket.SetUnlinkOnClose(false) // path may be gone by then
+	l.socket.SetUnlinkOnClose(false) // the path in /proc is not valid any more when the listener is closed
 	return l, nil
 }
 
-// A listener listens at a unix socket.
+// A listener implements [Listener] with a unix socket.
 type listener struct {
 	socket *net.UnixListener
 	name   string // path of the socket
 }
 
-// Accept implements [Listener]. ctx is not used: Close ends the call.
+// Accept implements [Listener]. It ignores ctx; Close ends the call.
 func (l *listener) Accept(context.Context) (*os.File, error) {
 	conn, err := l.socket.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() // the file is a duplicate
+	defer conn.Close() // the returned file has a duplicate of the descriptor
 	return conn.File()
 }
 
 // Close implements [Listener].
 func (l *listener) Close() error { return errors.Join(os.Remove(l.name), l.socket.Close()) }
 
-// list returns the ids of the existing sockets.
+// list returns the ids of the terminals that have a socket. A terminal in the list may be gone.
 func (d Sockets) list() (ids []caisson.ID, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +110,7 @@ func (d Sockets) list() (ids []caisson.ID, err error) {
 	return ids, nil
 }
 
-// connect connects to a terminal. The socket of a terminal that is gone is removed.
+// connect connects to the socket of a terminal. If the terminal is gone, it removes the socket and returns an error.
 func (d Sockets) connect(id caisson.ID) (conn net.Conn, err error) {
 	err = d.path(string(id), func(path string) (err error) {
 		conn, err = net.Dial("unix", path)
@@ -121,7 +122,7 @@ func (d Sockets) connect(id caisson.ID) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// ask connects to a terminal, sends a frame of this kind and returns the answer.
+// ask connects to a terminal, sends a frame of this kind without payload, and returns the info frame that the terminal answers.
 func (d Sockets) ask(id caisson.ID, kind byte) (t caisson.Terminal, err error) {
 	conn, err := d.connect(id)
 	if err != nil {
@@ -149,7 +150,7 @@ func (d Sockets) List() (list []caisson.Terminal, err error) {
 		return nil, err
 	}
 	for _, id := range ids {
-		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise the terminal is gone, or it is another socket
+		if t, err := d.ask(id, kindInfo); err == nil && t.ID == id { // otherwise the terminal is gone, or the socket is not its own
 			list = append(list, t)
 		}
 	}
@@ -159,7 +160,7 @@ func (d Sockets) List() (list []caisson.Terminal, err error) {
 	return list, nil
 }
 
-// Remove kills the program of a terminal. NotFound if there is no such terminal.
+// Remove kills the program of a terminal, which then ends. Returns NotFound if there is no such terminal.
 func (d Sockets) Remove(id caisson.ID) error {
 	_, err := d.ask(id, kindKill)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {

@@ -1,5 +1,5 @@
-// Package sample is a small repository with a failing test, and the script of a model that fixes it. Demonstrations and tests
-// of the built-in agent use it; it requires only a shell.
+// Package sample contains a small repository with a failing test, and a script with the answers of a model that fixes it. It is
+// used for demonstrations and tests of the built-in agent, and requires only a shell.
 package sample
 
 import (
@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 )
 
-// Prompt is the prompt that Script answers.
+// Prompt is the prompt to which Script has the answers.
 const Prompt = "Fix the failing test."
 
-// Answer is a part of the final answer of Script, if the test was fixed.
+// Answer is a text that the final answer of Script contains if the test was fixed.
 const Answer = "now passes"
 
-// Script is the script of the model, in the format of package wire/llm/scripted.
+// Script is the script with the model's answers, in the format of package wire/llm/scripted.
 //
 //go:embed script.yaml
 var Script string

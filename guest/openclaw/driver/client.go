@@ -16,22 +16,22 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// errNotListening is the error of dial if the port is closed.
+// errNotListening is the error of dial if no process listens on the gateway's port.
 var errNotListening = errors.New("connection refused")
 
 // protocol is the version of OpenClaw's WebSocket protocol that this package implements.
 const protocol = 4
 
 const (
-	maxFrame    = 26 << 20         // bytes; OpenClaw's own limit is 25 MiB
-	dialTime    = 10 * time.Second // timeout of one connection attempt
-	defaultWait = 30 * time.Second // default timeout for a gateway that is starting
-	callTime    = 10 * time.Second // timeout of a small request
+	maxFrame    = 26 << 20         // maximum size of a message, in bytes; OpenClaw's own limit is 25 MiB
+	dialTime    = 10 * time.Second // timeout of one try to connect
+	defaultWait = 30 * time.Second // default time that a gateway may take to start
+	callTime    = 10 * time.Second // timeout of a request other than a prompt
 )
 
-// frame is any message of the protocol.
+// frame is any message of OpenClaw's WebSocket protocol.
 type frame struct {
-	Type    string          `json:"type"` // req, res, event
+	Type    string          `json:"type"` // req (a request), res (an answer) or event
 	ID      string          `json:"id,omitempty"`
 	Method  string          `json:"method,omitempty"`
 	Params  any             `json:"params,omitempty"`
@@ -41,7 +41,7 @@ type frame struct {
 	Error   *callError      `json:"error,omitempty"`
 }
 
-// callError is the error in the answer to a request.
+// callError is the error in OpenClaw's answer to a request.
 type callError struct {
 	Code       string          `json:"code"`
 	Message    string          `json:"message"`
@@ -54,11 +54,11 @@ func (e *callError) Error() string {
 	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
 }
 
-// A client is a connection to OpenClaw's gateway. Only one goroutine, the caller's, may read.
+// A client is a connection to OpenClaw's gateway. Only one goroutine may read from it.
 type client struct {
 	conn    *websocket.Conn
 	version string // version of the gateway
-	last    int    // number of the last request
+	last    int    // number of the last request, which is also the request's id
 }
 
 // dial connects to the gateway, and retries while it is starting.
@@ -83,12 +83,13 @@ func dial(ctx context.Context, t *task.Task) (*client, error) {
 	}
 }
 
+// dialOnce connects to the gateway without retries. The error wraps errNotListening if no process listens on its port.
 func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	// Ignore proxies in the environment: this connection stays in the sandbox.
+	// Proxies in the environment are ignored, because the gateway is in the sandbox.
 	dialer := &http.Client{Transport: &http.Transport{Proxy: nil, DialContext: (&net.Dialer{}).DialContext, DisableCompression: true}}
-	//nolint:bodyclose // the body is the connection's
+	//nolint:bodyclose // the body is closed with the connection
 	conn, _, err := websocket.Dial(ctx, "ws://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port)), &websocket.DialOptions{
 		HTTPClient: dialer, CompressionMode: websocket.CompressionDisabled,
 	})
@@ -106,8 +107,8 @@ func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	return c, nil
 }
 
-// connectParams are the parameters of a connection. A backend client on the loopback interface needs no paired device. With the
-// capability tool-events, the client receives events of tools.
+// connectParams has the parameters of the request "connect". The client connects as a backend, which on the loopback interface
+// needs no paired device. With the capability tool-events, it receives events about tool calls.
 type connectParams struct {
 	MinProtocol int               `json:"minProtocol"`
 	MaxProtocol int               `json:"maxProtocol"`
@@ -118,7 +119,7 @@ type connectParams struct {
 	Auth        map[string]string `json:"auth,omitempty"`
 }
 
-// hello waits for the gateway's challenge and sends the connection parameters.
+// hello waits for the gateway's challenge, sends the request "connect", and stores the gateway's version.
 func (c *client) hello(ctx context.Context, t *task.Task) error {
 	for {
 		f, err := c.read(ctx)
@@ -153,7 +154,7 @@ func (c *client) hello(ctx context.Context, t *task.Task) error {
 	return nil
 }
 
-// send makes a request and returns its id.
+// send sends a request and returns its id.
 func (c *client) send(ctx context.Context, method string, params any) (string, error) {
 	c.last++
 	id := strconv.Itoa(c.last)
@@ -164,7 +165,7 @@ func (c *client) send(ctx context.Context, method string, params any) (string, e
 	return id, c.conn.Write(ctx, websocket.MessageText, b)
 }
 
-// call makes a request and returns the answer. Other messages that arrive meanwhile are dropped, so it must not be used during
+// call sends a request and returns the answer to it. It drops other messages that arrive meanwhile, so it must not be used during
 // a turn.
 func (c *client) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
@@ -184,7 +185,7 @@ func (c *client) call(ctx context.Context, method string, params any) (json.RawM
 	}
 }
 
-// result returns the answer to a request, or its error.
+// result returns the payload of f, an answer, or the error in it.
 func (f *frame) result() (json.RawMessage, error) {
 	switch {
 	case f.OK:
@@ -209,5 +210,5 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 }
 
 func (c *client) close() {
-	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
+	c.conn.CloseNow() //nolint:errcheck // the connection may be closed already
 }

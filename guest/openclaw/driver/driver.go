@@ -1,5 +1,5 @@
-// Package driver is the driver for OpenClaw inside a sandbox. It connects to the WebSocket of the gateway that runs there, or
-// starts OpenClaw for one turn.
+// Package driver is the driver for OpenClaw. It runs inside a sandbox, and connects to the WebSocket of OpenClaw's gateway there,
+// or starts OpenClaw for one turn.
 package driver
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// provider is the name of the model gateway in OpenClaw's configuration, see package openclaw.
+// provider is the name that OpenClaw's configuration gives Caisson's model gateway; see package openclaw.
 const provider = "caisson"
 
-// mainAgent is the id of OpenClaw's agent if a run has no persona.
+// mainAgent is the id of the OpenClaw agent that is used if a run has no persona.
 const mainAgent = "main"
 
-// OpenClaw is the driver. Its zero value is ready to use.
+// OpenClaw implements [drive.Driver] for OpenClaw. Its zero value is ready to use.
 type OpenClaw struct{}
 
 var _ drive.Driver = OpenClaw{}
@@ -49,7 +49,7 @@ func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End
 	return runOnce(ctx, t, out)
 }
 
-// contextError returns the error of a turn whose context is done.
+// contextError returns the error of a turn whose context is done: a timeout or a cancellation.
 func contextError(ctx context.Context) *caisson.RunError {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return newError(caisson.RunTimeout, "the time of the run is over")
@@ -57,11 +57,12 @@ func contextError(ctx context.Context) *caisson.RunError {
 	return newError(caisson.RunAborted, "the run was cancelled")
 }
 
+// newError returns an error of a run, with the message truncated.
 func newError(code, message string) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: truncate(message, 2000)}
 }
 
-// truncate shortens text to at most n bytes at a character boundary, and marks the end.
+// truncate shortens s to at most n bytes at a character boundary. If it is shortened, "…" is appended.
 func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -69,6 +70,7 @@ func truncate(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
+// agentOf returns the id of the OpenClaw agent for a task: the task's persona, or mainAgent.
 func agentOf(t *task.Task) string {
 	if t.Persona == "" {
 		return mainAgent
@@ -76,8 +78,8 @@ func agentOf(t *task.Task) string {
 	return t.Persona
 }
 
-// sessionKey returns OpenClaw's key of a conversation. The session id is hashed, because OpenClaw compares keys without case
-// and interprets parts of them.
+// sessionKey returns the key with which OpenClaw identifies the task's conversation. It contains a hash of the session id,
+// because OpenClaw compares keys without case and interprets parts of them.
 func sessionKey(t *task.Task) string {
 	if t.Session == "" {
 		return "agent:" + agentOf(t) + ":caisson"
@@ -86,10 +88,11 @@ func sessionKey(t *task.Task) string {
 	return "agent:" + agentOf(t) + ":caisson-" + hex.EncodeToString(sum[:12])
 }
 
-// maxHistory is the maximum size of the earlier messages in a prompt, in bytes. Models would not accept much more.
+// maxHistory is the maximum size of all earlier messages in a prompt, in bytes. The contexts of models do not allow much more.
 const maxHistory = 256 << 10
 
-// message returns the prompt. It is preceded by the earlier messages if OpenClaw does not have the conversation.
+// message returns the text to send to OpenClaw: the prompt, preceded by the earlier messages of the conversation if OpenClaw has
+// not stored them.
 func message(t *task.Task) string {
 	if len(t.History) == 0 || t.Continue {
 		return t.Prompt
@@ -111,7 +114,8 @@ func message(t *task.Task) string {
 	return b.String()
 }
 
-// modelOf returns OpenClaw's name of the model; "" means the one in the configuration.
+// modelOf returns OpenClaw's name of the task's model, or of its substitute if OpenClaw's configuration lacks the model. "" means
+// the default model in the configuration.
 func modelOf(t *task.Task) string {
 	if t.Model == "" {
 		return ""
@@ -122,10 +126,11 @@ func modelOf(t *task.Task) string {
 	return provider + "/" + t.Model
 }
 
-// maxConfig limits the size of a configuration, in bytes.
+// maxConfig is the maximum number of bytes that are read of OpenClaw's configuration.
 const maxConfig = 4 << 20
 
-// configured reports whether OpenClaw's configuration has a model with this context window.
+// configured reports whether OpenClaw's configuration, in the file config, has the model alias with this context window in
+// tokens.
 func configured(config, alias string, context int64) bool {
 	f, err := os.Open(config)
 	if err != nil {
@@ -158,5 +163,5 @@ func seconds(d caisson.Duration) int64 {
 	return int64((time.Duration(d) + time.Second - 1) / time.Second)
 }
 
-// newID returns a unique id.
+// newID returns a new random id for a run of OpenClaw.
 func newID() string { return "caisson-" + rand.Text() }

@@ -9,8 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An envelope is OpenClaw's result of a turn, in any of its three forms: from a gateway (runId, status, result), from "agent
-// --local --json" (payloads, meta) and from "agent exec --json" (ok, final).
+// An envelope is the JSON object with which OpenClaw reports the result of a turn. It has one of three forms: from the gateway,
+// with the fields runId, status and result; from "openclaw agent --local --json", with payloads and meta; or from "openclaw agent
+// exec --json", with ok and final.
 type envelope struct {
 	Status  string   `json:"status"`
 	Summary string   `json:"summary"`
@@ -24,7 +25,7 @@ type envelope struct {
 	Tools *toolCount `json:"toolSummary"`
 }
 
-// outcome is the answer of a turn, with information about it.
+// outcome is the part of an envelope with the answer of a turn and information about the turn.
 type outcome struct {
 	Payloads []payload `json:"payloads"`
 	Meta     *meta     `json:"meta"`
@@ -36,17 +37,18 @@ type payload struct {
 	IsError bool   `json:"isError"`
 }
 
+// toolCount is the summary of the tool calls of a turn.
 type toolCount struct {
 	Calls int64 `json:"calls"`
 }
 
-// envError is an error, which may be an object or a string.
+// envError is an error in an envelope, which may be an object or a string in JSON.
 type envError struct {
 	Kind    string
 	Message string
 }
 
-// UnmarshalJSON decodes either form.
+// UnmarshalJSON decodes an error that is an object or a string.
 func (e *envError) UnmarshalJSON(b []byte) error {
 	if json.Unmarshal(b, &e.Message) == nil {
 		return nil
@@ -87,10 +89,10 @@ type usage struct {
 	CacheWrite int64 `json:"cacheWrite"`
 }
 
-// errEnvelope is the error for output in none of the three forms.
+// errEnvelope is the error for output of OpenClaw that has none of the known forms of an envelope.
 var errEnvelope = errors.New("OpenClaw's answer is in no form that is known")
 
-// parseEnvelope parses an envelope, which must be a JSON object with the fields of one of the forms.
+// parseEnvelope parses an envelope. Returns errEnvelope if b is not a JSON object in one of the known forms.
 func parseEnvelope(b []byte) (*envelope, error) {
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -108,7 +110,7 @@ func parseEnvelope(b []byte) (*envelope, error) {
 // warningMark begins texts that come from OpenClaw and not from the model.
 const warningMark = "⚠"
 
-// An interpretation is the interpretation of an envelope.
+// An interpretation has what an envelope means: the answer, or the error, of the turn.
 type interpretation struct {
 	answer   string
 	warnings []string
@@ -116,8 +118,8 @@ type interpretation struct {
 	err      *caisson.RunError
 }
 
-// interpret returns the answer, warnings, usage and error of an envelope. A text of OpenClaw about a failure is a warning, even
-// if it is among the answers.
+// interpret returns the answer, warnings, usage and error of an envelope. A text about a failure that comes from OpenClaw itself
+// is a warning, even if it is among the messages of the answer.
 func (e *envelope) interpret() interpretation {
 	var v interpretation
 	m := e.Meta
@@ -159,7 +161,7 @@ func (e *envelope) interpret() interpretation {
 	return v
 }
 
-// isModelText reports whether a text is certainly the model's.
+// isModelText reports whether a text certainly comes from the model, and not from OpenClaw itself.
 func (m *meta) isModelText(text string) bool {
 	for _, s := range []*string{m.FinalText, m.RawText} {
 		if s != nil && strings.Contains(*s, text) {
@@ -169,7 +171,7 @@ func (m *meta) isModelText(text string) bool {
 	return false
 }
 
-// used returns the usage of a turn, or nil if the envelope does not contain it.
+// used returns the usage of the turn from m, or else from e; nil if neither contains it.
 func (e *envelope) used(m *meta) *caisson.RunUsage {
 	u, calls := m.Agent.Usage, m.Agent.Turns
 	if u == nil {
@@ -184,7 +186,7 @@ func (e *envelope) used(m *meta) *caisson.RunUsage {
 	}}
 }
 
-// firstNonEmpty returns the first text that is not empty.
+// firstNonEmpty returns the first text in list and then others that is not empty.
 func firstNonEmpty(list []string, others ...string) string {
 	for _, s := range append(append([]string(nil), list...), others...) {
 		if strings.TrimSpace(s) != "" {
@@ -194,8 +196,8 @@ func firstNonEmpty(list []string, others ...string) string {
 	return ""
 }
 
-// classify returns the error for a failure that OpenClaw reports. kind is OpenClaw's keyword for the reason; the message is
-// searched as well.
+// classify returns the error of a run for a failure that OpenClaw reports. The code depends on kind, OpenClaw's keyword for the
+// reason, and on words in the message.
 func classify(kind, message string) *caisson.RunError {
 	message = strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(message), warningMark), "\ufe0f"))
 	if message == "" {

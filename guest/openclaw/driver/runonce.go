@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	maxAnswer     = 32 << 20 // maximum output of OpenClaw, in bytes
-	maxCandidates = 100      // lines beginning with "{" that are tried as the beginning of the JSON object
+	maxAnswer     = 32 << 20 // maximum size of OpenClaw's output, in bytes
+	maxCandidates = 100      // maximum number of lines beginning with "{" that are tried as the beginning of the JSON object
 )
 
-// runOnce starts OpenClaw for one turn. Its output comes at the end, so there is nothing to stream.
+// runOnce starts OpenClaw for one turn. OpenClaw prints the answer at the end, so it is not streamed.
 func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
 	if len(t.Command) == 0 {
 		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
@@ -39,7 +39,7 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 	out.Mark(task.MarkStarted)
 	if stdin != "" {
 		go func() {
-			// A program may exit without reading all of its input.
+			// An error is ignored, because a program may exit without reading all of its input.
 			_, _ = io.WriteString(p.Stdin, stdin)
 			p.Stdin.Close()
 		}()
@@ -48,7 +48,7 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 	var stdout []byte
 	tail := p.Output(ctx, out, time.Duration(t.Grace), nil, func(r io.Reader) {
 		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
-		_, _ = io.Copy(io.Discard, r) // otherwise the program would block on a full pipe
+		_, _ = io.Copy(io.Discard, r) // read the rest, so that the program does not block on a full pipe
 	})
 	end := drive.End{Exit: p.Exit()}
 	switch {
@@ -62,7 +62,8 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 	return end, nil
 }
 
-// parseOutput interprets OpenClaw's output. An answer is used only if the exit code is 0.
+// parseOutput writes the answer in OpenClaw's output b to out, or returns the error of the turn. An answer is used only if the
+// exit code is 0. tail is the end of OpenClaw's standard error.
 func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
 	e, err := parseEnvelope(envelopeIn(b))
 	if err != nil {
@@ -88,7 +89,7 @@ func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out)
 	return nil
 }
 
-// envelopeIn returns the JSON object at the end of the output; some versions print lines before it.
+// envelopeIn returns the JSON object at the end of OpenClaw's output, because some versions print other lines before it.
 func envelopeIn(b []byte) []byte {
 	b = bytes.TrimSpace(b)
 	if json.Valid(b) {

@@ -8,28 +8,29 @@ import (
 	"github.com/caisson-dev/caisson/guest/drive"
 )
 
-// A stream converts the events of a run. OpenClaw sends each message repeatedly as it grows, may correct it, and repeats it at
-// the end.
+// A stream converts the events of a run of OpenClaw to output of the driver. OpenClaw sends a message repeatedly while it grows,
+// may correct it, and repeats it at the end of the run.
 type stream struct {
 	run    string
 	out    drive.Out
 	answer *drive.Answer
-	item   string // id of the message that is growing
-	kind   string // OpenClaw's keyword for the reason if the run failed
+	item   string // id of the current message
+	kind   string // OpenClaw's keyword for the reason of a failure of the run; "" if none was reported
 }
 
+// newStream returns the stream for the run with this id. limit is the task's limit on output.
 func newStream(run string, limit caisson.Size, out drive.Out) *stream {
 	return &stream{run: run, out: out, answer: drive.NewAnswer(out, int(min(max(limit, 0), maxAnswer)))}
 }
 
-// runEvent is the payload of an event of a run.
+// runEvent is the payload of an event about a run of OpenClaw.
 type runEvent struct {
 	Run    string          `json:"runId"`
 	Stream string          `json:"stream"`
 	Data   json.RawMessage `json:"data"`
 }
 
-// event handles an event, if it belongs to the run.
+// event handles an event of the gateway. It ignores events of other runs.
 func (s *stream) event(f *frame) {
 	if f.Event != "agent" {
 		return
@@ -58,18 +59,19 @@ func (s *stream) event(f *frame) {
 	}
 }
 
-// updateMessage reports the new part of a message.
+// updateMessage writes the new part of the message with the id item, whose text so far is text.
 func (s *stream) updateMessage(item, text string) {
 	if item != s.item {
 		s.item = item
 		s.answer.EndMessage()
 	}
-	if strings.TrimSpace(text) != "" { // ignore a message that is still empty
+	if strings.TrimSpace(text) != "" { // the message is not empty any more
 		s.answer.Partial(text)
 	}
 }
 
-// preamble reports the model's text before a tool call. OpenClaw sends it as a message, as an item, or as both.
+// preamble writes the model's text before a tool call, if data contains one. OpenClaw sends the text as a message, as an item, or
+// as both.
 func (s *stream) preamble(data json.RawMessage) {
 	var d struct{ Kind, Phase, ProgressText string }
 	if json.Unmarshal(data, &d) == nil && d.Kind == "preamble" && d.Phase == "end" && strings.TrimSpace(d.ProgressText) != "" {
@@ -77,7 +79,7 @@ func (s *stream) preamble(data json.RawMessage) {
 	}
 }
 
-// tool handles the start or the result of a tool call.
+// tool reports the start or the result of a tool call.
 func (s *stream) tool(data json.RawMessage) {
 	var d struct {
 		Phase, Name string
@@ -104,7 +106,7 @@ func (s *stream) tool(data json.RawMessage) {
 	}
 }
 
-// resultText returns the part of a tool's result that the model gets, or the raw result.
+// resultText returns the text of a tool's result that the model gets, or the raw result if it has an unknown form.
 func resultText(raw json.RawMessage) string {
 	var r struct {
 		Content []struct{ Type, Text string }
@@ -128,7 +130,7 @@ func resultText(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// lifecycle handles the start of the run, and the reasons of its failures.
+// lifecycle handles an event about the start of the run, or about a failure.
 func (s *stream) lifecycle(data json.RawMessage) {
 	var d struct {
 		Phase       string
@@ -150,7 +152,8 @@ func (s *stream) lifecycle(data json.RawMessage) {
 // failure returns the error of a run that the gateway reports as failed.
 func (s *stream) failure(message string) *caisson.RunError { return classify(s.kind, message) }
 
-// final handles the final answer of a run: it writes the part that was not streamed, and returns an error if the run failed.
+// final handles the final result of the run: it writes the part of the answer that was not streamed, or returns an error if the
+// run failed.
 func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	e, err := parseEnvelope(raw)
 	if err != nil {
@@ -173,7 +176,7 @@ func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	return nil
 }
 
-// firstLine returns the beginning of a text, for a label.
+// firstLine returns the first line of a text, truncated to the length of a status's label.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	return truncate(s, 180)

@@ -13,15 +13,15 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// abortTime is how long the gateway may take to abort a turn, if the task sets no grace period.
+// abortTime is how long the gateway may take to abort a turn if the task sets no grace period.
 const abortTime = 5 * time.Second
 
-// agentParams are the used parameters of the method "agent".
+// agentParams has the parameters of OpenClaw's method "agent", which sends a prompt.
 type agentParams struct {
 	Message   string `json:"message"`
 	AgentID   string `json:"agentId"`
 	Key       string `json:"sessionKey"`
-	ID        string `json:"idempotencyKey"` // also the id of the run
+	ID        string `json:"idempotencyKey"` // is also the id of the run in OpenClaw
 	Model     string `json:"model,omitempty"`
 	Timeout   int64  `json:"timeout,omitempty"`
 	Deliver   bool   `json:"deliver"`
@@ -36,7 +36,7 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
 	}
 	if t.Continue {
-		// If the driver of an earlier turn was killed, its run may still be active; abort it.
+		// If the driver of an earlier turn was killed, OpenClaw's run for that turn may still be active. Abort it.
 		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
 			end.Error = c.connError(ctx, err)
 			return end
@@ -51,12 +51,13 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 	return end
 }
 
+// isRefusal reports whether err is an error that the gateway has answered, and not one of the connection.
 func isRefusal(err error) bool {
 	var refused *callError
 	return errors.As(err, &refused)
 }
 
-// connError returns the error for a failed connection.
+// connError returns the error of a turn during which the connection to the gateway failed with err.
 func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return contextError(ctx)
@@ -64,7 +65,8 @@ func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	return newError(caisson.RunAgentError, "the connection to OpenClaw's gateway failed: "+err.Error())
 }
 
-// follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.
+// follow handles the events of a run until the final answer to the prompt, the request with this id, and returns the error of the
+// turn. If ctx ends, it aborts the run in the gateway.
 func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
 	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -73,11 +75,12 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 		if grace <= 0 {
 			grace = abortTime
 		}
-		// Do not wait for the answer to the abort, but for the run's answer, at most for the grace period.
+		// After the abort, wait at most for the grace period for the final answer to the prompt. The answer to the abort is
+		// ignored.
 		time.AfterFunc(grace, stop)
 		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
 		if err == nil {
-			err = c.conn.Write(reading, websocket.MessageText, b) // may be called concurrently with read
+			err = c.conn.Write(reading, websocket.MessageText, b) // Write may be called while another goroutine reads
 		}
 		if err != nil {
 			stop()
@@ -113,7 +116,8 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 	}
 }
 
-// isAccepted reports whether an answer is the first of the two answers to a prompt.
+// isAccepted reports whether payload is the first of the two answers to a prompt, which says that OpenClaw has accepted the
+// prompt.
 func isAccepted(payload json.RawMessage) bool {
 	var a struct {
 		Status string `json:"status"`

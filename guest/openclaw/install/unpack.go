@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// topLevelPath matches the paths of top-level packages.
+// topLevelPath matches the paths of top-level packages in a lock file.
 var topLevelPath = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// unpackPackages unpacks the packages for this machine to the paths in the lock file, without npm. It is for complete programs, whose
-// installation does not need Node.
+// unpackPackages unpacks the packages for this system and processor to their paths in the lock file, without npm. It is used for
+// packages that are complete programs and need no Node.
 func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	done := 0
 	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
@@ -47,7 +47,7 @@ func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// matches reports whether a package supports this system and processor. npm uses Node's names of processors.
+// matches reports whether the package supports a system and a processor, which have the names that Go uses.
 func (p lockPackage) matches(system, processor string) bool {
 	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
 		processor = n
@@ -55,7 +55,8 @@ func (p lockPackage) matches(system, processor string) bool {
 	return listed(p.OS, system) && listed(p.CPU, processor)
 }
 
-// listed reports whether a list contains s or no names at all. A name after ! is excluded.
+// listed reports whether the field os or cpu of a package allows s. The list has names that are allowed, or names after "!" that
+// are not allowed; an empty list allows everything.
 func listed(list []string, s string) bool {
 	named := false
 	for _, x := range list {
