@@ -22,7 +22,7 @@ func (a agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
 
 // PutAgent implements [caisson.Agents].
 func (a agents) PutAgent(ctx context.Context, agent caisson.Agent) (*caisson.Agent, error) {
-	agent.Status = caisson.AgentStatus{} // only the daemon sets it
+	agent.Status = caisson.AgentStatus{} // not sent, because only the daemon sets the status
 	return call[*caisson.Agent](ctx, a.c, put(agent, "agents", agent.ID))
 }
 

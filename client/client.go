@@ -1,5 +1,5 @@
-// Package client is a client of Caisson's API. A [Client] implements the same interfaces as the cores behind the API, with the
-// same errors: the client returns the error that the core returned to the server, without its cause.
+// Package client is a client of Caisson's API. A [Client] implements the interfaces of the services that the daemon implements,
+// such as [caisson.Sandboxes]. Its methods return the errors that the daemon's implementation returned, without their causes.
 package client
 
 import (
@@ -26,23 +26,23 @@ import (
 
 // Config contains the address of the daemon and the credentials for it. Exactly one of Socket and URL is required.
 type Config struct {
-	Socket string         // path of the unix socket
-	URL    string         // http://host:port or https://host:port
-	Token  caisson.Secret // token of the API, sent with every request unless it is zero
-	// Account is the account to act for over the unix socket; "" means [caisson.LocalAccount].
+	Socket string         // path of the daemon's unix socket
+	URL    string         // URL of the daemon: http://host:port or https://host:port
+	Token  caisson.Secret // token that authenticates the client; sent with every request unless it is zero
+	// Account is the account for which requests over the unix socket are made; "" means [caisson.LocalAccount].
 	Account string
-	CAFile  string // PEM file with the certificate authorities to trust for https, instead of the system's
-	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
-	// idle daemon may exit between any two requests.
+	CAFile  string // PEM file with the certificate authorities that are trusted for https, instead of the system's
+	// Start is called when a request is made and no process listens on Socket, for example because an idle daemon has exited. It
+	// must start a daemon that listens there. If Start is nil, the request fails.
 	Start func(context.Context) error
-	// Notice, unless it is nil, is called for each response with the information about the daemon in the headers of the response.
+	// Notice, unless it is nil, is called for each response, with the information about the daemon in the response's headers.
 	Notice func(Notice)
 }
 
 // A Notice is the information about a daemon in the headers of its responses over the unix socket. Older daemons do not send it.
 type Notice struct {
-	Version string
-	Changed string // keys of settings whose values in the configuration file differ from those in force
+	Version string // version of the daemon
+	Changed string // keys of settings whose values in the configuration file differ from those that the daemon uses
 }
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
@@ -51,7 +51,7 @@ type Client struct {
 	c *requester
 }
 
-// New returns a client. It does not connect yet.
+// New returns a client. It connects to the daemon only when a request is made.
 func New(cfg Config) (*Client, error) {
 	c, err := newRequester(cfg)
 	if err != nil {
@@ -66,7 +66,7 @@ func New(cfg Config) (*Client, error) {
 	}, c}, nil
 }
 
-// Close closes idle connections.
+// Close closes the connections that no request uses.
 func (c *Client) Close() error {
 	c.c.http.CloseIdleConnections()
 	return nil
@@ -77,16 +77,17 @@ func (c *Client) Close() error {
 type requester struct {
 	http    *http.Client
 	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
-	socket  string                      // as in Config
-	start   func(context.Context) error // as in Config
-	notice  func(Notice)                // as in Config
-	account string                      // as in Config
-	token   caisson.Secret              // as in Config
+	socket  string                      // Config.Socket
+	start   func(context.Context) error // Config.Start
+	notice  func(Notice)                // Config.Notice
+	account string                      // Config.Account
+	token   caisson.Secret              // Config.Token
 }
 
-// dialTimeout is the time limit for establishing a connection.
+// dialTimeout is the timeout of each step of establishing a connection.
 const dialTimeout = 10 * time.Second
 
+// newRequester returns a requester for cfg. Returns Invalid if cfg is not valid.
 func newRequester(cfg Config) (*requester, error) {
 	c := &requester{socket: cfg.Socket, start: cfg.Start, notice: cfg.Notice, account: cfg.Account, token: cfg.Token}
 	dialer := &net.Dialer{Timeout: dialTimeout}
@@ -133,40 +134,42 @@ func newRequester(cfg Config) (*requester, error) {
 	return c, nil
 }
 
-// request describes one request. At most one of in and body is set.
+// request describes one request to the API. At most one of jsonBody and body is set.
 type request struct {
 	method      string
-	path        []string // segments below the API's prefix, not escaped yet
+	path        []string // segments of the path below the API's prefix, not escaped
 	query       url.Values
 	header      http.Header
-	jsonBody    any       // encoded as the JSON body
-	body        io.Reader // sent unchanged as the body
-	contentType string    // content type of body
+	jsonBody    any       // value that is encoded as JSON and sent as the body; nil for none
+	body        io.Reader // reader of the body, which is sent unchanged; nil for none
+	contentType string    // content type of the field body
 }
 
-// get returns a request for the path with these segments.
+// get returns a request with the method GET for the path with these segments.
 func get(path ...string) request { return request{method: http.MethodGet, path: path} }
 
-// post is like [get], with in as the JSON body; nil means that there is none.
+// post returns a request with the method POST for the path with these segments. in is the JSON body; nil means that there is no
+// body.
 func post(in any, path ...string) request {
 	return request{method: http.MethodPost, path: path, jsonBody: in}
 }
 
-// put is like [post].
+// put returns a request with the method PUT for the path with these segments. in is the JSON body; nil means that there is no
+// body.
 func put(in any, path ...string) request {
 	return request{method: http.MethodPut, path: path, jsonBody: in}
 }
 
-// remove is like [get], with the method DELETE.
+// remove returns a request with the method DELETE for the path with these segments.
 func remove(path ...string) request { return request{method: http.MethodDelete, path: path} }
 
-// withHeader returns r with headers.
+// withHeader returns r with the headers h instead of its own.
 func (r request) withHeader(h http.Header) request {
 	r.header = h
 	return r
 }
 
-// add adds a query parameter.
+// add adds a query parameter to r.
 func (r *request) add(name, value string) {
 	if r.query == nil {
 		r.query = url.Values{}
@@ -174,7 +177,7 @@ func (r *request) add(name, value string) {
 	r.query.Add(name, value)
 }
 
-// with returns r with a query parameter, unless value is empty.
+// with returns r with a query parameter added, or r unchanged if value is empty.
 func (r request) with(name, value string) request {
 	if value != "" {
 		r.add(name, value)
@@ -182,7 +185,7 @@ func (r request) with(name, value string) request {
 	return r
 }
 
-// withFlag returns r with the query parameter name=true if set is true, and else r.
+// withFlag returns r with the query parameter name=true added if set is true, or else r unchanged.
 func (r request) withFlag(name string, set bool) request {
 	if set {
 		r.add(name, "true")
@@ -190,7 +193,7 @@ func (r request) withFlag(name string, set bool) request {
 	return r
 }
 
-// withNumber returns r with a query parameter, unless n is 0.
+// withNumber returns r with a query parameter added, or r unchanged if n is 0.
 func (r request) withNumber(name string, n int64) request {
 	if n != 0 {
 		r.add(name, strconv.FormatInt(n, 10))
@@ -198,7 +201,8 @@ func (r request) withNumber(name string, n int64) request {
 	return r
 }
 
-// withStates returns r with a query parameter that selects objects in one of these states. No states select all objects.
+// withStates returns r with query parameters added that select objects in one of these states. If states is empty, all objects
+// are selected.
 func withStates[S ~string](r request, states []S) request {
 	for _, s := range states {
 		r.add("state", string(s))
@@ -206,8 +210,8 @@ func withStates[S ~string](r request, states []S) request {
 	return r
 }
 
-// requestURL returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
-// server does not accept.
+// requestURL returns the URL for the path segments below the API's prefix. Returns Invalid if a segment is "", "." or "..", which
+// the server does not accept.
 func (c *requester) requestURL(segments []string, query url.Values) (string, error) {
 	path := protocol.Prefix
 	for _, s := range segments {
@@ -232,7 +236,8 @@ func (c *requester) authorize(h http.Header) {
 	}
 }
 
-// send sends a request and returns the response if it is a success; the caller must close its body.
+// send sends a request and returns the response, whose body the caller must close. If the response is not a success, it returns
+// the error in the response.
 func (c *requester) send(ctx context.Context, req request) (*http.Response, error) {
 	target, err := c.requestURL(req.path, req.query)
 	if err != nil {
@@ -257,8 +262,8 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 		hr.Header.Set("Content-Type", req.contentType)
 	}
 	if req.body != nil {
-		// The body is sent only when the server asks for it: if the server refuses the request, the client receives the refusal
-		// instead of an error about the connection.
+		// The body is sent only after the server has asked for it. Otherwise, if the server refused the request without reading
+		// the body, the client could get an error of the connection instead of the refusal.
 		hr.Header.Set("Expect", "100-continue")
 	}
 	c.authorize(hr.Header)
@@ -280,7 +285,7 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 	return resp, nil
 }
 
-// dial connects to the socket, and starts a daemon if no process listens on it.
+// dial connects to the daemon's unix socket, and starts a daemon if no process listens on the socket.
 func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	nc, err := dialer.DialContext(ctx, "unix", c.socket)
@@ -294,8 +299,8 @@ func (c *requester) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // doWithRetry sends a request. It repeats a GET in two cases. If the connection was refused, it retries with backoff, because the
-// daemon may be restarting. If the connection ended without a response, it retries once, because the daemon may have accepted the
-// connection and then exited as idle. The retry may start another daemon.
+// daemon may be restarting. If the client can start daemons and the connection ended without a response, it retries once, because
+// the daemon may have accepted the connection and then exited because it was idle; the retry may start another daemon.
 func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 	closed := false
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
@@ -318,7 +323,7 @@ func (c *requester) doWithRetry(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// connectionClosed reports whether err means that the other end has closed the connection before it has sent a response.
+// connectionClosed reports whether err means that the daemon closed the connection before it sent a response.
 func connectionClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -329,7 +334,7 @@ func (c *requester) unreachable(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if _, ok := errors.AsType[*caisson.Error](err); ok {
-		return err // an error from the reader of an upload
+		return err // the reader of the request's body has failed
 	}
 	if c.socket != "" {
 		return caisson.Wrap(err, caisson.Unavailable, "no daemon answers on %s; start one with caisson serve", c.socket)
@@ -340,13 +345,13 @@ func (c *requester) unreachable(ctx context.Context, err error) error {
 	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s; does it run there, with caisson serve --listen, and is the URL right?", c.base)
 }
 
-// Limits of responses that are read into memory, in bytes.
+// Limits on the size of responses that are read into memory, in bytes.
 const (
 	maxAnswer  = 64 << 20 // a JSON response to a successful request
 	maxProblem = 64 << 10 // an error response, or the response to an upload of descriptors
 )
 
-// responseError returns the error that a response contains.
+// responseError returns the error that the body of an error response describes.
 func responseError(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {
@@ -355,7 +360,7 @@ func responseError(resp *http.Response) error {
 	return protocol.ParseProblem(resp.StatusCode, b)
 }
 
-// call sends a request and decodes its response.
+// call sends a request and decodes the JSON response.
 func call[T any](ctx context.Context, c *requester, req request) (T, error) {
 	var v T
 	resp, err := c.send(ctx, req)
@@ -404,7 +409,8 @@ func (c *requester) do(ctx context.Context, req request) error {
 	return resp.Body.Close()
 }
 
-// openStream sends a request whose response is a stream, which the caller must close. The stream ends when ctx does.
+// openStream sends a request whose response is a stream, and returns the stream, which the caller must close. The stream ends
+// when ctx ends.
 func (c *requester) openStream(ctx context.Context, req request) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, req)
 	if err != nil {

@@ -26,8 +26,8 @@ func (s connections) Connect(ctx context.Context, ref string, req caisson.Connec
 	return s.c.upgrade(ctx, []string{"sandboxes", ref, "connections"}, protocol.StreamUpgrade, b)
 }
 
-// upgrade sends a request to upgrade its connection to the protocol to, and returns the upgraded connection. ctx applies to the
-// request only.
+// upgrade sends a request that upgrades its connection from HTTP to the protocol to, and returns the connection. ctx applies only
+// to the request, and not to the connection.
 func (c *requester) upgrade(ctx context.Context, path []string, to string, body []byte) (*upgradedConn, error) {
 	target, err := c.requestURL(path, nil)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *requester) upgrade(ctx context.Context, path []string, to string, body 
 	return &upgradedConn{conn, stream}, nil
 }
 
-// A stream is the body of an upgraded response.
+// A stream is the body of a response that upgrades the connection. It reads from and writes to the connection.
 type stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -70,8 +70,8 @@ type stream interface {
 
 // An upgradedConn is a connection that carries another protocol than HTTP.
 type upgradedConn struct {
-	net.Conn        // for addresses and deadlines
-	stream   stream // for data; its buffer may have data that was received along with the response
+	net.Conn        // the connection; used only for addresses and deadlines
+	stream   stream // used for data, because its buffer may contain data that arrived together with the response
 }
 
 // Read implements [net.Conn].

@@ -27,10 +27,11 @@ func (c credentials) MatchCredential(ctx context.Context, name string, value cai
 	return m.Matches, err
 }
 
-// callWithValue is [call] with the value of a credential as the body. Returns Invalid if the value is not UTF-8.
+// callWithValue sends the request r with the value of a credential as the body, and decodes the JSON response. Returns Invalid if
+// the value is not UTF-8.
 func callWithValue[T any](ctx context.Context, c *requester, r request, value caisson.Secret) (t T, err error) {
 	v := protocol.CredentialValue{Value: value.Reveal()}
-	if !utf8.ValidString(v.Value) { // checked because encoding/json would replace invalid bytes
+	if !utf8.ValidString(v.Value) { // an error, because encoding/json would replace invalid bytes
 		return t, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
 	}
 	r.jsonBody = v

@@ -15,7 +15,7 @@ import (
 // events implements [caisson.Events] by requests to a daemon.
 type events struct{ c *requester }
 
-// Watch implements [caisson.Events]. A lost connection is restored; see [watch.start].
+// Watch implements [caisson.Events]. If the connection is lost, it connects again; see [watch.start].
 func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
 	return watch[caisson.Event]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {
@@ -25,8 +25,8 @@ func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan 
 	}.start(ctx, after)
 }
 
-// forwardEvents sends the decoded data of the server-sent events in r that have this name to out, until r or ctx ends or an error
-// occurs.
+// forwardEvents reads server-sent events from r, decodes the data of those with this name, and sends it to out. It returns when r
+// or ctx ends, or after an error.
 func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
 	in := sse.NewReader(r, protocol.MaxEvent)
 	for {
@@ -49,7 +49,8 @@ func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out cha
 	}
 }
 
-// callWithProgress sends a request for a long operation, reports its progress and returns its result.
+// callWithProgress sends a request for an operation that takes long, calls progress with each report of its progress, and returns
+// its result.
 func callWithProgress[T any](ctx context.Context, c *requester, req request, progress func(caisson.Progress)) (T, error) {
 	var zero T
 	body, err := c.openStream(ctx, req)

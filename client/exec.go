@@ -22,7 +22,8 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
 }
 
-// openSession connects s to the server at path, and sends req, the first message.
+// openSession connects the session s to the server at path, and sends req, the first message. It returns s when the process has
+// started.
 func (c *requester) openSession(ctx context.Context, path []string, s *execSession, req any) (caisson.Process, error) {
 	target, err := c.requestURL(path, nil)
 	if err != nil {
@@ -33,7 +34,7 @@ func (c *requester) openSession(ctx context.Context, path []string, s *execSessi
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
-			return nil, responseError(resp) // websocket.Dial keeps the first bytes of the body readable
+			return nil, responseError(resp) // the body can be read: websocket.Dial has kept its first 1024 bytes
 		}
 		return nil, c.unreachable(ctx, err)
 	}
@@ -51,25 +52,27 @@ func (c *requester) openSession(ctx context.Context, path []string, s *execSessi
 	return s, nil
 }
 
-// execSession is the client's end of an exec session.
+// execSession is the client's end of an exec session, or of the connection of a viewer to a terminal.
 type execSession struct {
 	ws      *websocket.Conn
-	ctx     context.Context // context of the session, used for everything that it sends; it does not end with the context of Exec
+	ctx     context.Context // context of all reads and writes; ends with the session, not with the context of Exec
 	cancel  context.CancelFunc
 	pid     int
 	tty     bool
-	lost    string             // message of the error for users if the connection is lost
-	stdin   *stdinWriter       // nil if the request has no standard input
-	outputs [2]*protocol.Queue // received data of stdout and stderr that was not read yet
+	lost    string             // error message for users if the connection is lost
+	stdin   *stdinWriter       // standard input of the process; nil if it has none
+	outputs [2]*protocol.Queue // received data of standard output and standard error that was not read yet
 
-	receiver sync.WaitGroup // the goroutine of receive
-	done     chan struct{}  // closed when status and err are final
+	receiver sync.WaitGroup // the goroutine that runs the method receive
+	done     chan struct{}  // closed when the session has ended and status and err are set
 	status   caisson.ExitStatus
 	err      error
 }
 
 var _ caisson.Process = (*execSession)(nil)
 
+// newExecSession returns a session that is not connected yet. tty means that the process has a terminal, and stdin that it has a
+// standard input.
 func newExecSession(tty, stdin bool) *execSession {
 	s := &execSession{tty: tty, done: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -115,20 +118,20 @@ func (s *execSession) start(ctx context.Context, req any) error {
 	return nil
 }
 
-// sendControl sends a control message.
+// sendControl sends a control message to the server.
 func (s *execSession) sendControl(m protocol.Message) error {
 	return s.write(m.Frame())
 }
 
-// write sends a frame. Every error is returned as io.ErrClosedPipe.
+// write sends a frame to the server. The only error that it returns is io.ErrClosedPipe.
 func (s *execSession) write(frame []byte) error {
 	if err := s.ws.Write(s.ctx, websocket.MessageBinary, frame); err != nil {
-		return io.ErrClosedPipe // the connection is closed: the process has exited or is being killed
+		return io.ErrClosedPipe // the connection is closed, because the process has exited or is being killed
 	}
 	return nil
 }
 
-// receive handles the server's frames until the session is over.
+// receive handles the server's frames until the session ends.
 func (s *execSession) receive() {
 	err := s.readFrames()
 	if s.ctx.Err() != nil {
@@ -143,13 +146,13 @@ func (s *execSession) receive() {
 	}
 	close(s.done)
 	for _, q := range s.outputs {
-		q.Close(err) // no effect on a queue that has been closed already
+		q.Close(err) // has no effect if the queue was closed at the end of the output
 	}
 	s.ws.CloseNow()
 	s.cancel()
 }
 
-// readFrames handles frames until the exit status has arrived, and then returns nil.
+// readFrames handles the server's frames until the exit status has arrived, and then returns nil.
 func (s *execSession) readFrames() error {
 	for {
 		_, b, err := s.ws.Read(s.ctx)
@@ -186,7 +189,7 @@ func (s *execSession) readFrames() error {
 	}
 }
 
-// handleControl handles a control message other than exit.
+// handleControl handles a control message from the server other than protocol.MsgExit.
 func (s *execSession) handleControl(m protocol.Message) error {
 	switch {
 	case m.Type == protocol.MsgError:
@@ -207,7 +210,7 @@ func (s *execSession) PID() int { return s.pid }
 // Stdin implements [caisson.Process].
 func (s *execSession) Stdin() io.WriteCloser {
 	if s.stdin == nil {
-		return nil // avoids a non-nil interface that contains a nil pointer
+		return nil // not s.stdin, because an interface that contains a nil pointer is not nil
 	}
 	return s.stdin
 }
@@ -234,10 +237,10 @@ func (s *execSession) Signal(_ context.Context, signal int) error {
 	return s.sendIfRunning(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
 }
 
-// sendIfRunning sends a control message; returns NotFound if the process has exited.
+// sendIfRunning sends a control message to the server. Returns NotFound if the process has exited.
 func (s *execSession) sendIfRunning(m protocol.Message) error {
 	select {
-	case <-s.done: // checked first, because a write may still succeed after the process has exited
+	case <-s.done: // checked before the write, which may succeed although the process has exited
 		return caisson.Errorf(caisson.NotFound, "the process has ended")
 	default:
 	}
@@ -247,8 +250,8 @@ func (s *execSession) sendIfRunning(m protocol.Message) error {
 	return nil
 }
 
-// Wait implements [caisson.Process]. The status arrives after all output: while more than 256 KiB of output are unread, Wait
-// blocks until they are read, as the process itself would.
+// Wait implements [caisson.Process]. The exit status arrives after all output. The daemon sends at most 256 KiB of output ahead,
+// so Wait blocks while more output than that is unread.
 func (s *execSession) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-s.done:
@@ -266,15 +269,16 @@ func (s *execSession) Close() error {
 	return nil
 }
 
-// stdinWriter is the standard input of a session.
+// stdinWriter is the standard input of a process in a session.
 type stdinWriter struct {
 	s      *execSession
-	credit *protocol.Credit   // how many bytes the server is ready to receive
-	ctx    context.Context    // ends when the process has closed its input, when Close is called, and with the session
+	credit *protocol.Credit   // number of bytes that the server is ready to receive
+	ctx    context.Context    // ends when the process has closed its input, when Close is called, or when the session ends
 	close  context.CancelFunc // ends ctx
 }
 
-// Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.
+// Write implements [io.Writer]. It waits until the server is ready to receive the data, and returns io.ErrClosedPipe if the
+// process has closed its input or exited.
 func (in *stdinWriter) Write(b []byte) (int, error) {
 	written := 0
 	for written < len(b) {
@@ -291,7 +295,7 @@ func (in *stdinWriter) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// Close implements [io.Closer]. The process then reads end of file. Closing after the process has exited is not an error.
+// Close implements [io.Closer]. The process then reads end of file. It is not an error if the process has exited.
 func (in *stdinWriter) Close() error {
 	if in.ctx.Err() == nil {
 		in.close()

@@ -14,7 +14,8 @@ import (
 // files implements [caisson.Files] by requests to a daemon.
 type files struct{ c *requester }
 
-// fileRequest returns a request for a path in a sandbox.
+// fileRequest returns a request about the file or directory path in the sandbox ref. rest are further segments of the request's
+// path.
 func fileRequest(method, ref, path string, rest ...string) request {
 	return request{
 		method: method, path: append([]string{"sandboxes", ref, "files"}, rest...), query: url.Values{"path": {path}},
@@ -26,8 +27,8 @@ func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int
 	return f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path).withNumber("offset", offset).withNumber("limit", limit))
 }
 
-// opaqueReader hides the other methods and the concrete type of a reader: net/http closes a body that is an io.Closer, and may
-// send the data of some types, such as *bytes.Reader, a second time.
+// opaqueReader hides the type of a reader and its methods other than Read. net/http would close a body that is an io.Closer, and
+// could send a body of some types, such as *bytes.Reader, a second time.
 type opaqueReader struct{ io.Reader }
 
 // WriteFile implements [caisson.Files].
@@ -65,7 +66,7 @@ func (f files) RemoveFile(ctx context.Context, ref, path string, recursive bool)
 	return f.c.do(ctx, fileRequest(http.MethodDelete, ref, path).withFlag("recursive", recursive))
 }
 
-// WatchFiles implements [caisson.Files]. The channel is also closed if the connection is lost.
+// WatchFiles implements [caisson.Files]. The channel is closed too if the connection to the daemon is lost.
 func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
 	body, err := f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path, "watch").withFlag("recursive", recursive))
 	if err != nil {
@@ -75,7 +76,7 @@ func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool)
 	go func() {
 		defer close(changes)
 		defer body.Close()
-		forwardEvents(ctx, body, protocol.EventFile, changes) // an error only closes the channel
+		forwardEvents(ctx, body, protocol.EventFile, changes) // after an error, the channel is closed as at the end of the watch
 	}()
 	return changes, nil
 }

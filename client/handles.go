@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// errHostPath returns the error for requests with a host path to a daemon that is not reached over the unix socket. The server
-// has the same error.
+// errHostPath returns the error for a request with a path on the host to a daemon that is not reached over the unix socket. The
+// daemon would return an equal error.
 func errHostPath() error {
 	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 }
 
-// openMounts opens the source directories of mounts with the rights of this process. The caller must close the handles.
+// openMounts opens the source directories of mounts, with the rights of this process. The caller must close the returned handles.
 func (c *requester) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	if len(mounts) > 0 && c.socket == "" {
 		return nil, errHostPath()
@@ -37,8 +37,8 @@ func (c *requester) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error)
 	return opened, nil
 }
 
-// passHandles sends descriptors to the daemon and adds their ids to h, the headers of the request that uses them. It closes
-// handles, also if it fails.
+// passHandles sends open files to the daemon as descriptors, and adds their ids to h, the headers of the request that uses them.
+// It always closes handles.
 func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h http.Header) error {
 	defer closeHandles(handles)
 	if len(handles) == 0 {
@@ -58,7 +58,8 @@ func (c *requester) passHandles(ctx context.Context, handles []caisson.Handle, h
 	return nil
 }
 
-// sendHandles sends descriptors to the daemon over a connection that it upgrades, and returns the ids that the daemon has given them.
+// sendHandles sends open files to the daemon as descriptors, over an upgraded connection, and returns the ids that the daemon has
+// given them.
 func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
 	up, err := c.upgrade(ctx, []string{"handles"}, protocol.HandlesUpgrade, nil)
 	if err != nil {
@@ -70,8 +71,8 @@ func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) (
 	if !ok {
 		return nil, caisson.Errorf(caisson.Internal, "%s is not a unix socket", c.socket)
 	}
-	// The descriptors are sent only after the response has arrived: from then on the server reads with recvmsg. Its HTTP parser,
-	// which reads with read(2), would discard them.
+	// The descriptors are sent after the response to the upgrade has arrived. From then on the server reads with recvmsg; before
+	// that its HTTP parser reads with read(2), which would discard them.
 	fds := make([]int, len(handles))
 	for i, h := range handles {
 		fds[i] = int(h.Fd())

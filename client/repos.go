@@ -11,9 +11,9 @@ import (
 // repos implements [caisson.Repos] by requests to a daemon.
 type repos struct{ c *requester }
 
-// AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+// AddRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
 func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
-	// Only the daemon sets these fields.
+	// These fields are not sent, because only the daemon sets them.
 	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{}
 	return call[*caisson.Repo](ctx, r.c, post(repo, "repos").withHeader(createHeader(ctx)))
 }
@@ -43,13 +43,13 @@ func (r repos) RemoveRepo(ctx context.Context, name string) error {
 	return r.c.do(ctx, remove("repos", name))
 }
 
-// GrantRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+// GrantRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
 func (r repos) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
 	in := protocol.SandboxRepo{RepoRequest: req, Dir: dir}
 	return call[*caisson.RepoGrant](ctx, r.c, post(in, "sandboxes", sandbox, "repos").withHeader(createHeader(ctx)))
 }
 
-// DeliverRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+// DeliverRepo implements [caisson.Repos]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
 func (r repos) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
 	in := protocol.SandboxRepo{RepoRequest: req, Dir: dir}
 	return call[*caisson.Delivery](ctx, r.c, post(in, "sandboxes", sandbox, "deliveries").withHeader(createHeader(ctx)))
@@ -60,8 +60,8 @@ func (r repos) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, 
 	return call[*caisson.Delivery](ctx, r.c, get("deliveries", ref))
 }
 
-// ListDeliveries implements [caisson.Repos]. It returns deliveries without findings and with shortened bodies;
-// [repos.GetDelivery] returns them complete.
+// ListDeliveries implements [caisson.Repos]. The deliveries that it returns have no findings and shortened bodies; GetDelivery
+// returns a complete delivery.
 func (r repos) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) (page []*caisson.Delivery, more bool, err error) {
 	req := withStates(get("deliveries"), f.States).with("repo", f.Repo).with("run", string(f.Run)).with("after", string(f.Before))
 	return callPage[*caisson.Delivery](ctx, r.c, req, f.Limit)

@@ -17,8 +17,8 @@ import (
 // runs implements [caisson.Runs] by requests to a daemon.
 type runs struct{ c *requester }
 
-// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key
-// of [WithIdempotencyKey] it may be repeated.
+// StartRun implements [caisson.Runs]. It closes req.Directory, and reads the archive req.Workspace to its end before it returns.
+// If ctx has a key of [WithIdempotencyKey], the call may be repeated.
 func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	header := createHeader(ctx)
 	switch {
@@ -35,14 +35,14 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	return call[*caisson.Run](ctx, r.c, post(req, "runs").withHeader(header))
 }
 
-// upload starts a run with a form that contains the request and the archive req.Workspace.
+// upload starts a run with a multipart form that contains the request and the archive req.Workspace.
 func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunRequest) (*caisson.Run, error) {
 	data, err := json.Marshal(req)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
 	}
-	// The body is read from three readers in turn: the form up to the archive, which is encoded here, the archive, and the end
-	// of the form. So no goroutine is needed that writes the form into a pipe.
+	// The body is the concatenation of three readers: the beginning of the form, the archive, and the end of the form. This
+	// avoids a goroutine that writes the form to a pipe.
 	var before bytes.Buffer
 	form := multipart.NewWriter(&before)
 	for _, part := range []struct {
@@ -70,8 +70,8 @@ func (r runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	return call[*caisson.Run](ctx, r.c, get("runs", string(id)))
 }
 
-// ListRuns implements [caisson.Runs]. Long prompts and answers are cut, and the largest fields are omitted; [runs.GetRun]
-// returns them.
+// ListRuns implements [caisson.Runs]. In the runs that it returns, long prompts and answers are truncated and the largest fields
+// are omitted; GetRun returns a complete run.
 func (r runs) ListRuns(ctx context.Context, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
 	req := withStates(get("runs"), f.States).with("agent", f.Agent).with("session", string(f.Session)).
 		with("parent", string(f.Parent)).with("under", string(f.Under)).with("after", string(f.Before))
@@ -98,7 +98,7 @@ func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.Read
 	return r.c.openStream(ctx, get("runs", string(id), "log").with("stream", stream))
 }
 
-// WatchRun implements [caisson.Runs]. A lost connection is restored; see [watch.start].
+// WatchRun implements [caisson.Runs]. If the connection is lost, it connects again; see [watch.start].
 func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
 	return watch[caisson.RunEvent]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {

@@ -10,16 +10,16 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// idempotencyContextKey is the key of the context's value that [WithIdempotencyKey] sets.
+// idempotencyContextKey is the type of the key under which [WithIdempotencyKey] stores its value in a context.
 type idempotencyContextKey struct{}
 
-// WithIdempotencyKey returns a context in which a request that creates something may be repeated: for the same key the daemon
-// returns the answer to the first request.
+// WithIdempotencyKey returns a context with which a request that creates an object may be repeated. To a repeated request with
+// the same key the daemon sends the response to the first one, and creates no second object.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyContextKey{}, key)
 }
 
-// createHeader returns the headers of a request that creates something: the idempotency key of ctx, if it has one.
+// createHeader returns the headers of a request that creates an object: the idempotency key, if ctx has one.
 func createHeader(ctx context.Context) http.Header {
 	h := http.Header{}
 	if key, ok := ctx.Value(idempotencyContextKey{}).(string); ok {
@@ -31,8 +31,9 @@ func createHeader(ctx context.Context) http.Header {
 // sandboxes implements [caisson.Sandboxes] by requests to a daemon.
 type sandboxes struct{ c *requester }
 
-// Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts and the directory of the workspace
-// itself, with the rights of this process, unless the request already contains them.
+// Create implements [caisson.Sandboxes]. It opens the sources of mounts and the directory of the workspace with the rights of
+// this process and passes them to the daemon, which is possible only over the unix socket, unless the request contains them
+// already opened.
 func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	dirs := req.Directories
 	if len(dirs) == 0 {
@@ -71,7 +72,8 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 	return callFiltered[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// callFiltered requests the page of the listing /what that f selects. more reports whether further pages follow.
+// callFiltered requests the page of a listing that f selects; what is the listing's path, such as "volumes". more reports whether
+// further pages follow.
 func callFiltered[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
 	req := withStates(get(what), f.States).with("name", f.Name).with("after", string(f.After))
 	for k, v := range f.Labels {
@@ -80,7 +82,8 @@ func callFiltered[T any](ctx context.Context, c *requester, what string, f caiss
 	return callPage[T](ctx, c, req, f.Limit)
 }
 
-// changeState sends a request that changes the state or the time limits of a sandbox; verb is the last segment of its path.
+// changeState sends a request that changes the state or the time limits of a sandbox. verb is the last segment of its path; in is
+// encoded as its JSON body.
 func (s sandboxes) changeState(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
 	return call[*caisson.Sandbox](ctx, s.c, post(in, "sandboxes", ref, verb))
 }

@@ -12,7 +12,7 @@ type templates struct{ c *requester }
 
 // PutTemplate implements [caisson.Templates].
 func (t templates) PutTemplate(ctx context.Context, tmpl caisson.Template) (*caisson.Template, error) {
-	tmpl.Built = nil // only the daemon sets it
+	tmpl.Built = nil // not sent, because only the daemon sets the field
 	return call[*caisson.Template](ctx, t.c, put(tmpl, "templates", tmpl.Name))
 }
 

@@ -19,7 +19,7 @@ func (t terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Ter
 	return callList[caisson.Terminal](ctx, t.c, get("sandboxes", ref, "terminals"))
 }
 
-// AttachTerminal implements [caisson.Terminals]. ctx applies to the start of the session.
+// AttachTerminal implements [caisson.Terminals]. ctx applies only to attaching.
 func (t terminals) AttachTerminal(ctx context.Context, ref string, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
 	s := newExecSession(!req.ReadOnly, !req.ReadOnly)
 	s.lost = "the connection to the daemon was lost; the terminal runs on"

@@ -59,7 +59,7 @@ func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return callList[caisson.Check](ctx, d.c, get("doctor"))
 }
 
-// Healthy returns nil if a daemon is reachable and healthy.
+// Healthy returns nil if the daemon is reachable and reports that it is healthy.
 func (c *Client) Healthy(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.c.base.String()+"/healthz", nil)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // ledger implements [caisson.Ledger] by requests to a daemon.
 type ledger struct{ c *requester }
 
-// usageRequest returns a request for the listing at path about the calls that q selects.
+// usageRequest returns a request for the listing with this path, restricted to the calls of models that q selects.
 func usageRequest(q caisson.UsageQuery, path ...string) request {
 	r := get(path...).with("account", q.Account).with("run", q.Run).with("under", q.Under).with("agent", q.Agent).
 		with("sandbox", string(q.Sandbox)).with("model", q.Model)

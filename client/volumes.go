@@ -9,7 +9,7 @@ import (
 // volumes implements [caisson.Volumes] by requests to a daemon.
 type volumes struct{ c *requester }
 
-// CreateVolume implements [caisson.Volumes]. With a key of [WithIdempotencyKey] it may be repeated.
+// CreateVolume implements [caisson.Volumes]. If ctx has a key of [WithIdempotencyKey], the call may be repeated.
 func (v volumes) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
 	return call[*caisson.Volume](ctx, v.c, post(req, "volumes").withHeader(createHeader(ctx)))
 }

@@ -11,20 +11,21 @@ import (
 	"github.com/caisson-dev/caisson/internal/sse"
 )
 
-// maxReconnects is the number of consecutive attempts to restore a lost connection.
+// maxReconnects is the maximum number of consecutive tries to connect again after a connection was lost.
 const maxReconnects = 5
 
-// A watch is a stream of events that is continued over several connections.
+// A watch is a stream of events that continues over a new connection when its connection is lost.
 type watch[T any] struct {
-	open    func(ctx context.Context, after int64) (io.ReadCloser, error) // requests the events whose sequence number is greater than after
-	seq     func(T) int64                                                 // returns the sequence number of an event
-	name    string                                                        // name of the server-sent events; "" means all
-	limit   int                                                           // maximum size of an event in bytes
-	endless bool                                                          // the end of a stream is a lost connection, not the end of the events
+	// open requests the events whose sequence numbers are greater than after.
+	open    func(ctx context.Context, after int64) (io.ReadCloser, error)
+	seq     func(T) int64 // returns the sequence number of an event
+	name    string        // name of the server-sent events to return; "" means all
+	limit   int           // maximum size of an event, in bytes
+	endless bool          // the events never end, so the end of a response means that the connection was lost
 }
 
-// start returns a channel with the events whose sequence number is greater than after. A lost connection is restored without
-// missing or repeating an event; if that fails for some seconds, the channel is closed.
+// start returns a channel that receives the events whose sequence numbers are greater than after. If the connection is lost, it
+// connects again, and no event is missed or repeated. If that fails for some seconds, the channel is closed.
 func (w watch[T]) start(ctx context.Context, after int64) (<-chan T, error) {
 	body, err := w.open(ctx, after)
 	if err != nil {
@@ -38,8 +39,8 @@ func (w watch[T]) start(ctx context.Context, after int64) (<-chan T, error) {
 	return out, nil
 }
 
-// follow sends the events in body to out, and then those of new connections, until the events have ended, ctx ends, or the
-// connection cannot be restored.
+// follow sends the events in body, and then those from new connections, to out. It returns when the events or ctx have ended, or
+// when it cannot connect again.
 func (w watch[T]) follow(ctx context.Context, body io.ReadCloser, after int64, out chan<- T) {
 	for failures := 0; failures <= maxReconnects; {
 		last, err := w.forward(ctx, body, after, out)
@@ -69,8 +70,8 @@ func (w watch[T]) follow(ctx context.Context, body io.ReadCloser, after int64, o
 	}
 }
 
-// forward sends the events in body whose sequence number is greater than seq to out, and returns the number of the last one sent,
-// or seq. The error is nil if the events have ended.
+// forward sends the events in body whose sequence numbers are greater than seq to out. It returns the number of the last event
+// that it has sent, or seq if there was none. The error is nil if the events have ended.
 func (w watch[T]) forward(ctx context.Context, body io.Reader, seq int64, out chan<- T) (last int64, err error) {
 	in := sse.NewReader(body, w.limit)
 	for {
@@ -89,7 +90,7 @@ func (w watch[T]) forward(ctx context.Context, body io.Reader, seq int64, out ch
 			return seq, err
 		}
 		if w.seq(event) <= seq {
-			continue // a server that repeats events must not cause duplicates
+			continue // the server has repeated an event that was sent to out before
 		}
 		select {
 		case out <- event:

@@ -22,8 +22,8 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 	return callWorkspaces[*caisson.Workspace](ctx, w.c, "workspaces", f)
 }
 
-// callWorkspaces requests one page of the listing /what, which is workspaces or receipts. more reports whether further pages
-// follow.
+// callWorkspaces requests one page of the listing with the path what, which is "workspaces" or "receipts". more reports whether
+// further pages follow.
 func callWorkspaces[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
 	req := withStates(get(what), f.States).with("run", string(f.Run)).with("sandbox", string(f.Sandbox)).
 		with("workspace", string(f.Workspace)).with("after", string(f.Before))
@@ -35,8 +35,8 @@ func (w workspaces) Diff(ctx context.Context, ref string, req caisson.DiffReques
 	return call[*caisson.Diff](ctx, w.c, post(req, "workspaces", ref, "diff"))
 }
 
-// withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir, also if it fails.
-// If dir is nil, the request has no descriptor and the server refuses it.
+// withDirectory passes the open directory dir to the daemon, and returns the headers of the request that uses it. It always
+// closes dir. If dir is nil, the headers refer to no directory, and the daemon refuses the request.
 func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http.Header, error) {
 	header := createHeader(ctx)
 	if dir == nil {
@@ -45,7 +45,8 @@ func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http
 	return header, w.c.passHandles(ctx, []caisson.Handle{dir}, header)
 }
 
-// Sync implements [caisson.Workspaces]. It closes req.Directory. With a key of [WithIdempotencyKey] it may be repeated.
+// Sync implements [caisson.Workspaces]. It closes req.Directory. If ctx has a key of [WithIdempotencyKey], the call may be
+// repeated.
 func (w workspaces) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 	header, err := w.withDirectory(ctx, req.Directory)
 	if err != nil {
@@ -86,8 +87,8 @@ func (w workspaces) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle)
 	return call[*caisson.SyncReceipt](ctx, w.c, post(nil, "receipts", string(id), "undo").withHeader(header))
 }
 
-// openWorkspace opens the directory of a workspace with the rights of this process, unless the request already contains it. It
-// returns nil for a volume.
+// openWorkspace returns the directory for a new workspace: the one in req, or the directory at req's path, which it opens with
+// the rights of this process. It returns nil if the workspace is on a volume.
 func (c *requester) openWorkspace(req *caisson.WorkspaceRequest) (caisson.Handle, error) {
 	switch {
 	case req.Kind == caisson.WorkspaceVolume:

@@ -1,5 +1,6 @@
-// Package test tests the built binary from the outside, with real sandboxes: behaviour in scripts (testdata), and the
-// promises of docs/threat-model.md and failures in Go.
+// Package test tests the built binary from the outside, with real sandboxes. Scripts in testdata test its behaviour; Go code
+// tests the guarantees of docs/threat-model.md, and failures such as crashes.
 //
-// Every test has its own data directory and finally checks that nothing of it is left on the host.
+// Every test has its own data directory, and checks at its end that it has left nothing on the host, such as processes and
+// mounts.
 package test

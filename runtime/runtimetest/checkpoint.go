@@ -16,13 +16,15 @@ var checkpointTests = []test{
 	{"RestoreRefused", testRestoreRefused},
 }
 
-// checkpointer returns the runtime as a Checkpointer. It skips the test if the runtime does not implement that interface.
+// checkpointer returns the runtime as a [caisson.Checkpointer]. It skips the test if the runtime does not implement that
+// interface.
 func (s *suite) checkpointer(t *testing.T) caisson.Checkpointer {
 	t.Helper()
 	return implemented[caisson.Checkpointer](t, s, "capture memory")
 }
 
-// checkpoint captures b into a new directory.
+// checkpoint captures the memory and the files of b into a new directory, and returns the directory. keep decides whether b
+// continues to run.
 func (b *box) checkpoint(keep bool) (dir string) {
 	b.t.Helper()
 	dir = b.t.TempDir()
@@ -30,7 +32,7 @@ func (b *box) checkpoint(keep bool) (dir string) {
 	return dir
 }
 
-// restore restores a new sandbox from a checkpoint of b.
+// restore creates a new sandbox, a fork, from the checkpoint of b in dir, and returns it.
 func (b *box) restore(dir string) *box {
 	b.t.Helper()
 	fork := b.newBox(b.t)
@@ -39,7 +41,7 @@ func (b *box) restore(dir string) *box {
 	return fork
 }
 
-// testCheckpointMemory checks that a counter whose number is only in memory continues in a fork and in the original.
+// testCheckpointMemory checks that a counter whose number is only in memory continues in a fork and in the captured sandbox.
 func testCheckpointMemory(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
@@ -63,7 +65,7 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 		t.Errorf("the fork is called %q, the original %q", hostname(fork), hostname(b))
 	}
 
-	// Later changes in the fork and in the original are independent.
+	// Changes after the restore in the fork and in the captured sandbox are independent.
 	fork.write("/after", "of the fork", 0o644)
 	b.absent("/after")
 	must(t, "Signal", s.Runtime.Signal(b.ctx(), fork.id, -1, sigKill))
@@ -77,6 +79,7 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 	}
 }
 
+// testCheckpointAndEnd checks that a counter continues in a fork of a sandbox that was ended when it was captured.
 func testCheckpointAndEnd(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
@@ -88,6 +91,7 @@ func testCheckpointAndEnd(t *testing.T, s *suite) {
 	fork.until("it counts on", func() bool { return fork.count("/count") > max(n, 3) })
 }
 
+// testRestoreTwice checks that several forks of one checkpoint are independent.
 func testRestoreTwice(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
@@ -98,10 +102,12 @@ func testRestoreTwice(t *testing.T, s *suite) {
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), one.id))
 	n := two.count("/count")
 	two.until("the other goes on", func() bool { return two.count("/count") > n })
-	// A restore does not change the checkpoint, so it can be used again.
+	// A restore does not change the checkpoint, so another fork can be restored from it.
 	b.restore(dir).wantContent("/lower/keep", "keep")
 }
 
+// testRestoreSessions checks that processes of exec sessions are missing in a fork, that other processes continue there, and that
+// exec sessions of the captured sandbox continue.
 func testRestoreSessions(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "sleep", "1h")
@@ -129,6 +135,7 @@ func testRestoreSessions(t *testing.T, s *suite) {
 	}
 }
 
+// testRestoreRefused restores from directories without a whole checkpoint, and over an existing sandbox.
 func testRestoreRefused(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)

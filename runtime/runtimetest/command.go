@@ -24,8 +24,8 @@ var commandTests = []test{
 	{"ReaderGoesAway", testReaderGoesAway},
 }
 
-// outputFIFO creates a FIFO, opens it as the spec's standard output, and returns its reading end. Both ends are closed at the
-// end of the test.
+// outputFIFO creates a FIFO, sets it as the standard output of the sandbox's command in b.spec, and returns its reading end. Both
+// ends are closed at the end of the test.
 func outputFIFO(b *box) (r *os.File) {
 	b.t.Helper()
 	name := filepath.Join(b.t.TempDir(), "stdout")
@@ -40,6 +40,7 @@ func outputFIFO(b *box) (r *os.File) {
 	return r
 }
 
+// testCommandRuns checks that a sandbox's command runs as a child of init, and that its output arrives.
 func testCommandRuns(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command = s.argv("ignore-term")
@@ -57,6 +58,7 @@ func testCommandRuns(t *testing.T, s *suite) {
 	}
 }
 
+// testCommandGiven checks that a sandbox's command gets the user, the working directory and the environment in the spec.
 func testCommandGiven(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command, b.spec.User, b.spec.Workdir = s.argv("fill", "here", "1"), "agent", "/shared"
@@ -72,6 +74,7 @@ func testCommandGiven(t *testing.T, s *suite) {
 	wantLine(b, lines(out), "KEY=value")
 }
 
+// testCommandEnds checks that the exit status of a sandbox's command can be read repeatedly.
 func testCommandEnds(t *testing.T, s *suite) {
 	b := s.create(t, "exit", "7")
 	for range 2 {
@@ -84,6 +87,7 @@ func testCommandEnds(t *testing.T, s *suite) {
 	b.wantRunning()
 }
 
+// testCommandWait checks that WaitCommand returns to several concurrent callers, and when its context is cancelled.
 func testCommandWait(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	ctx, cancel := context.WithCancel(b.ctx())
@@ -108,14 +112,15 @@ func testCommandWait(t *testing.T, s *suite) {
 	}
 }
 
+// testCommandNone calls WaitCommand for a sandbox without a command.
 func testCommandNone(t *testing.T, s *suite) {
 	b := s.create(t)
 	_, err := s.Runtime.WaitCommand(b.ctx(), b.id)
 	wantKind(t, "WaitCommand", err, caisson.Conflict)
 }
 
-// testCommandNotExecutable allows that a runtime detects only inside the sandbox that a command cannot be executed, but then
-// the exit code must be 126 or 127.
+// testCommandNotExecutable creates sandboxes with a command that cannot be executed. A runtime may detect that in Create, or
+// inside the sandbox; then the exit code must be 126 or 127.
 func testCommandNotExecutable(t *testing.T, s *suite) {
 	for command, codes := range map[string][]int{"/no/such-program": {127}, "no-such-program": {127}, "/lower/text": {126, 127}} {
 		b := s.newBox(t)
@@ -131,10 +136,11 @@ func testCommandNotExecutable(t *testing.T, s *suite) {
 	}
 }
 
-// testReaderGoesAway closes both the reader and the caller's descriptor, as the exit of a daemon does, and opens a new reader.
+// testReaderGoesAway closes both ends of a sandbox's output, as the exit of the daemon does, and checks that the command
+// continues and its output arrives at a new reader.
 func testReaderGoesAway(t *testing.T, s *suite) {
 	b := s.newBox(t)
-	b.spec.Command = s.argv("ignore-term") // prints "ignored" for every SIGTERM
+	b.spec.Command = s.argv("ignore-term") // this test program prints "ignored" for every SIGTERM
 	out := outputFIFO(b)
 	b.create()
 	wantLine(b, lines(out), "ready")

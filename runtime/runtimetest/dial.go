@@ -35,16 +35,16 @@ var dialTests = []test{
 	{"DialThenCheckpoint", testDialCheckpoint},
 }
 
-// dialer returns the runtime as a Dialer. It skips the test if the runtime does not implement that interface.
+// dialer returns the runtime as a [caisson.Dialer]. It skips the test if the runtime does not implement that interface.
 func (s *suite) dialer(t *testing.T) caisson.Dialer {
 	t.Helper()
 	return implemented[caisson.Dialer](t, s, "connect to servers")
 }
 
-// port is the port of the servers in these tests.
+// port is the TCP port of the servers in the tests of Dial.
 const port = "8080"
 
-// serve starts a server in the sandbox and waits until it listens.
+// serve starts the test program "serve" in the sandbox and waits until it listens.
 func serve(b *box, network, address, mode string) caisson.Process {
 	b.t.Helper()
 	p := b.exec(caisson.RuntimeExec{Command: []string{"serve", network, address, mode}})
@@ -56,7 +56,7 @@ func serve(b *box, network, address, mode string) caisson.Process {
 	return p
 }
 
-// dial connects to a server. The connection is closed at the end of the test.
+// dial connects to a server in the sandbox. The connection is closed at the end of the test.
 func (b *box) dial(network, address string) *net.UnixConn {
 	b.t.Helper()
 	c, err := tryDial(b.ctx(), b, network, address)
@@ -66,7 +66,7 @@ func (b *box) dial(network, address string) *net.UnixConn {
 	return c
 }
 
-// dialWhenReady connects to a server that will listen soon.
+// dialWhenReady retries to connect to a server in the sandbox until the server listens.
 func dialWhenReady(b *box, network, address string) (c *net.UnixConn) {
 	b.t.Helper()
 	poll.Until(b.t, opTimeout, func() bool {
@@ -79,6 +79,7 @@ func dialWhenReady(b *box, network, address string) (c *net.UnixConn) {
 	return c
 }
 
+// tryDial connects to a server in the sandbox.
 func tryDial(ctx context.Context, b *box, network, address string) (*net.UnixConn, error) {
 	f, err := b.dialer(b.t).Dial(ctx, b.id, network, address)
 	if err != nil {
@@ -92,7 +93,7 @@ func tryDial(ctx context.Context, b *box, network, address string) (*net.UnixCon
 	return c.(*net.UnixConn), nil
 }
 
-// exchange sends a message, closes its direction of the connection, and returns all data that it receives until the end of file.
+// exchange sends a message and the end of file on c, and returns all data that it receives until the end of file.
 func exchange(c *net.UnixConn, message []byte) ([]byte, error) {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -103,13 +104,14 @@ func exchange(c *net.UnixConn, message []byte) ([]byte, error) {
 	return answer, errors.Join(err, g.Wait())
 }
 
+// testDialEcho sends messages over TCP, IPv6 and a unix socket to a server that sends them back.
 func testDialEcho(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
 	for _, at := range [][2]string{{"tcp", port}, {"tcp6", "8081"}, {"unix", "/tmp.sock"}} {
 		serve(b, at[0], at[1], "echo")
 		c := b.dial(strings.TrimSuffix(at[0], "6"), at[1])
-		// Each message must come back before the next one is sent: no buffer on the way may wait for more.
+		// Each message must come back before the next one is sent: no buffer between test and server may wait for more data.
 		for i := range 5 {
 			message := []byte("message " + strconv.Itoa(i))
 			got := make([]byte, len(message))
@@ -126,7 +128,8 @@ func testDialEcho(t *testing.T, s *suite) {
 	}
 }
 
-// testDialHalfClose checks that the end of file passes in each direction while the other one is still open.
+// testDialHalfClose checks that the end of file arrives in each direction of a connection while the other direction is still
+// open.
 func testDialHalfClose(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
@@ -154,8 +157,10 @@ func testDialHalfClose(t *testing.T, s *suite) {
 	}
 }
 
+// sumOf returns the answer of the test program "serve" in mode sum: the length of the message and its SHA-256.
 func sumOf(message []byte) string { return fmt.Sprintf("%d %x", len(message), sha256.Sum256(message)) }
 
+// testDialRefused connects to addresses that are malformed or at which no server listens.
 func testDialRefused(t *testing.T, s *suite) {
 	d := s.dialer(t)
 	b := s.create(t)
@@ -185,7 +190,7 @@ func testDialRefused(t *testing.T, s *suite) {
 	wantKind(t, "Dial of an unknown sandbox", err, caisson.NotFound)
 }
 
-// testDialLarge sends 64 MiB to a server that answers with their checksum, and to a server that sends them back.
+// testDialLarge sends 64 MiB to a server that answers with the checksum, and to a server that sends the data back.
 func testDialLarge(t *testing.T, s *suite) {
 	const size = 64 << 20
 	s.dialer(t)
@@ -205,6 +210,7 @@ func testDialLarge(t *testing.T, s *suite) {
 	}
 }
 
+// testDialMany uses 100 connections concurrently.
 func testDialMany(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
@@ -231,8 +237,8 @@ func testDialMany(t *testing.T, s *suite) {
 	}
 }
 
-// testDialBacklogFull cancels a connection that the server will never accept. While the connection waits, it must not block other
-// operations.
+// testDialBacklogFull cancels calls of Dial that wait because the server never accepts. While a call waits, it must not block
+// other operations.
 func testDialBacklogFull(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
@@ -246,7 +252,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 			go func() {
 				c, err := tryDial(ctx, b, at[0], at[1])
 				if err == nil {
-					t.Cleanup(func() { c.Close() }) // the connection fits into the backlog
+					t.Cleanup(func() { c.Close() }) // the backlog had room for the connection; keep it open
 				}
 				dialled <- err
 			}()
@@ -276,7 +282,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 	}
 }
 
-// testDialLimit opens connections up to the limit, closes one of them, and then opens another one.
+// testDialLimit opens connections up to the limit on connections of a sandbox, closes one of them, and then opens another one.
 func testDialLimit(t *testing.T, s *suite) {
 	const most = 1024
 	d := s.dialer(t)
@@ -309,14 +315,14 @@ func testDialLimit(t *testing.T, s *suite) {
 	})
 }
 
-// testDialNeverReads fills the buffers of a server that never reads, and closes the connection.
+// testDialNeverReads sends data to a server that never reads until the buffers are full. Other connections must still work.
 func testDialNeverReads(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
 	serve(b, "tcp", port, "stuck")
 	serve(b, "tcp", "8081", "echo")
 	c := b.dial("tcp", port)
-	// The buffers are small, and the runtime must not collect more data in memory.
+	// The buffers of the connection are much smaller, and the runtime must not collect data in memory.
 	const most = 64 << 20
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	n, err := c.Write(make([]byte, most))
@@ -330,6 +336,7 @@ func testDialNeverReads(t *testing.T, s *suite) {
 	c.Close()
 }
 
+// testDialFrozen checks that a connection to a sandbox survives that the sandbox is frozen, and that Dial is refused meanwhile.
 func testDialFrozen(t *testing.T, s *suite) {
 	d, f := s.dialer(t), s.freezer(t)
 	b := s.create(t)
@@ -347,6 +354,7 @@ func testDialFrozen(t *testing.T, s *suite) {
 	}
 }
 
+// testDialDestroy checks that connections to a sandbox end when it is destroyed.
 func testDialDestroy(t *testing.T, s *suite) {
 	d := s.dialer(t)
 	b := s.create(t)
@@ -360,7 +368,8 @@ func testDialDestroy(t *testing.T, s *suite) {
 	wantKind(t, "Dial after Destroy", err, caisson.NotFound)
 }
 
-// testDialCheckpoint captures a sandbox with open connections: they end, and everything else continues, in the fork too.
+// testDialCheckpoint captures a sandbox with open connections. The connections must end, and the servers must accept new
+// connections afterwards, in the captured sandbox and in a fork.
 func testDialCheckpoint(t *testing.T, s *suite) {
 	s.dialer(t)
 	s.checkpointer(t)
@@ -377,7 +386,7 @@ func testDialCheckpoint(t *testing.T, s *suite) {
 	for i, c := range open {
 		if i%3 == 0 {
 			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_, _ = c.Write(make([]byte, 16<<20)) // the server does not read it
+			_, _ = c.Write(make([]byte, 16<<20)) // times out, because the server does not read the data
 		} else if _, err := c.Write([]byte("unanswered")); err != nil {
 			t.Errorf("write: %v", err)
 		}

@@ -31,6 +31,7 @@ var execTests = []test{
 	{"CloseKills", testClose},
 }
 
+// testEcho checks that a program gets its arguments unchanged, and that its standard output and error are separate.
 func testEcho(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, args := range [][]string{{"one"}, {"two", "words"}, {"", " a  b ", "$HOME", "*", "ü\t\x01"}} {
@@ -53,10 +54,11 @@ func testExitCodes(t *testing.T, s *suite) {
 	}
 }
 
+// testStdin sends lines to a program that sends them back.
 func testStdin(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
-	// Each line must come back before the next one is sent: no buffer on the way may wait for more input.
+	// Each line must come back before the next one is sent: no buffer between test and program may wait for more input.
 	for _, line := range []string{"first\n", "second\n", "third"} {
 		if _, err := io.WriteString(p.Stdin(), line); err != nil {
 			t.Fatalf("write: %v", err)
@@ -72,6 +74,7 @@ func testStdin(t *testing.T, s *suite) {
 	}
 }
 
+// testNoStdin executes a program without standard input, which must read end of file.
 func testNoStdin(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}})
@@ -83,6 +86,7 @@ func testNoStdin(t *testing.T, s *suite) {
 	}
 }
 
+// testBinary sends 16 MiB of random data to a program that sends them back.
 func testBinary(t *testing.T, s *suite) {
 	const size = 16 << 20
 	b := s.create(t)
@@ -106,6 +110,7 @@ func testBinary(t *testing.T, s *suite) {
 	}
 }
 
+// testStdinGone writes to the standard input of a process that has exited.
 func testStdinGone(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"exit", "3"}, Stdin: true})
@@ -117,6 +122,7 @@ func testStdinGone(t *testing.T, s *suite) {
 	}
 }
 
+// testManyExecs executes 20 programs concurrently in one sandbox.
 func testManyExecs(t *testing.T, s *suite) {
 	b := s.create(t)
 	ctx := b.ctx()
@@ -148,6 +154,7 @@ func testManyExecs(t *testing.T, s *suite) {
 	}
 }
 
+// testNotExecutable calls Exec with commands that cannot be executed.
 func testNotExecutable(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, c := range []struct {
@@ -172,6 +179,7 @@ func testNotExecutable(t *testing.T, s *suite) {
 	}
 }
 
+// testPath checks that a program is looked up in the PATH of its own environment.
 func testPath(t *testing.T, s *suite) {
 	b := s.create(t)
 	dir, name := path.Split(s.Guestd)
@@ -188,6 +196,7 @@ func testPath(t *testing.T, s *suite) {
 	}
 }
 
+// testWaitByMany checks that several concurrent callers of Wait get the exit status.
 func testWaitByMany(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
@@ -211,6 +220,7 @@ func testWaitByMany(t *testing.T, s *suite) {
 	}
 }
 
+// testExecCancelled cancels the context of Exec and Wait while the process runs, which must not affect the process.
 func testExecCancelled(t *testing.T, s *suite) {
 	b := s.create(t)
 	ctx, cancel := context.WithCancel(b.ctx())
@@ -233,7 +243,7 @@ func testExecCancelled(t *testing.T, s *suite) {
 	if _, err := s.Runtime.Exec(ctx, b.id, caisson.RuntimeExec{Command: s.argv("echo")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec with a cancelled context: %v", err)
 	}
-	// The context of Exec applies to the call, not to the process.
+	// The context of Exec applies only to the call of Exec, so the process still runs.
 	if _, err := io.WriteString(p.Stdin(), "alive"); err != nil {
 		t.Fatal(err)
 	}
@@ -243,6 +253,7 @@ func testExecCancelled(t *testing.T, s *suite) {
 	}
 }
 
+// testClose checks that closing an exec session kills its process.
 func testClose(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"ignore-term"}})

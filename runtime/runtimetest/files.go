@@ -20,7 +20,8 @@ var fileTests = []test{
 	{"Mounts", testMounts},
 }
 
-// testSaveFiles makes all kinds of changes to files and checks that a new sandbox with the saved files has the same changes.
+// testSaveFiles makes all kinds of changes to files, saves the files, and checks that a new sandbox with the saved files has the
+// same changes.
 func testSaveFiles(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.create(t)
@@ -55,7 +56,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 	for _, name := range []string{"/lower/gone", "/lower/tree", "/lower/tree/leaf"} {
 		again.absent(name)
 	}
-	// Changes from saved files count as changes of the new sandbox, so they are saved again.
+	// The changes that a sandbox got from saved files count as its own changes, so SaveFiles saves them again.
 	saved = tempFile(t)
 	must(t, "SaveFiles", c.SaveFiles(again.ctx(), again.id, saved))
 	third := s.newBox(t)
@@ -65,7 +66,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 	third.absent("/lower/gone")
 }
 
-// symlink returns a tar archive with one symlink.
+// symlink returns a tar archive that contains only a symlink.
 func symlink(t *testing.T, name, target string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -75,6 +76,7 @@ func symlink(t *testing.T, name, target string) []byte {
 	return out.Bytes()
 }
 
+// testShareNothing checks that changes of files in one sandbox are not visible in another one or on the host.
 func testShareNothing(t *testing.T, s *suite) {
 	one, two := s.create(t), s.create(t)
 	one.write("/lower/keep", "changed", 0o644)
@@ -86,7 +88,7 @@ func testShareNothing(t *testing.T, s *suite) {
 	}
 }
 
-// testMounts mounts two host directories, one of them writable.
+// testMounts mounts a host directory read-only and another one writable.
 func testMounts(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	read, write := t.TempDir(), t.TempDir()
@@ -94,7 +96,7 @@ func testMounts(t *testing.T, s *suite) {
 	for dir, mode := range map[string]os.FileMode{read: 0o755, write: 0o777} {
 		must(t, "chmod", os.Chmod(dir, mode))
 	}
-	if os.Geteuid() == 0 { // directories of the host's root cannot be mounted writable
+	if os.Geteuid() == 0 { // a directory that the host's root owns cannot be mounted writable
 		must(t, "chown", os.Chown(write, 1000, 1000))
 	}
 	b.spec.Mounts = []caisson.RuntimeMount{
@@ -119,7 +121,7 @@ func testMounts(t *testing.T, s *suite) {
 	}
 }
 
-// openPath returns an O_PATH descriptor, as RuntimeMount requires.
+// openPath opens a directory with O_PATH, as [caisson.RuntimeMount] requires. It is closed at the end of the test.
 func openPath(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)

@@ -15,15 +15,16 @@ var freezeTests = []test{
 	{"FreezeThenReopen", testFreezeReopen},
 }
 
-// counterInterval is the minimum time between two increments of a counter.
+// counterInterval is the minimum time between two numbers that the test program counter writes to a file.
 const counterInterval = 20 * time.Millisecond
 
-// freezer returns the runtime as a Freezer. It skips the test if the runtime does not implement that interface.
+// freezer returns the runtime as a [caisson.Freezer]. It skips the test if the runtime does not implement that interface.
 func (s *suite) freezer(t *testing.T) caisson.Freezer {
 	t.Helper()
 	return implemented[caisson.Freezer](t, s, "freeze")
 }
 
+// testFreeze checks that a counter does not count while its sandbox is frozen, and continues after Thaw.
 func testFreeze(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	b := s.create(t, "counter", "/count")
@@ -36,7 +37,7 @@ func testFreeze(t *testing.T, s *suite) {
 	stood := time.Since(frozen)
 	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	after := b.count("/count")
-	// most is the maximum number of increments in the time that the sandbox was not frozen.
+	// most is the maximum number of steps of the counter in the time during which the sandbox was not frozen.
 	if most := int((time.Since(begin)-stood)/counterInterval) + 2; after-before > most {
 		t.Errorf("it went from %d to %d, and at most %d steps are possible if it stood still for %v", before, after, most, stood)
 	}
@@ -44,6 +45,7 @@ func testFreeze(t *testing.T, s *suite) {
 	wantKind(t, "Thaw of a sandbox that is not frozen", f.Thaw(b.ctx(), b.id), caisson.Conflict)
 }
 
+// testFreezeDestroy destroys a frozen sandbox.
 func testFreezeDestroy(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	b := s.create(t, "counter", "/count")
@@ -94,7 +96,7 @@ func testFreezeDie(t *testing.T, s *suite) {
 	}
 }
 
-// testFreezeReopen opens a second runtime, which must detect that a sandbox is frozen.
+// testFreezeReopen opens a second runtime on the same data, which must detect that a sandbox is frozen.
 func testFreezeReopen(t *testing.T, s *suite) {
 	s.freezer(t)
 	b := s.create(t, "counter", "/count")

@@ -18,6 +18,7 @@ var identityTests = []test{
 	{"Hostname", testHostname},
 }
 
+// testEnv checks that a process gets the environment variables that it was started with, and none of the runtime or the command.
 func testEnv(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	b.spec.Command, b.spec.Env = s.argv("sleep", "1h"), []string{"OF_COMMAND=1"}
@@ -30,7 +31,7 @@ func testEnv(t *testing.T, s *suite) {
 			t.Errorf("%q is not in the environment %q", kv, got)
 		}
 	}
-	// A runtime may add common variables; it must not pass on its own environment or that of the command.
+	// A runtime may add common variables. It must not pass on its own environment, or the environment of the sandbox's command.
 	allowed := []string{"PATH", "HOME", "TERM", "HOSTNAME", "PWD", "USER", "SHELL", "LOGNAME"}
 	for _, kv := range got {
 		if name, _, _ := strings.Cut(kv, "="); kv != "" && !slices.Contains(want, kv) && !slices.Contains(allowed, name) {
@@ -39,7 +40,7 @@ func testEnv(t *testing.T, s *suite) {
 	}
 }
 
-// testWorkdir starts processes that write to a relative path.
+// testWorkdir starts processes in several working directories that create a file with a relative path.
 func testWorkdir(t *testing.T, s *suite) {
 	b := s.create(t)
 	for in, want := range map[string]string{"": "/here", "/": "/here", "/lower/tree": "/lower/tree/here", "/shared/": "/shared/here"} {
@@ -50,7 +51,7 @@ func testWorkdir(t *testing.T, s *suite) {
 	}
 }
 
-// testUser starts processes that create files, and checks the owners of the files.
+// testUser starts processes as several users, which create files, and checks the owners of the files.
 func testUser(t *testing.T, s *suite) {
 	b := s.create(t)
 	i := 0
@@ -59,8 +60,8 @@ func testUser(t *testing.T, s *suite) {
 		"0":          "0 0",
 		"root":       "0 0",
 		"5:6":        "5 6",
-		"1234":       "1234 1235", // the group is that in passwd
-		"4321":       "4321 0",    // the user is not in passwd
+		"1234":       "1234 1235", // a uid in passwd: the group is the user's group there
+		"4321":       "4321 0",    // a uid that is not in passwd: the group is 0
 		"agent":      "1234 1235",
 		"agent:team": "1234 1236",
 		"agent:7":    "1234 7",
@@ -77,7 +78,8 @@ func testUser(t *testing.T, s *suite) {
 	}
 }
 
-// testUnknownUser allows that a runtime detects an unknown user only inside the sandbox, but the command must not run.
+// testUnknownUser calls Exec with users that do not exist. A runtime may detect that in Exec, or inside the sandbox; the command
+// must not run.
 func testUnknownUser(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, user := range []string{"nobody-here", "agent:nobody-here", "nobody-here:team", "-1", "65536", ":", "agent:"} {

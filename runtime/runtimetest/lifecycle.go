@@ -31,6 +31,7 @@ var lifecycleTests = []test{
 	{"Churn", testChurn},
 }
 
+// testCreateListDestroy checks the list of sandboxes, the channel of Done and the sandbox's directory before and after Destroy.
 func testCreateListDestroy(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	before := entries(t, b.spec.Dir)
@@ -70,6 +71,7 @@ func testCreateTwice(t *testing.T, s *suite) {
 	b.wantAlive()
 }
 
+// testUnknownID calls all methods of the runtime with the id of a sandbox that does not exist.
 func testUnknownID(t *testing.T, s *suite) {
 	rt, ctx, id := s.Runtime, timeoutContext(t), caisson.NewID(caisson.SandboxPrefix)
 	_, err := rt.Exec(ctx, id, caisson.RuntimeExec{Command: s.argv("echo")})
@@ -102,6 +104,7 @@ func tempFile(t *testing.T) *os.File {
 	return f
 }
 
+// testFailedCreate checks that a Create that fails leaves nothing behind, and can be repeated with a valid spec.
 func testFailedCreate(t *testing.T, s *suite) {
 	damaged := tempFile(t)
 	_, err := damaged.WriteString("this is no archive, whatever one may think of it")
@@ -136,6 +139,7 @@ func testFailedCreate(t *testing.T, s *suite) {
 	}
 }
 
+// testCancelledCreate calls Create with a cancelled context.
 func testCancelledCreate(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	ctx, cancel := context.WithCancel(b.ctx())
@@ -148,6 +152,7 @@ func testCancelledCreate(t *testing.T, s *suite) {
 	b.create()
 }
 
+// testDestroyTwice checks that Destroy succeeds for a sandbox that has been destroyed.
 func testDestroyTwice(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	for i := range 2 {
@@ -157,6 +162,7 @@ func testDestroyTwice(t *testing.T, s *suite) {
 	wantKind(t, "Exec after Destroy", err, caisson.NotFound)
 }
 
+// testDestroyConcurrently calls Destroy several times concurrently for one sandbox.
 func testDestroyConcurrently(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	ctx := b.ctx()
@@ -168,6 +174,7 @@ func testDestroyConcurrently(t *testing.T, s *suite) {
 	b.wantNotListed()
 }
 
+// testDestroyEndsEverything checks that Destroy ends exec sessions and calls of WaitCommand.
 func testDestroyEndsEverything(t *testing.T, s *suite) {
 	b := s.create(t, "ignore-term")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
@@ -189,6 +196,7 @@ func testDestroyEndsEverything(t *testing.T, s *suite) {
 	}
 }
 
+// testDeath checks all methods for a sandbox that has crashed.
 func testDeath(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
@@ -216,7 +224,8 @@ func testDeath(t *testing.T, s *suite) {
 	b.wantNotListed()
 }
 
-// testReopen opens a second runtime, which must manage the sandboxes of the first one.
+// testReopen opens a second runtime on the same data, as after a restart of the daemon. It must manage the sandboxes of the first
+// one.
 func testReopen(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	done := s.Runtime.Done(b.id)
@@ -234,6 +243,7 @@ func testReopen(t *testing.T, s *suite) {
 	wantDone(t, "of the second runtime", nextDone)
 }
 
+// testCapabilities checks that the runtime's capabilities are complete and match the interfaces that it implements.
 func testCapabilities(t *testing.T, s *suite) {
 	c := s.Runtime.Capabilities()
 	if c.Name == "" || c.Version == "" || c.CPU == "" {
@@ -260,6 +270,7 @@ func testStats(t *testing.T, s *suite) {
 	}
 }
 
+// testProcesses checks the list of the processes in a sandbox.
 func testProcesses(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true, User: "1234:1235"})
@@ -280,7 +291,7 @@ func testProcesses(t *testing.T, s *suite) {
 	b.until("the session has left the list", func() bool { return len(b.processes()) == 2 })
 }
 
-// processes returns the sandbox's processes by PID.
+// processes returns the processes that run in the sandbox, by PID.
 func (b *box) processes() map[int]caisson.ProcessInfo {
 	b.t.Helper()
 	list, err := b.Runtime.Processes(b.ctx(), b.id)

@@ -15,6 +15,7 @@ var limitTests = []test{
 	{"LimitMemory", testLimitMemory},
 }
 
+// testLimitPIDs starts more processes than the sandbox's limit permits.
 func testLimitPIDs(t *testing.T, s *suite) {
 	const limit = 64
 	b := s.newBox(t)
@@ -27,6 +28,7 @@ func testLimitPIDs(t *testing.T, s *suite) {
 	b.wantAlive()
 }
 
+// testLimitDisk writes more data than the sandbox's limit on disk space permits.
 func testLimitDisk(t *testing.T, s *suite) {
 	const limit = 16 << 20
 	b := s.newBox(t)
@@ -51,7 +53,8 @@ func testLimitDisk(t *testing.T, s *suite) {
 	}
 }
 
-// testLimitMemory allows that a process or the whole sandbox is killed, but the exit status must contain the reason.
+// testLimitMemory allocates more memory than the sandbox's limit permits. A runtime may kill the process or the whole sandbox,
+// but the exit status must contain the reason.
 func testLimitMemory(t *testing.T, s *suite) {
 	const limit = 256 << 20
 	b := s.newBox(t)

@@ -21,18 +21,18 @@ var overlayTests = []test{
 	{"OverlayForks", testOverlayForks},
 }
 
-// hostOwner is the uid of the host's user that owns the directories of workspaces in the tests.
+// hostOwner is the uid and gid on the host that own the directories of workspaces in the tests.
 const hostOwner = 1000
 
-// A workspace is a host directory and the layers of its overlay.
+// A workspace is a host directory and the overlay with which it is mounted in a sandbox.
 type workspace struct {
 	t         *testing.T
-	host, dir string // the host directory, and the directory with the layers: upper, work and mask
+	host, dir string // the host directory; the directory that contains the overlay's directories upper, work and mask
 	mount     caisson.RuntimeMount
 }
 
-// newWorkspace creates a host directory and the layers to mount it at /mnt/write as a workspace. files maps the names of files in
-// the directory to their contents; names in hide are hidden by the mask layer.
+// newWorkspace creates a host directory, and an overlay with which it is mounted at /mnt/write. files maps the names of files in
+// the host directory to their contents. Files whose names are in hide are hidden from the sandbox by the layer mask.
 func newWorkspace(b *box, files map[string]string, hide ...string) *workspace {
 	b.t.Helper()
 	w := &workspace{t: b.t, host: b.t.TempDir(), dir: b.t.TempDir()}
@@ -73,7 +73,7 @@ func (w *workspace) chown(dir string, id int) {
 	}))
 }
 
-// describe describes a host directory: each file's inode number, mode, owner, times and content.
+// describe returns a text with the inode number, mode, owner, times and content of each file in a host directory.
 func (w *workspace) describe(dir string) string {
 	w.t.Helper()
 	var out strings.Builder
@@ -95,8 +95,8 @@ func (w *workspace) describe(dir string) string {
 	return out.String()
 }
 
-// upper describes the file with a name in the upper layer: "nothing" if it does not exist, "gone" for a whiteout, else its type
-// and content.
+// upper returns a description of the file name in the overlay's upper layer: "nothing" if it does not exist, "gone" if it is a
+// whiteout, otherwise its type and content.
 func (w *workspace) upper(name string) string {
 	p := filepath.Join(w.dir, "upper", name)
 	var st unix.Stat_t
@@ -120,8 +120,8 @@ func (w *workspace) upper(name string) string {
 	return fmt.Sprintf("mode %o", st.Mode)
 }
 
-// testOverlay makes all kinds of changes in a workspace and checks that they are in the upper layer and not in the host
-// directory.
+// testOverlay makes all kinds of changes in a workspace and checks that the changes are in the upper layer of its overlay, and
+// not in the host directory.
 func testOverlay(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	w := newWorkspace(b, map[string]string{
@@ -163,7 +163,7 @@ func testOverlay(t *testing.T, s *suite) {
 	if after := w.describe(w.host); after != before {
 		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 	}
-	b.create() // as after a stop and a start
+	b.create() // create the sandbox again with the same overlay, as a start after a stop does
 	for name, content := range map[string]string{"keep": "keep", "edit": "new", "to": "moved", "new/deep/file": "deep"} {
 		b.wantContent("/mnt/write/"+name, content)
 	}
@@ -183,16 +183,18 @@ func testOverlay(t *testing.T, s *suite) {
 	}
 }
 
+// testOverlayWithoutMask mounts a workspace whose overlay hides no files.
 func testOverlayWithoutMask(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	w := newWorkspace(b, map[string]string{".env": "seen"})
 	w.mount.Overlay.Mask = nil
-	w.mount.Target = "/made/for/it" // does not exist in any layer
+	w.mount.Target = "/made/for/it" // a directory that does not exist in any layer of the root file system
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
 	b.wantContent("/made/for/it/.env", "seen")
 }
 
+// testOverlayOfRoot mounts a directory that the host's root owns, which is refused unless the mount permits it.
 func testOverlayOfRoot(t *testing.T, s *suite) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs directories of root's")
@@ -211,7 +213,7 @@ func testOverlayOfRoot(t *testing.T, s *suite) {
 	b.wantOutput("file 0640 0 0 6", "stat", "/mnt/write/file")
 }
 
-// testOverlayCheckpoint checks that a restored sandbox continues with the files of its upper layer.
+// testOverlayCheckpoint checks that a restored sandbox continues with the files in the upper layer of its workspace.
 func testOverlayCheckpoint(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)
@@ -233,7 +235,8 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	b.wantContent("/mnt/write/made", "made")
 }
 
-// testOverlayForks restores forks of a checkpoint that was made with an empty workspace, each with a different directory.
+// testOverlayForks captures a sandbox with an empty workspace, and restores forks of it, each with another directory as
+// workspace.
 func testOverlayForks(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)

@@ -17,28 +17,29 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// opTimeout is the timeout of each operation.
+// opTimeout is the timeout of each operation of the runtime in the tests.
 const opTimeout = 30 * time.Second
 
-// A Harness is a runtime under test with implementation-specific functions. All fields are required unless stated otherwise.
+// A Harness contains the runtime to test, and functions that depend on its implementation. All fields are required unless stated
+// otherwise.
 type Harness struct {
 	Runtime caisson.Runtime
-	// Spec returns a valid spec without a command for a sandbox with the id: with an existing directory, with limits, and with
-	// layer on top of all other layers that the root file system needs.
+	// Spec returns a valid spec for a sandbox with this id. The spec has an existing directory, limits on resources and no
+	// command; the directory layer is the topmost layer of its root file system.
 	Spec func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec
-	// Guestd is the absolute path of the program of package guestd in every sandbox.
+	// Guestd is the absolute path of guestd in every sandbox.
 	Guestd string
-	// Kill stops a running sandbox as if its main process had crashed.
+	// Kill ends a running sandbox as if it had crashed.
 	Kill func(t *testing.T, id caisson.ID)
-	// Reopen returns another Runtime on the same data, as after a restart of the daemon. If it is nil, the tests that need it
-	// are skipped.
+	// Reopen returns another Runtime on the same data, as after a restart of the daemon. If it is nil, tests that open a second
+	// runtime are skipped.
 	Reopen func(t *testing.T) caisson.Runtime
 }
 
-// A suite is a Harness with the layer that all tests share.
+// A suite is a Harness with the topmost layer of the root file systems of all sandboxes in the tests.
 type suite struct {
 	Harness
-	layer string
+	layer string // directory of the layer
 }
 
 // A test is one test of the suite with its name.
@@ -47,8 +48,8 @@ type test struct {
 	run  func(t *testing.T, s *suite)
 }
 
-// Test runs the tests against the runtime that open returns. If the runtime is not a [caisson.Checkpointer] or
-// [caisson.Freezer], the tests of these interfaces are skipped. open is called once.
+// Test runs all tests of the suite against the runtime that open returns. If the runtime does not implement an optional
+// interface, such as [caisson.Checkpointer] or [caisson.Freezer], the tests of that interface are skipped. open is called once.
 func Test(t *testing.T, open func(t *testing.T) Harness) {
 	s := &suite{Harness: open(t), layer: newLayer(t)}
 	for _, tests := range [][]test{
@@ -65,18 +66,18 @@ func Test(t *testing.T, open func(t *testing.T) Harness) {
 	}
 }
 
-// Contents of the layer's /etc/passwd and /etc/group.
+// Contents of /etc/passwd and /etc/group in the sandboxes of the tests.
 const (
 	passwd = "root:x:0:0:root:/root:/bin/sh\nagent:x:1234:1235::/home/agent:/bin/sh\n"
 	group  = "root:x:0:\nagent:x:1235:\nteam:x:1236:agent\n"
 )
 
-// newLayer creates the topmost layer of every sandbox in the tests.
+// newLayer creates the directory that is the topmost layer of the root file system of every sandbox in the tests.
 func newLayer(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, f := range []struct {
-		name, content string // a name that ends in a slash is a directory
+		name, content string // a name that ends in a slash means a directory
 		mode          os.FileMode
 	}{
 		{"etc/", "", 0o755},
@@ -113,7 +114,7 @@ func newLayer(t *testing.T) string {
 	return dir
 }
 
-// A box is a sandbox of one test.
+// A box is a sandbox that one test uses.
 type box struct {
 	*suite
 	t    *testing.T
@@ -121,7 +122,7 @@ type box struct {
 	spec caisson.RuntimeSpec
 }
 
-// newBox returns a box whose sandbox has not been created yet. The sandbox is destroyed at the end of the test.
+// newBox returns a box whose sandbox is not created yet. The sandbox is destroyed at the end of the test.
 func (s *suite) newBox(t *testing.T) *box {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -134,7 +135,7 @@ func (s *suite) newBox(t *testing.T) *box {
 	return b
 }
 
-// create returns a running sandbox with a test program as its command, or without a command.
+// create creates a sandbox with a test program as its command, or without a command if program is empty.
 func (s *suite) create(t *testing.T, program ...string) *box {
 	t.Helper()
 	b := s.newBox(t)
@@ -149,7 +150,7 @@ func (b *box) create() {
 	must(b.t, "Create", b.Runtime.Create(b.ctx(), b.id, b.spec))
 }
 
-// argv returns the command line of a test program, or nil if there are no arguments.
+// argv returns the command line for a test program and its arguments; nil if program is empty.
 func (s *suite) argv(program ...string) []string {
 	if len(program) == 0 {
 		return nil
@@ -167,7 +168,8 @@ func timeoutContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// exec starts e, whose command is a test program. The process is closed at the end of the test.
+// exec executes e in the sandbox; its command is the name of a test program with arguments. The process is closed at the end of
+// the test.
 func (b *box) exec(e caisson.RuntimeExec) caisson.Process {
 	b.t.Helper()
 	e.Command = b.argv(e.Command...)
@@ -286,17 +288,17 @@ func (b *box) write(name, content string, mode uint32) {
 	must(b.t, "write "+name, err)
 }
 
-// count returns the number in the file that the test program counter writes, or 0 if there is no number yet.
+// count returns the number in the file that the test program counter writes, or 0 if the file has no number yet.
 func (b *box) count(name string) int {
 	b.t.Helper()
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) == caisson.NotFound {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // n is 0 if the file is empty, while the counter replaces its content
+	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // n is 0 if the counter is just replacing the file's content
 	return n
 }
 
-// detached starts a test program that keeps running when its exec session ends, and returns its PID.
+// detached starts a test program that does not end with its exec session, and returns its PID.
 func (b *box) detached(program ...string) int {
 	b.t.Helper()
 	command := append([]string{b.Guestd, "run", "--detach", "--"}, b.argv(program...)...)
@@ -313,14 +315,14 @@ func (b *box) detached(program ...string) int {
 	return pid
 }
 
-// until polls cond until it is true. what describes the condition in the test's log.
+// until polls cond until it is true, and fails the test after opTimeout. what describes the condition in the test's log.
 func (b *box) until(what string, cond func() bool) {
 	b.t.Helper()
 	b.t.Log("waiting until", what)
 	poll.Until(b.t, opTimeout, cond)
 }
 
-// listed returns the sandbox's entry in the result of List.
+// listed returns the sandbox's entry in the result of List; ok is false if there is none.
 func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
 	b.t.Helper()
 	list, err := b.Runtime.List(b.ctx())
@@ -359,8 +361,8 @@ func (b *box) reopen() *box {
 	return &box{suite: &s, t: b.t, id: b.id, spec: b.spec}
 }
 
-// implemented returns the runtime as a T, an optional interface. It skips the test if the runtime does not implement T; what
-// completes the reason.
+// implemented returns the runtime as a T, which is an optional interface. It skips the test if the runtime does not implement T;
+// what names the missing ability in the message.
 func implemented[T any](t *testing.T, s *suite, what string) T {
 	t.Helper()
 	i, ok := s.Runtime.(T)

@@ -22,6 +22,7 @@ var signalTests = []test{
 	{"SignalRefused", testSignalRefused},
 }
 
+// testSignalDeath checks the exit status of processes that a signal has ended.
 func testSignalDeath(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, sig := range []int{sigTerm, sigInt, sigKill} {
@@ -33,6 +34,7 @@ func testSignalDeath(t *testing.T, s *suite) {
 	}
 }
 
+// testSignalIgnored sends SIGTERM and then SIGKILL to a process that ignores SIGTERM.
 func testSignalIgnored(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"ignore-term"}})
@@ -45,6 +47,7 @@ func testSignalIgnored(t *testing.T, s *suite) {
 	}
 }
 
+// testSignalPID checks that a signal to one process does not affect others.
 func testSignalPID(t *testing.T, s *suite) {
 	b := s.create(t)
 	first := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
@@ -58,6 +61,7 @@ func testSignalPID(t *testing.T, s *suite) {
 	}
 }
 
+// testSignalAll sends a signal to all processes of a sandbox, which must not end the sandbox itself.
 func testSignalAll(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"sleep", "1h"}})
@@ -71,6 +75,7 @@ func testSignalAll(t *testing.T, s *suite) {
 	b.wantAlive()
 }
 
+// testSignalRefused sends invalid signals, and signals to processes that do not exist.
 func testSignalRefused(t *testing.T, s *suite) {
 	b := s.create(t)
 	wantKind(t, "an unknown process", s.Runtime.Signal(b.ctx(), b.id, 30000, sigTerm), caisson.NotFound)

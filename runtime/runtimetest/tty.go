@@ -18,7 +18,8 @@ var ttyTests = []test{
 	{"NoTTY", testNoTTY},
 }
 
-// lines sends the lines of r, without line terminators, to the returned channel, and closes it at EOF.
+// lines reads the lines of r in the background, and returns a channel that receives them without line terminators. It closes the
+// channel at EOF.
 func lines(r io.Reader) <-chan string {
 	out := make(chan string, 1024)
 	go func() {
@@ -49,6 +50,7 @@ func wantLine(b *box, in <-chan string, want string) {
 	}
 }
 
+// testTTYSize checks that a process at a terminal gets its size, also after a change of the size.
 func testTTYSize(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
@@ -62,13 +64,14 @@ func testTTYSize(t *testing.T, s *suite) {
 		t.Errorf("standard error of a terminal: %d bytes, %v", n, err)
 	}
 	check(t, "Signal", p.Signal(b.ctx(), sigKill))
-	for range out { // until EOF
+	for range out { // read the rest of the output until EOF
 	}
 	if status := b.wait(p); status.Signal != sigKill {
 		t.Errorf("ended with %v", status)
 	}
 }
 
+// testTTYInput types a line at a terminal, and closes the input.
 func testTTYInput(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
@@ -76,14 +79,15 @@ func testTTYInput(t *testing.T, s *suite) {
 	if _, err := io.WriteString(p.Stdin(), "typed\r"); err != nil {
 		t.Fatal(err)
 	}
-	wantLine(b, out, "typed") // the echo
-	wantLine(b, out, "typed") // the output of cat
+	wantLine(b, out, "typed") // the terminal's echo of the input
+	wantLine(b, out, "typed") // the output of cat, which is equal
 	check(t, "close", p.Stdin().Close())
 	if status := b.wait(p); !status.Success() {
 		t.Errorf("cat ended with %v when its input was closed", status)
 	}
 }
 
+// testTTYInterrupt checks that ^C at a terminal sends SIGINT.
 func testTTYInterrupt(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
@@ -96,6 +100,7 @@ func testTTYInterrupt(t *testing.T, s *suite) {
 	}
 }
 
+// testNoTTY checks that a process that was executed without a terminal has none.
 func testNoTTY(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
