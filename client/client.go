@@ -169,18 +169,18 @@ func (r request) withHeader(h http.Header) request {
 	return r
 }
 
-// add adds a query parameter to r.
-func (r *request) add(name, value string) {
+// addParam adds a query parameter to r.
+func (r *request) addParam(name, value string) {
 	if r.query == nil {
 		r.query = url.Values{}
 	}
 	r.query.Add(name, value)
 }
 
-// with returns r with a query parameter added, or r unchanged if value is empty.
-func (r request) with(name, value string) request {
+// withParam returns r with a query parameter added, or r unchanged if value is empty.
+func (r request) withParam(name, value string) request {
 	if value != "" {
-		r.add(name, value)
+		r.addParam(name, value)
 	}
 	return r
 }
@@ -188,7 +188,7 @@ func (r request) with(name, value string) request {
 // withFlag returns r with the query parameter name=true added if set is true, or else r unchanged.
 func (r request) withFlag(name string, set bool) request {
 	if set {
-		r.add(name, "true")
+		r.addParam(name, "true")
 	}
 	return r
 }
@@ -196,7 +196,7 @@ func (r request) withFlag(name string, set bool) request {
 // withNumber returns r with a query parameter added, or r unchanged if n is 0.
 func (r request) withNumber(name string, n int64) request {
 	if n != 0 {
-		r.add(name, strconv.FormatInt(n, 10))
+		r.addParam(name, strconv.FormatInt(n, 10))
 	}
 	return r
 }
@@ -205,7 +205,7 @@ func (r request) withNumber(name string, n int64) request {
 // are selected.
 func withStates[S ~string](r request, states []S) request {
 	for _, s := range states {
-		r.add("state", string(s))
+		r.addParam("state", string(s))
 	}
 	return r
 }

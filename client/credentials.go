@@ -53,5 +53,5 @@ type audit struct{ c *requester }
 
 // VerifyAudit implements [caisson.Audit].
 func (a audit) VerifyAudit(ctx context.Context, head string) (*caisson.AuditReport, error) {
-	return call[*caisson.AuditReport](ctx, a.c, get("audit", "verify").with("head", head))
+	return call[*caisson.AuditReport](ctx, a.c, get("audit", "verify").withParam("head", head))
 }

@@ -19,7 +19,7 @@ type events struct{ c *requester }
 func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
 	return watch[caisson.Event]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {
-			return e.c.openStream(ctx, get("events").with("subject", subject).with("after", strconv.FormatInt(after, 10)))
+			return e.c.openStream(ctx, get("events").withParam("subject", subject).withParam("after", strconv.FormatInt(after, 10)))
 		},
 		seq: func(e caisson.Event) int64 { return e.Seq }, name: protocol.EventHappened, limit: protocol.MaxEvent, endless: true,
 	}.start(ctx, after)

@@ -18,7 +18,7 @@ import (
 // is lost, the daemon kills the process and Wait returns an Unavailable error.
 func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
 	s := newExecSession(req.TTY, req.Stdin)
-	s.lost = "the connection to the daemon was lost, and the process was killed; the sandbox is not affected: run the command again"
+	s.lostMessage = "the connection to the daemon was lost, and the process was killed; the sandbox is not affected: run the command again"
 	return p.c.openSession(ctx, []string{"sandboxes", ref, "exec", "stream"}, s, req)
 }
 
@@ -54,14 +54,14 @@ func (c *requester) openSession(ctx context.Context, path []string, s *execSessi
 
 // execSession is the client's end of an exec session, or of the connection of a viewer to a terminal.
 type execSession struct {
-	ws      *websocket.Conn
-	ctx     context.Context // context of all reads and writes; ends with the session, not with the context of Exec
-	cancel  context.CancelFunc
-	pid     int
-	tty     bool
-	lost    string             // error message for users if the connection is lost
-	stdin   *stdinWriter       // standard input of the process; nil if it has none
-	outputs [2]*protocol.Queue // received data of standard output and standard error that was not read yet
+	ws          *websocket.Conn
+	ctx         context.Context // context of all reads and writes; ends with the session, not with the context of Exec
+	cancel      context.CancelFunc
+	pid         int
+	tty         bool
+	lostMessage string             // error message for users if the connection is lost
+	stdin       *stdinWriter       // standard input of the process; nil if it has none
+	outputs     [2]*protocol.Queue // received data of standard output and standard error that was not read yet
 
 	receiver sync.WaitGroup // the goroutine that runs the method receive
 	done     chan struct{}  // closed when the session has ended and status and err are set
@@ -138,7 +138,7 @@ func (s *execSession) receive() {
 		err = caisson.Errorf(caisson.Conflict, "the session was closed")
 	} else if err != nil {
 		if _, ours := errors.AsType[*caisson.Error](err); !ours {
-			err = caisson.Wrap(err, caisson.Unavailable, "%s", s.lost)
+			err = caisson.Wrap(err, caisson.Unavailable, "%s", s.lostMessage)
 		}
 	}
 	if s.err = err; err != nil {

@@ -35,7 +35,7 @@ type opaqueReader struct{ io.Reader }
 func (f files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
 	req := fileRequest(http.MethodPut, ref, path)
 	if mode != 0 {
-		req.add("mode", strconv.FormatUint(uint64(mode), 8))
+		req.addParam("mode", strconv.FormatUint(uint64(mode), 8))
 	}
 	req.body, req.contentType = opaqueReader{r}, protocol.BinaryType
 	return call[*caisson.FileInfo](ctx, f.c, req)

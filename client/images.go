@@ -44,7 +44,7 @@ func (i images) ListImages(ctx context.Context) ([]*caisson.Image, error) {
 
 // RemoveImage implements [caisson.Images].
 func (i images) RemoveImage(ctx context.Context, ref string) error {
-	return i.c.do(ctx, remove("images").with("reference", ref))
+	return i.c.do(ctx, remove("images").withParam("reference", ref))
 }
 
 // PruneImages implements [caisson.Images].

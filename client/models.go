@@ -21,7 +21,7 @@ func (m models) ImportPrices(ctx context.Context, source string, data []byte) (i
 	if len(data) > protocol.MaxPriceList {
 		return 0, caisson.Invalidf("data", "a price list has at most %s", caisson.Size(protocol.MaxPriceList))
 	}
-	req := post(nil, "models", "prices").with("source", source)
+	req := post(nil, "models", "prices").withParam("source", source)
 	req.body, req.contentType = bytes.NewReader(data), protocol.BinaryType
 	done, err := call[protocol.Imported](ctx, m.c, req)
 	return done.Models, err
@@ -29,5 +29,5 @@ func (m models) ImportPrices(ctx context.Context, source string, data []byte) (i
 
 // ListPrices implements [caisson.Models].
 func (m models) ListPrices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
-	return callList[caisson.ListedPrice](ctx, m.c, get("models", "prices").with("match", match))
+	return callList[caisson.ListedPrice](ctx, m.c, get("models", "prices").withParam("match", match))
 }

@@ -22,7 +22,7 @@ func (p policies) SetPolicy(ctx context.Context, ref string, policy caisson.Poli
 
 // ExplainPolicy implements [caisson.Policies].
 func (p policies) ExplainPolicy(ctx context.Context, ref, target string) (*caisson.Explanation, error) {
-	return call[*caisson.Explanation](ctx, p.c, get("sandboxes", ref, "policy", "explain").with("target", target))
+	return call[*caisson.Explanation](ctx, p.c, get("sandboxes", ref, "policy", "explain").withParam("target", target))
 }
 
 // TestPolicy implements [caisson.Policies].

@@ -63,7 +63,7 @@ func (r repos) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, 
 // ListDeliveries implements [caisson.Repos]. The deliveries that it returns have no findings and shortened bodies; GetDelivery
 // returns a complete delivery.
 func (r repos) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) (page []*caisson.Delivery, more bool, err error) {
-	req := withStates(get("deliveries"), f.States).with("repo", f.Repo).with("run", string(f.Run)).with("after", string(f.Before))
+	req := withStates(get("deliveries"), f.States).withParam("repo", f.Repo).withParam("run", string(f.Run)).withParam("after", string(f.Before))
 	return callPage[*caisson.Delivery](ctx, r.c, req, f.Limit)
 }
 

@@ -73,8 +73,8 @@ func (r runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 // ListRuns implements [caisson.Runs]. In the runs that it returns, long prompts and answers are truncated and the largest fields
 // are omitted; GetRun returns a complete run.
 func (r runs) ListRuns(ctx context.Context, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
-	req := withStates(get("runs"), f.States).with("agent", f.Agent).with("session", string(f.Session)).
-		with("parent", string(f.Parent)).with("under", string(f.Under)).with("after", string(f.Before))
+	req := withStates(get("runs"), f.States).withParam("agent", f.Agent).withParam("session", string(f.Session)).
+		withParam("parent", string(f.Parent)).withParam("under", string(f.Under)).withParam("after", string(f.Before))
 	return callPage[*caisson.Run](ctx, r.c, req, f.Limit)
 }
 
@@ -95,14 +95,14 @@ func (r runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 
 // RunLog implements [caisson.Runs].
 func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
-	return r.c.openStream(ctx, get("runs", string(id), "log").with("stream", stream))
+	return r.c.openStream(ctx, get("runs", string(id), "log").withParam("stream", stream))
 }
 
 // WatchRun implements [caisson.Runs]. If the connection is lost, it connects again; see [watch.start].
 func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
 	return watch[caisson.RunEvent]{
 		open: func(ctx context.Context, after int64) (io.ReadCloser, error) {
-			return r.c.openStream(ctx, get("runs", string(id), "events").with("after", strconv.FormatInt(after, 10)))
+			return r.c.openStream(ctx, get("runs", string(id), "events").withParam("after", strconv.FormatInt(after, 10)))
 		},
 		seq: func(e caisson.RunEvent) int64 { return e.Seq }, limit: protocol.MaxRunEvent,
 	}.start(ctx, after)
@@ -110,7 +110,7 @@ func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 
 // ListSessions implements [caisson.Runs].
 func (r runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
-	return callList[*caisson.Session](ctx, r.c, get("sessions").with("agent", f.Agent).with("user", f.User).with("key", f.Key))
+	return callList[*caisson.Session](ctx, r.c, get("sessions").withParam("agent", f.Agent).withParam("user", f.User).withParam("key", f.Key))
 }
 
 // RemoveSession implements [caisson.Runs].

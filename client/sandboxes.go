@@ -75,9 +75,9 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 // callFiltered requests the page of a listing that f selects; what is the listing's path, such as "volumes". more reports whether
 // further pages follow.
 func callFiltered[T any](ctx context.Context, c *requester, what string, f caisson.Filter) (page []T, more bool, err error) {
-	req := withStates(get(what), f.States).with("name", f.Name).with("after", string(f.After))
+	req := withStates(get(what), f.States).withParam("name", f.Name).withParam("after", string(f.After))
 	for k, v := range f.Labels {
-		req.add("label", k+"="+v)
+		req.addParam("label", k+"="+v)
 	}
 	return callPage[T](ctx, c, req, f.Limit)
 }

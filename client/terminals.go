@@ -22,7 +22,7 @@ func (t terminals) ListTerminals(ctx context.Context, ref string) ([]caisson.Ter
 // AttachTerminal implements [caisson.Terminals]. ctx applies only to attaching.
 func (t terminals) AttachTerminal(ctx context.Context, ref string, id caisson.ID, req caisson.AttachRequest) (caisson.Process, error) {
 	s := newExecSession(!req.ReadOnly, !req.ReadOnly)
-	s.lost = "the connection to the daemon was lost; the terminal runs on"
+	s.lostMessage = "the connection to the daemon was lost; the terminal runs on"
 	return t.c.openSession(ctx, []string{"sandboxes", ref, "terminals", string(id), "stream"}, s, req)
 }
 

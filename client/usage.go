@@ -14,11 +14,11 @@ type ledger struct{ c *requester }
 
 // usageRequest returns a request for the listing with this path, restricted to the calls of models that q selects.
 func usageRequest(q caisson.UsageQuery, path ...string) request {
-	r := get(path...).with("account", q.Account).with("run", q.Run).with("under", q.Under).with("agent", q.Agent).
-		with("sandbox", string(q.Sandbox)).with("model", q.Model)
+	r := get(path...).withParam("account", q.Account).withParam("run", q.Run).withParam("under", q.Under).withParam("agent", q.Agent).
+		withParam("sandbox", string(q.Sandbox)).withParam("model", q.Model)
 	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
 		if !t.IsZero() {
-			r.add(name, t.UTC().Format(time.RFC3339Nano))
+			r.addParam(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	return r
@@ -26,17 +26,17 @@ func usageRequest(q caisson.UsageQuery, path ...string) request {
 
 // Usage implements [caisson.Ledger].
 func (l ledger) Usage(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
-	return callList[caisson.UsageRow](ctx, l.c, usageRequest(q, "usage").with("by", q.By))
+	return callList[caisson.UsageRow](ctx, l.c, usageRequest(q, "usage").withParam("by", q.By))
 }
 
 // Calls implements [caisson.Ledger].
 func (l ledger) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-	return callPage[caisson.Call](ctx, l.c, usageRequest(q, "usage", "calls").with("after", string(after)), limit)
+	return callPage[caisson.Call](ctx, l.c, usageRequest(q, "usage", "calls").withParam("after", string(after)), limit)
 }
 
 // Receipts implements [caisson.Ledger].
 func (l ledger) Receipts(ctx context.Context, q caisson.UsageQuery, after string, limit int) ([]caisson.Receipt, bool, error) {
-	return callPage[caisson.Receipt](ctx, l.c, usageRequest(q, "usage", "receipts").with("after", after), limit)
+	return callPage[caisson.Receipt](ctx, l.c, usageRequest(q, "usage", "receipts").withParam("after", after), limit)
 }
 
 // SetBudget implements [caisson.Ledger].

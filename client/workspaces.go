@@ -25,8 +25,8 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 // callWorkspaces requests one page of the listing with the path what, which is "workspaces" or "receipts". more reports whether
 // further pages follow.
 func callWorkspaces[T any](ctx context.Context, c *requester, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
-	req := withStates(get(what), f.States).with("run", string(f.Run)).with("sandbox", string(f.Sandbox)).
-		with("workspace", string(f.Workspace)).with("after", string(f.Before))
+	req := withStates(get(what), f.States).withParam("run", string(f.Run)).withParam("sandbox", string(f.Sandbox)).
+		withParam("workspace", string(f.Workspace)).withParam("after", string(f.Before))
 	return callPage[T](ctx, c, req, f.Limit)
 }
 

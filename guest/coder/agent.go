@@ -34,7 +34,7 @@ type agent struct {
 	messages             []message      // all messages except the system message
 	task                 int            // index in messages of the task's prompt
 	requestBytesPerToken float64        // estimated number of bytes of a request per token
-	maxTalk              int64          // limit on the bytes of messages, set after the model refused more; 0: none
+	messagesLimit        int64          // limit on the bytes of messages, set after the model refused more; 0: none
 	dropped              bool           // old messages were removed from the conversation, and the system message mentions that
 	failureCounts        failureCounter // failures of the tool calls of this task
 }
@@ -49,7 +49,7 @@ func newAgent(c *config, out *output) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := apiOf(c.api, c.model)
+	api, err := findAPI(c.api, c.model)
 	if err != nil {
 		return nil, invalidArg("--api", err)
 	}
@@ -90,11 +90,11 @@ func (a *agent) fixedSize() int64 {
 
 // maxMessagesSize returns the maximum size of the conversation without the system message, in bytes.
 func (a *agent) maxMessagesSize() int64 {
-	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
+	n := int64(float64(a.config.maxTokens)*a.requestBytesPerToken) - a.fixedSize()
 	// A long prompt may exceed the configured context, unless the model has refused a conversation as too long.
 	n = max(n, 2*a.messages[a.task].size())
-	if a.maxTalk > 0 {
-		n = min(n, a.maxTalk)
+	if a.messagesLimit > 0 {
+		n = min(n, a.messagesLimit)
 	}
 	return n
 }
@@ -122,7 +122,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 	a.task = len(a.messages)
 	a.add(message{Role: roleUser, Content: prompt})
 	for step, empty := 0, 0; ; {
-		last := step == a.config.steps
+		last := step == a.config.maxSteps
 		reply, err := a.nextReply(ctx, last)
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 			if err := a.runCalls(ctx, reply); err != nil {
 				return err
 			}
-			if step == a.config.steps {
+			if step == a.config.maxSteps {
 				a.out.status("warning", "The step limit is reached; the agent is asked to sum up.")
 				a.add(message{Role: roleUser, Content: fmt.Sprintf(msgLimit, step)})
 			}
@@ -173,15 +173,15 @@ func (a *agent) checkReply(r *reply) error {
 func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
 	a.out.startMessage()
-	if budget := a.maxMessagesSize(); sizeOf(a.messages) > budget {
+	if budget := a.maxMessagesSize(); messagesSize(a.messages) > budget {
 		a.compact(budget / 10 * 7) // only 70 % of the limit, so that the next few messages do not exceed it
 	}
 	for {
-		have := sizeOf(a.messages)
+		have := messagesSize(a.messages)
 		r, err := a.chat.ask(ctx, append([]message{a.system}, a.messages...), toolsOff)
 		if f, ok := errors.AsType[*failure](err); ok {
 			if f.contextTooLong() && a.compact(have/10*6) {
-				a.maxTalk = have / 10 * 8
+				a.messagesLimit = have / 10 * 8
 				continue
 			}
 			return nil, f.runError()
@@ -199,13 +199,13 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 
 // compact shortens the conversation to budget bytes, as far as possible, and reports whether it became shorter.
 func (a *agent) compact(budget int64) bool {
-	size, length := sizeOf(a.messages), len(a.messages)
+	size, length := messagesSize(a.messages), len(a.messages)
 	a.messages, a.task = trim(a.messages, a.task, budget)
 	if len(a.messages) < length && !a.dropped {
 		a.dropped = true
 		a.system.Content += msgDropped
 	}
-	if sizeOf(a.messages) == size {
+	if messagesSize(a.messages) == size {
 		return false
 	}
 	a.out.status("compacting", "")
@@ -257,19 +257,19 @@ func (a *agent) runCalls(ctx context.Context, r *reply) error {
 // counts, because a test that fails between two edits is progress, not a loop.
 type failureCounter struct {
 	failed map[string]int  // number of failures, by the name, the arguments and the result of the call
-	done   map[string]bool // calls that have succeeded and reset the counts, by name and arguments
+	resets map[string]bool // calls that have succeeded and reset the counts, by name and arguments
 }
 
 // record records a call with its result, and returns how often the same call has failed with the same result; 0 if it succeeded.
 func (s *failureCounter) record(f function, r result) int {
 	key := f.Name + "\x00" + f.Arguments
 	if !r.failed {
-		if r.changed && !s.done[key] {
+		if r.changed && !s.resets[key] {
 			s.failed = nil
-			if s.done == nil {
-				s.done = map[string]bool{}
+			if s.resets == nil {
+				s.resets = map[string]bool{}
 			}
-			s.done[key] = true
+			s.resets[key] = true
 		}
 		return 0
 	}

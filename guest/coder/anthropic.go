@@ -66,7 +66,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 		req.System = []block{{Type: "text", Text: system, Cache: cacheMark}}
 	}
 	for _, m := range talk {
-		blocks, role := blocksOf(m), roleUser
+		blocks, role := messageBlocks(m), roleUser
 		if m.Role == roleAssistant {
 			role = roleAssistant
 		}
@@ -90,8 +90,9 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// blocksOf returns the content of a message as blocks. There is at least one, because splitSystem drops messages without content.
-func blocksOf(m message) (blocks []block) {
+// messageBlocks returns the content of a message as blocks. There is at least one, because splitSystem drops messages without
+// content.
+func messageBlocks(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
 	}
@@ -155,7 +156,7 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 	}
 	switch e.Type {
 	case "error":
-		return "", failureOf(0, data)
+		return "", parseFailure(0, data)
 	case "message_start":
 		if e.Message != nil {
 			r.addUsage(e.Message.Usage)

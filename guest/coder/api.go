@@ -36,8 +36,8 @@ type definition struct {
 	Parameters  raw    `json:"parameters"`
 }
 
-// apiOf returns the API with this name; "" means OpenAI's. For Gemini, the model's alias must be usable in a path.
-func apiOf(name, alias string) (api, error) {
+// findAPI returns the API with this name; "" means OpenAI's. For Gemini, the model's alias must be usable in a path.
+func findAPI(name, alias string) (api, error) {
 	switch name {
 	case "", caisson.APIOpenAI:
 		return openAI{}, nil

@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// capture keeps the beginning and the end of the data written to it. It is safe for concurrent use.
-type capture struct {
+// outputBuffer is a writer that keeps the beginning and the end of the data written to it, the output of a command. It is safe
+// for concurrent use.
+type outputBuffer struct {
 	mu    sync.Mutex
 	head  []byte // the first bytes written; guarded by mu, like all fields below; full when its length is its capacity
 	tail  []byte // the last bytes written; a ring buffer once its length is its capacity
@@ -14,12 +15,12 @@ type capture struct {
 	total int64  // bytes written, including those that are not kept
 }
 
-// newCapture returns a capture that keeps the first head bytes and the last tail bytes.
-func newCapture(head, tail int) *capture {
-	return &capture{head: make([]byte, 0, head), tail: make([]byte, 0, tail)}
+// newOutputBuffer returns a buffer that keeps the first head bytes and the last tail bytes.
+func newOutputBuffer(head, tail int) *outputBuffer {
+	return &outputBuffer{head: make([]byte, 0, head), tail: make([]byte, 0, tail)}
 }
 
-func (c *capture) Write(p []byte) (int, error) {
+func (c *outputBuffer) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(p)
@@ -39,7 +40,7 @@ func (c *capture) Write(p []byte) (int, error) {
 }
 
 // String returns the data that is kept, with a note of how much is missing.
-func (c *capture) String() string {
+func (c *outputBuffer) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	tail := string(c.tail[c.next:]) + string(c.tail[:c.next])

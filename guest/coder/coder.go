@@ -61,8 +61,8 @@ type config struct {
 	api       string // name of the model API; "" for OpenAI's
 	session   string // id of the conversation; "" for one that is not stored
 	state     string // directory in which conversations are stored
-	steps     int    // maximum number of answers with tool calls
-	context   int64  // maximum number of tokens of a request
+	maxSteps  int    // maximum number of answers with tool calls
+	maxTokens int64  // maximum number of tokens of a request
 	workspace string // directory to work in; absolute once check has returned
 	gateway   string // URL of the model gateway
 	allow     string // comma-separated names of the tools that the model can use; "" for all
@@ -108,8 +108,8 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` with which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)
 	f.StringVar(&c.session, "session", "", "`id` of the conversation to begin or continue; needs --state")
 	f.StringVar(&c.state, "state", "", "`directory` in which conversations are stored")
-	f.IntVar(&c.steps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
-	f.Int64Var(&c.context, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
+	f.IntVar(&c.maxSteps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
+	f.Int64Var(&c.maxTokens, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
 	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
 	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without the API's path")
 	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)
@@ -133,13 +133,13 @@ func (c *config) check(rest []string) error {
 		return fmt.Errorf("unexpected argument %.40q: the prompt is read from standard input", rest[0])
 	case c.model == "":
 		return errors.New("--model is missing: name an alias that the gateway has")
-	case c.steps < 1 || c.steps > 10_000:
-		return fmt.Errorf("--steps %d is not from 1 to 10000", c.steps)
-	case c.context < 1000:
-		return fmt.Errorf("--context %d is less than 1000 tokens", c.context)
+	case c.maxSteps < 1 || c.maxSteps > 10_000:
+		return fmt.Errorf("--steps %d is not from 1 to 10000", c.maxSteps)
+	case c.maxTokens < 1000:
+		return fmt.Errorf("--context %d is less than 1000 tokens", c.maxTokens)
 	case c.session != "" && c.state == "":
 		return errors.New("--session needs --state, the directory in which conversations are stored")
-	case !sessionID(c.session):
+	case !validSessionID(c.session):
 		return fmt.Errorf("--session %.40q has more than 512 characters, or others than letters, digits and . _ : -", c.session)
 	}
 	dir, err := filepath.Abs(c.workspace)

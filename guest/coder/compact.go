@@ -8,8 +8,8 @@ const (
 	keptUnits     = 4   // number of units that are shortened last; a unit is a message with its tool results
 )
 
-// sizeOf returns the approximate size of messages in a request, in bytes.
-func sizeOf(talk []message) int64 {
+// messagesSize returns the approximate size of messages in a request, in bytes.
+func messagesSize(talk []message) int64 {
 	var n int64
 	for i := range talk {
 		n += talk[i].size()
@@ -21,7 +21,7 @@ func sizeOf(talk []message) int64 {
 // whole. Old tool results are shortened first; then the oldest messages are dropped, calls always together with their results;
 // the most recent units are shortened last. talk itself is not modified.
 func trim(talk []message, task int, budget int64) ([]message, int) {
-	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: sizeOf(talk) - budget}
+	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: messagesSize(talk) - budget}
 	recent := t.unitStart(keptUnits)
 	t.shorten(0, recent)
 	t.drop(recent)
@@ -77,7 +77,7 @@ func (t *trimmer) drop(to int) {
 			task = len(kept)
 		}
 		if t.excess > 0 && i < to && i != t.task {
-			t.excess -= sizeOf(t.talk[i:end])
+			t.excess -= messagesSize(t.talk[i:end])
 		} else {
 			kept = append(kept, t.talk[i:end]...)
 		}

@@ -32,7 +32,7 @@ func (f *failure) Error() string {
 // readFailure reads an error response of the gateway.
 func readFailure(r *http.Response) *failure {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // a partial body is better than none
-	f := failureOf(r.StatusCode, body)
+	f := parseFailure(r.StatusCode, body)
 	f.retry = retryAfter(r.Header)
 	if to := r.Header.Get("Location"); to != "" && r.StatusCode < 400 {
 		f.text = "it is a redirect, which is not followed; correct --gateway"
@@ -40,9 +40,9 @@ func readFailure(r *http.Response) *failure {
 	return f
 }
 
-// failureOf parses the body of an error response, in the form of any of the model APIs. status is the HTTP status; if it is 0, as
-// for an error within a stream, the status is derived from the error's code.
-func failureOf(status int, body []byte) *failure {
+// parseFailure parses the body of an error response, in the form of any of the model APIs. status is the HTTP status; if it is 0,
+// as for an error within a stream, the status is derived from the error's code.
+func parseFailure(status int, body []byte) *failure {
 	f := &failure{status: status}
 	var outer struct {
 		Error   raw    `json:"error"`

@@ -61,7 +61,7 @@ func openRegular(path string, flags int, mode os.FileMode) (*os.File, os.FileInf
 	case info.IsDir():
 		err = fmt.Errorf("%s is a directory; use list", path)
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%s is %s, not a file", path, kindOf(info.Mode()))
+		err = fmt.Errorf("%s is %s, not a file", path, describeType(info.Mode()))
 	}
 	if err != nil {
 		f.Close()
@@ -70,8 +70,8 @@ func openRegular(path string, flags int, mode os.FileMode) (*os.File, os.FileInf
 	return f, info, nil
 }
 
-// kindOf returns a description of a file's type that is not regular, such as "a directory".
-func kindOf(m fs.FileMode) string {
+// describeType returns a description of a file's type that is not regular, such as "a directory".
+func describeType(m fs.FileMode) string {
 	switch {
 	case m&fs.ModeSymlink != 0:
 		return "a symbolic link"
@@ -121,16 +121,16 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 	if in.Limit <= 0 {
 		in.Limit = readLines
 	}
-	text, err := numbered(ctx, r, int64(max(in.Offset, 1)), int64(in.Limit))
+	text, err := numberLines(ctx, r, int64(max(in.Offset, 1)), int64(in.Limit))
 	if err != nil {
 		return failed("%s: %v", path, err)
 	}
 	return result{text: text}
 }
 
-// numbered returns count lines of r, each with its number, from line first on. The text is within the size limit of a tool
+// numberLines returns count lines of r, each with its number, from line first on. The text is within the size limit of a tool
 // result.
-func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string, error) {
+func numberLines(ctx context.Context, r *bufio.Reader, first, count int64) (string, error) {
 	var out strings.Builder
 	last := first + min(count, 1<<40) - 1
 	left := int64(maxScan)

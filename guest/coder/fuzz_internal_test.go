@@ -39,7 +39,7 @@ func FuzzAnswer(f *testing.F) {
 		if _, again := res.Body.Read(make([]byte, 1)); again == nil {
 			t.Fatalf("reads on after %v", err)
 		}
-		f := failureOf(res.StatusCode, all)
+		f := parseFailure(res.StatusCode, all)
 		if !utf8.ValidString(f.Error()) || f.runError().Message == "" || retryAfter(res.Header) < 0 {
 			t.Fatalf("%+v", f)
 		}
@@ -163,7 +163,7 @@ func FuzzTrim(f *testing.F) {
 		if problem := pairs(got); problem != "" {
 			t.Fatal(problem)
 		}
-		if sizeOf(talk) <= budget && len(got) != len(talk) {
+		if messagesSize(talk) <= budget && len(got) != len(talk) {
 			t.Fatal("shortened without need")
 		}
 		if task >= 0 && (at < 0 || got[at].Content != talk[task].Content || got[at].Role != talk[task].Role) {
@@ -182,7 +182,7 @@ func FuzzTrim(f *testing.F) {
 		if len(talk) > 0 && got[len(got)-1].Role != talk[len(talk)-1].Role {
 			t.Fatal("the last unit is gone")
 		}
-		if excess := sizeOf(got) - budget; excess > 0 {
+		if excess := messagesSize(got) - budget; excess > 0 {
 			least := int64(0)
 			for _, m := range got {
 				least += min(m.size(), 2*shortResult+100)
@@ -190,7 +190,7 @@ func FuzzTrim(f *testing.F) {
 					least += m.size()
 				}
 			}
-			if units := len(got); units > 0 && sizeOf(got) > least {
+			if units := len(got); units > 0 && messagesSize(got) > least {
 				t.Fatalf("%d bytes too many in %d messages", excess, units)
 			}
 		}

@@ -137,7 +137,7 @@ func (gemini) add(r *reply, data []byte) (string, error) {
 		return "", fmt.Errorf("an event is no answer of a model: %w", err)
 	}
 	if len(a.Error) > 0 && string(a.Error) != "null" {
-		return "", failureOf(0, data)
+		return "", parseFailure(0, data)
 	}
 	if u := a.Usage; u != nil {
 		r.prompt = boundedCount(u.Prompt)

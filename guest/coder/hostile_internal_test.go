@@ -239,8 +239,8 @@ func TestALongConversationIsShortened(t *testing.T) {
 		t.Fatalf("%q, %+v", o.text, o.err)
 	}
 	before, after := s.asked(t, 8), s.asked(t, 10)
-	if problem := pairs(after); problem != "" || after[1].Content != "do it" || sizeOf(after) > sizeOf(before)/2 {
-		t.Errorf("%s; %d bytes, then %d; %+v", problem, sizeOf(before), sizeOf(after), after[1])
+	if problem := pairs(after); problem != "" || after[1].Content != "do it" || messagesSize(after) > messagesSize(before)/2 {
+		t.Errorf("%s; %d bytes, then %d; %+v", problem, messagesSize(before), messagesSize(after), after[1])
 	}
 	if got := after[len(after)-1]; len(got.Content) < 20_000 {
 		t.Errorf("the last result has %d bytes", len(got.Content))
@@ -251,7 +251,7 @@ func TestALongConversationIsShortened(t *testing.T) {
 func TestTheEstimateShortens(t *testing.T) {
 	call := answerOf(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"shell","arguments":"{\"command\":\"head -c 20000 /dev/zero | tr '\\\\0' x\"}"}}]}}]}`, callsEvent)
 	s := serveBroken(t, call)
-	o := runWith(t, s.url, func(c *config) { c.context, c.steps = 20_000, 30 })
+	o := runWith(t, s.url, func(c *config) { c.maxTokens, c.maxSteps = 20_000, 30 })
 	if o.err == nil { // the model never stops calling tools
 		t.Fatal("no error")
 	}
@@ -260,7 +260,7 @@ func TestTheEstimateShortens(t *testing.T) {
 		if problem := pairs(talk); problem != "" || talk[1].Content != "do it" {
 			t.Fatalf("request %d: %s", i, problem)
 		}
-		if n := sizeOf(talk); n > 20_000*bytesPerToken {
+		if n := messagesSize(talk); n > 20_000*bytesPerToken {
 			t.Errorf("request %d has %d bytes", i, n)
 		}
 	}
@@ -268,7 +268,7 @@ func TestTheEstimateShortens(t *testing.T) {
 
 // TestMemoryFails: a task continues without its memory, with a warning.
 func TestMemoryFails(t *testing.T) {
-	c := &config{model: "m", gateway: serveBroken(t, fine).url, workspace: t.TempDir(), state: t.TempDir(), session: "s", steps: 1, context: 1000}
+	c := &config{model: "m", gateway: serveBroken(t, fine).url, workspace: t.TempDir(), state: t.TempDir(), session: "s", maxSteps: 1, maxTokens: 1000}
 	var lines bytes.Buffer
 	a, err := newAgent(c, newOutput(&lines))
 	if err != nil {

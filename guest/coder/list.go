@@ -62,7 +62,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	whole := walkTree(ctx, path, full, func(name string, e fs.DirEntry) bool {
 		listed++
 		out.WriteString(clean(describe(filepath.Join(path, name), name, e)) + "\n")
-		return depthOf(name)+1 < int(in.Depth)
+		return pathDepth(name)+1 < int(in.Depth)
 	})
 	switch {
 	case !whole:
@@ -86,7 +86,7 @@ func describe(path, name string, e fs.DirEntry) string {
 		}
 		return name + " -> " + strings.ReplaceAll(clip(to, maxLinkText), "\n", "\uFFFD")
 	case !e.Type().IsRegular():
-		return name + " (" + kindOf(e.Type()) + ")"
+		return name + " (" + describeType(e.Type()) + ")"
 	}
 	info, err := e.Info()
 	if err != nil {

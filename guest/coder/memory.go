@@ -24,8 +24,8 @@ const (
 // memory is the file in which one conversation is stored: a line of JSON for each message.
 type memory struct{ file *os.File }
 
-// sessionID reports whether id is a valid id of a conversation, or "", which means that there is no conversation.
-func sessionID(id string) bool {
+// validSessionID reports whether id is a valid id of a conversation, or "", which means that there is no conversation.
+func validSessionID(id string) bool {
 	return len(id) <= 512 && !strings.ContainsFunc(id, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
 	})
@@ -112,7 +112,7 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	}
 	fixed := repair(talk)
 	tidy = tidy && len(fixed) == len(talk)
-	if sizeOf(fixed) > keepMemory {
+	if messagesSize(fixed) > keepMemory {
 		fixed, _ = trim(fixed, -1, keepMemory)
 		tidy = false
 	}

@@ -77,8 +77,8 @@ type callDelta struct {
 	Extra raw `json:"extra_content"`
 }
 
-// textOf returns the text of content: a string, or a list of parts, of which the text parts are joined.
-func textOf(content raw) (string, error) {
+// contentText returns the text of content: a string, or a list of parts, of which the text parts are joined.
+func contentText(content raw) (string, error) {
 	var s string
 	if len(content) == 0 || content[0] != '[' {
 		if len(content) == 0 {
@@ -116,7 +116,7 @@ func (openAI) add(r *reply, data []byte) (string, error) {
 		return "", fmt.Errorf("an event is no answer of a model: %w", err)
 	}
 	if len(c.Error) > 0 && string(c.Error) != "null" {
-		return "", failureOf(0, data)
+		return "", parseFailure(0, data)
 	}
 	if u := c.Usage; u != nil {
 		t := caisson.TokenCount{Input: max(0, u.Prompt), Output: max(0, u.Completion)}
@@ -146,7 +146,7 @@ func (openAI) add(r *reply, data []byte) (string, error) {
 
 // addChunk adds a delta to the answer, and returns the text in the delta.
 func (r *reply) addChunk(d *delta) (string, error) {
-	text, err := textOf(d.Content)
+	text, err := contentText(d.Content)
 	if err != nil {
 		return "", fmt.Errorf("the content of an answer is no text: %w", err)
 	}

@@ -34,7 +34,7 @@ func systemPrompt(dir string, box *toolbox) string {
 		p.WriteString("; a git repository")
 	}
 	fmt.Fprintf(&p, ")\nSystem: %s, %s/%s\n", systemName(), runtime.GOOS, runtime.GOARCH)
-	if box.has("shell") {
+	if box.hasTool("shell") {
 		var found []string
 		for _, name := range programs {
 			if _, err := exec.LookPath(name); err == nil {

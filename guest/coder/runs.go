@@ -90,7 +90,7 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 	if err := s.requestJSON(ctx, "POST", "/v1/runs", body, &run); err != nil {
 		return failed("The run was not started: %v", err)
 	}
-	if !sessionID(run.ID) || run.ID == "" {
+	if !validSessionID(run.ID) || run.ID == "" {
 		return failed("The run was not started: the answer has no id.")
 	}
 	if err := s.waitRun(ctx, &run); err != nil {

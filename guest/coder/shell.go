@@ -73,9 +73,9 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	w.Close()
 	if err != nil {
 		r.Close()
-		return notStarted(err, s.dir)
+		return startFailure(err, s.dir)
 	}
-	out := newCapture(headOutput, tailOutput)
+	out := newOutputBuffer(headOutput, tailOutput)
 	copied := s.copyOutput(cmd.Process.Pid, r, out)
 	late := s.wait(ctx, cmd, limit)
 	linger := time.After(lingerTime)
@@ -88,8 +88,8 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
 }
 
-// notStarted returns the result for a command that could not be started in dir.
-func notStarted(err error, dir string) result {
+// startFailure returns the tool result for a command that could not be started in the directory dir.
+func startFailure(err error, dir string) result {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err != nil {
 			return failed("The workspace is gone: %v", err)
@@ -160,7 +160,7 @@ func (s *shell) close() {
 
 // shellResult returns the tool result for a command that has exited. late means that the command timed out after limit,
 // background that another process still has its output open, and aborted that the task was cancelled.
-func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
+func shellResult(state *os.ProcessState, out *outputBuffer, late bool, limit time.Duration, background, aborted bool) result {
 	r := result{changed: true}
 	status := state.Sys().(syscall.WaitStatus)
 	head := fmt.Sprintf("exit %d", status.ExitStatus())

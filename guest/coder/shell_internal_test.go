@@ -97,7 +97,7 @@ func TestShellLeavesTheBackgroundRunning(t *testing.T) {
 }
 
 func TestShellIsNotThere(t *testing.T) {
-	r := notStarted(&os.PathError{Op: "fork/exec", Path: shellProgram, Err: syscall.ENOENT}, t.TempDir())
+	r := startFailure(&os.PathError{Op: "fork/exec", Path: shellProgram, Err: syscall.ENOENT}, t.TempDir())
 	if !r.failed || !strings.Contains(r.text, "There is no /bin/sh") {
 		t.Errorf("%+v", r)
 	}
@@ -110,7 +110,7 @@ func TestShellIsNotThere(t *testing.T) {
 func TestCapture(t *testing.T) {
 	for total := range 40 {
 		for piece := 1; piece < 15; piece++ {
-			c := newCapture(5, 7)
+			c := newOutputBuffer(5, 7)
 			var all string
 			for i := range total {
 				all += string(rune('a' + i%26))

@@ -91,8 +91,8 @@ func toolNames(flag, list string, known []string) ([]string, error) {
 	return names, nil
 }
 
-// has reports whether there is a tool with this name.
-func (b *toolbox) has(name string) bool {
+// hasTool reports whether there is a tool with this name.
+func (b *toolbox) hasTool(name string) bool {
 	return slices.ContainsFunc(b.tools, func(t tool) bool { return t.name == name })
 }
 

@@ -34,13 +34,13 @@ type walk struct {
 func walkTree(ctx context.Context, root string, done func() bool, visit func(path string, e fs.DirEntry) (into bool)) (whole bool) {
 	w := &walk{root: root, left: maxWalk, visit: visit}
 	w.done = func() bool { return ctx.Err() != nil || done() }
-	w.dir("", nil, maxDepth)
+	w.walkDir("", nil, maxDepth)
 	return !w.cut && !w.done()
 }
 
-// dir walks the directory at base, a path relative to the root that is "" or ends with a slash. rules are those of the
+// walkDir walks the directory at base, a path relative to the root that is "" or ends with a slash. rules are those of the
 // directories above, and depth is the number of levels of directories that may be walked below.
-func (w *walk) dir(base string, rules ignores, depth int) {
+func (w *walk) walkDir(base string, rules ignores, depth int) {
 	path := filepath.Join(w.root, base)
 	d, err := os.Open(path)
 	if err != nil {
@@ -66,10 +66,10 @@ func (w *walk) dir(base string, rules ignores, depth int) {
 			continue
 		}
 		if w.visit(name, e) && e.IsDir() {
-			w.dir(name+"/", rules, depth-1)
+			w.walkDir(name+"/", rules, depth-1)
 		}
 	}
 }
 
-// depthOf returns the number of directories that path leads through: 0 for a single name.
-func depthOf(path string) int { return strings.Count(path, "/") }
+// pathDepth returns the number of directories that path leads through: 0 for a single name.
+func pathDepth(path string) int { return strings.Count(path, "/") }

@@ -132,5 +132,5 @@ func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
 		mode = info.Mode().Perm()
 	}
 	// If the path is a symbolic link, its target is replaced, as by editors.
-	return struct{}{}, writeFile(resolved(f.Path), f.Content, mode)
+	return struct{}{}, writeFile(resolveLinks(f.Path), f.Content, mode)
 }

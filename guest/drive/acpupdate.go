@@ -72,15 +72,15 @@ func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	if call == nil {
 		return
 	}
-	if present(content) {
+	if hasValue(content) {
 		call.content = content
 	}
-	if present(call.Input) || call.Status != "pending" {
+	if hasValue(call.Input) || call.Status != "pending" {
 		c.begin(call)
 	}
 	if call.Status == "completed" || call.Status == "failed" {
 		result := joinTexts(call.content)
-		if result == "" && present(call.Output) {
+		if result == "" && hasValue(call.Output) {
 			result = string(call.Output)
 			var text string
 			if json.Unmarshal(call.Output, &text) == nil {
@@ -96,7 +96,7 @@ func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 func (c *acpClient) call(news *acpTool) *acpCall {
 	call := c.calls[news.ID]
 	if call == nil {
-		if len(c.calls) >= maxTools {
+		if len(c.calls) >= maxOpenCalls {
 			return nil
 		}
 		call = &acpCall{acpTool: acpTool{ID: news.ID, Status: "pending"}}
@@ -106,17 +106,17 @@ func (c *acpClient) call(news *acpTool) *acpCall {
 	call.Title = cmp.Or(news.Title, call.Title)
 	call.Sort = cmp.Or(news.Sort, call.Sort)
 	call.Status = cmp.Or(news.Status, call.Status)
-	if present(news.Input) {
+	if hasValue(news.Input) {
 		call.Input = news.Input
 	}
-	if present(news.Output) {
+	if hasValue(news.Output) {
 		call.Output = news.Output
 	}
 	return call
 }
 
-// present reports whether an optional JSON value is present and neither null, {} nor [].
-func present(raw json.RawMessage) bool {
+// hasValue reports whether an optional JSON value is present and neither null, {} nor [].
+func hasValue(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "{}", "[]":
 		return false
@@ -131,7 +131,7 @@ func (c *acpClient) begin(call *acpCall) {
 	}
 	call.reported = true
 	var args any = call.Input
-	if !present(call.Input) {
+	if !hasValue(call.Input) {
 		args = nil
 		if call.Title != "" {
 			args = map[string]string{"title": call.Title}

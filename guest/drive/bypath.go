@@ -96,13 +96,13 @@ func (p *byPath) line(raw []byte, s *turnState) bool {
 	}
 	if name, ok := p.field(v, "tool").(string); ok {
 		known = true
-		s.toolStart(scalar(lookup(v, p.paths["tool.id"])), name, lookup(v, p.paths["tool.args"]))
+		s.toolStart(scalarText(lookup(v, p.paths["tool.id"])), name, lookup(v, p.paths["tool.args"]))
 	}
 	if result := p.field(v, "result"); result != nil {
 		known = true
-		s.toolResult(scalar(lookup(v, p.paths["result.id"])), resultText(result), len(p.when["result.failed"]) > 0 && p.holds(v, "result.failed"))
+		s.toolResult(scalarText(lookup(v, p.paths["result.id"])), resultText(result), len(p.when["result.failed"]) > 0 && p.holds(v, "result.failed"))
 	}
-	if message := message(p.field(v, "error")); message != "" {
+	if message := errorMessage(p.field(v, "error")); message != "" {
 		known = true
 		s.err = newAgentError(message)
 	}
@@ -122,8 +122,8 @@ func (p *byPath) field(v any, key string) any {
 	return lookup(v, p.paths[key])
 }
 
-// scalar returns a string or number in JSON as a string, and "" for any other value. It is used for ids of tool calls.
-func scalar(v any) string {
+// scalarText returns a string or number in JSON as a string, and "" for any other value. It is used for ids of tool calls.
+func scalarText(v any) string {
 	switch x := v.(type) {
 	case string:
 		return x
@@ -190,8 +190,8 @@ func lookup(v any, path []string) any {
 	return v
 }
 
-// message returns the text of an error in JSON, which may be a string or an object with a field "message".
-func message(v any) string {
+// errorMessage returns the text of an error in JSON, which may be a string or an object with a field "message".
+func errorMessage(v any) string {
 	switch e := v.(type) {
 	case string:
 		return e

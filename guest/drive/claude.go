@@ -180,5 +180,5 @@ func errorText(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &v) != nil {
 		return ""
 	}
-	return message(v)
+	return errorMessage(v)
 }

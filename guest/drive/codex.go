@@ -11,7 +11,7 @@ import (
 // codex parses the output of "codex exec --json": lines about a thread of turns, and about items that are started, updated and
 // completed.
 type codex struct {
-	last string // message of the last error; an error need not end the turn, because codex retries lost connections
+	lastError string // message of the last error; an error need not end the turn, because codex retries lost connections
 }
 
 func (*codex) reportsEnd() bool { return true }
@@ -71,7 +71,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 		}
 		s.done = true
 	case "turn.failed":
-		message := c.last
+		message := c.lastError
 		if e.Error != nil && e.Error.Message != "" {
 			message = e.Error.Message
 		}
@@ -80,7 +80,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 		if e.Message == "" {
 			return false // not a line of codex, whose errors have a message
 		}
-		c.last = e.Message
+		c.lastError = e.Message
 		s.out.Status("warning", e.Message)
 	case "item.started", "item.updated", "item.completed":
 		if e.Item != nil {

@@ -135,8 +135,8 @@ func (c *codexClient) result(end codexTurn) error {
 		return nil
 	case end.Error != nil && end.Error.Message != "":
 		return errors.New(end.Error.Message)
-	case end.Status == "failed" && c.items.last != "":
-		return errors.New(c.items.last)
+	case end.Status == "failed" && c.items.lastError != "":
+		return errors.New(c.items.lastError)
 	}
 	return fmt.Errorf("the agent reports that its turn has the status %s", shortLine(end.Status))
 }
@@ -175,7 +175,7 @@ func (c *codexClient) handle(method string, params json.RawMessage) (any, error)
 			Input: max(0, u.Input-u.Cached-u.Write), CacheRead: u.Cached, CacheWrite: u.Write, Output: u.Output,
 		}})
 	case "error":
-		c.items.last = n.Error.Message
+		c.items.lastError = n.Error.Message
 		s.out.Status("warning", n.Error.Message)
 	case "warning":
 		s.out.Status("warning", n.Message)

@@ -37,9 +37,9 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 			change.Kind = "added"
 		case is == nil && !partial:
 			change.Kind = "removed"
-		case was != nil && is != nil && was != is && was.differs(is):
+		case was != nil && is != nil && was != is && was.differsFrom(is):
 			change.Kind = "modified"
-		case was == nil && is.change.After(before.at):
+		case was == nil && is.change.After(before.began):
 			change.Kind = "added"
 		default:
 			continue

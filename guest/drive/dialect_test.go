@@ -35,7 +35,7 @@ func (r *record) note(format string, args ...any) {
 }
 func (r *record) Status(phase, label string) { r.note("status %s %s", phase, label) }
 func (r *record) ToolStart(id, name string, args any) {
-	r.note("start %s %s", name, arguments(args))
+	r.note("start %s %s", name, encodeArguments(args))
 }
 func (r *record) ToolResult(id, result string, isError bool) {
 	r.note("result %q %v", result, isError)
@@ -49,7 +49,7 @@ func (r *record) Mark(string)        {}
 // hear passes lines to a dialect and returns the result.
 func hear(t *testing.T, events map[string]string, input []byte) (*record, *turnState, *caisson.RunError) {
 	t.Helper()
-	d, err := dialectOf(events)
+	d, err := newDialect(events)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestPaths(t *testing.T) {
 		{"dialect": "x"}, {"text": ""}, {"usage.input": "a"}, {"text": "a", "usage.x": "b"}, {"text": "a", "tools": "b"},
 		{"text": "a", "text.when": "type"}, {"text": "a", "text.when": "type=a,"}, {"text": "a", "text.when": "=a"}, {"text": "a", "text.when": ""},
 	} {
-		if _, err := dialectOf(bad); err == nil {
+		if _, err := newDialect(bad); err == nil {
 			t.Errorf("%v is a dialect", bad)
 		}
 	}

@@ -27,36 +27,36 @@ type dialect interface {
 
 // turnState is the state of a turn, as far as it is known from the agent's output so far.
 type turnState struct {
-	out     Out
-	answer  *Answer
-	tools   map[string]bool // ids of the tool calls that have begun and not ended
-	done    bool            // the agent has reported the end of its turn
-	err     *caisson.RunError
-	version string           // version that the agent has reported; "" if none
-	usage   caisson.RunUsage // the last usage that the agent has reported
+	out       Out
+	answer    *Answer
+	openCalls map[string]bool // ids of the tool calls that have begun and not ended
+	done      bool            // the agent has reported the end of its turn
+	err       *caisson.RunError
+	version   string           // version that the agent has reported; "" if none
+	usage     caisson.RunUsage // the last usage that the agent has reported
 }
 
-// maxTools is the maximum number of tool calls that have begun and not ended. The start of any further call is not reported.
-const maxTools = 10000
+// maxOpenCalls is the maximum number of tool calls that have begun and not ended. The start of any further call is not reported.
+const maxOpenCalls = 10000
 
 func newTurnState(t *task.Task, out Out) *turnState {
-	return &turnState{out: out, answer: NewAnswer(out, int(t.Output)), tools: map[string]bool{}}
+	return &turnState{out: out, answer: NewAnswer(out, int(t.Output)), openCalls: map[string]bool{}}
 }
 
 // toolStart reports the start of a tool call, unless it has been reported before.
 func (s *turnState) toolStart(id, name string, args any) {
-	if s.tools[id] || len(s.tools) >= maxTools {
+	if s.openCalls[id] || len(s.openCalls) >= maxOpenCalls {
 		return
 	}
-	s.tools[id] = true
+	s.openCalls[id] = true
 	s.answer.EndMessage()
 	s.out.ToolStart(id, name, args)
 }
 
 // toolResult reports the result of a tool call, if its start was reported.
 func (s *turnState) toolResult(id, result string, isError bool) {
-	if s.tools[id] {
-		delete(s.tools, id)
+	if s.openCalls[id] {
+		delete(s.openCalls, id)
 		s.out.ToolResult(id, result, isError)
 	}
 }
@@ -68,7 +68,7 @@ func (s *turnState) report(u caisson.RunUsage) {
 }
 
 func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
-	d, err := dialectOf(t.Events)
+	d, err := newDialect(t.Events)
 	if err != nil {
 		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
@@ -126,9 +126,9 @@ func turnError(s *turnState, d dialect, exit *caisson.RunError, valid, other int
 	return nil
 }
 
-// dialectOf returns the dialect for "events" of an agent's catalog entry: the one that it names, the one that it describes by
+// newDialect returns the dialect for "events" of an agent's catalog entry: the one that it names, the one that it describes by
 // paths, or, if it is empty, one that is detected from the output.
-func dialectOf(events map[string]string) (dialect, error) {
+func newDialect(events map[string]string) (dialect, error) {
 	name := events["dialect"]
 	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &caissonEvents{}}
 	switch {

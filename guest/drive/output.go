@@ -73,7 +73,7 @@ func (o *output) add(s string) {
 	}
 	if o.separateNext {
 		o.separateNext = false
-		for gap := o.gap(); gap > 0; gap-- {
+		for gap := o.missingNewlines(); gap > 0; gap-- {
 			o.pending = append(o.pending, '\n')
 		}
 	}
@@ -92,8 +92,9 @@ func (o *output) add(s string) {
 	}
 }
 
-// gap returns the number of newlines, from 0 to 2, that must be added to the text so far to end it with an empty line.
-func (o *output) gap() int {
+// missingNewlines returns the number of newlines, from 0 to 2, that must be added to the text so far to end it with an empty
+// line.
+func (o *output) missingNewlines() int {
 	switch {
 	case len(o.tail) == 0 || string(o.tail) == "\n\n":
 		return 0
@@ -180,7 +181,7 @@ func (o *output) Status(phase, label string) {
 }
 
 func (o *output) ToolStart(id, name string, args any) {
-	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: arguments(args)})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: encodeArguments(args)})
 }
 
 func (o *output) ToolResult(id, result string, isError bool) {
@@ -284,9 +285,9 @@ func nonEmptyLine(s string) string {
 	return "unknown"
 }
 
-// arguments returns v as JSON of at most [task.MaxArgs] bytes. Longer JSON becomes a string that contains its beginning. The
-// result is nil if v is null or cannot be encoded.
-func arguments(v any) json.RawMessage {
+// encodeArguments returns v as JSON of at most [task.MaxArgs] bytes. Longer JSON becomes a string that contains its beginning.
+// The result is nil if v is null or cannot be encoded.
+func encodeArguments(v any) json.RawMessage {
 	if v == nil {
 		return nil
 	}

@@ -47,7 +47,7 @@ func checkDir(dir string) error {
 
 // isBelow reports whether path is dir or below it, with symbolic links resolved.
 func isBelow(path, dir string) bool {
-	rel, err := filepath.Rel(resolved(dir), resolved(path))
+	rel, err := filepath.Rel(resolveLinks(dir), resolveLinks(path))
 	return err == nil && filepath.IsLocal(rel)
 }
 

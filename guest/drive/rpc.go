@@ -54,7 +54,7 @@ type rpc struct {
 	send   chan []byte                                              // queue of encoded messages that the method write sends
 
 	mu      sync.Mutex
-	last    int                         // id of the last request
+	lastID  int                         // id of the last request
 	pending map[string]chan *rpcMessage // for each request without an answer, by id, the channel that receives the answer
 	closed  chan struct{}               // closed at the end of the input, while mu is held
 }
@@ -186,8 +186,8 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	}
 	waits := make(chan *rpcMessage, 1)
 	c.mu.Lock()
-	c.last++
-	id := fmt.Sprint(c.last)
+	c.lastID++
+	id := fmt.Sprint(c.lastID)
 	if c.isClosed() {
 		c.mu.Unlock()
 		return errClosed

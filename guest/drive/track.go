@@ -41,7 +41,7 @@ type entry struct {
 
 // manifest is the content of a directory at one time.
 type manifest struct {
-	at      time.Time         // when the scan began
+	began   time.Time         // when the scan began
 	entries map[string]*entry // entries by path relative to the directory
 	omitted []string          // descriptions of what the manifest lacks because of a limit
 	partial bool              // whether entries are missing, and not only the content of entries
@@ -58,13 +58,13 @@ func newTracker(t *task.Task) *tracker {
 	if t.Track == "" {
 		return nil
 	}
-	tr := &tracker{root: resolved(t.Track)}
+	tr := &tracker{root: resolveLinks(t.Track)}
 	tr.before = tr.scan(nil)
 	return tr
 }
 
-// resolved returns the path name with symbolic links resolved, or name cleaned if that is not possible.
-func resolved(name string) string {
+// resolveLinks returns the path name with symbolic links resolved, or name cleaned if that is not possible.
+func resolveLinks(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
 	}
@@ -75,7 +75,7 @@ func resolved(name string) string {
 // again; before may be nil.
 func (tr *tracker) scan(before *manifest) *manifest {
 	s := &scanner{
-		manifest: manifest{at: time.Now(), entries: map[string]*entry{}}, before: before,
+		manifest: manifest{began: time.Now(), entries: map[string]*entry{}}, before: before,
 		hash: maxHashed, text: maxTexts, modules: map[string]int{},
 	}
 	_ = filepath.WalkDir(tr.root, func(name string, d fs.DirEntry, err error) error {
@@ -85,7 +85,7 @@ func (tr *tracker) scan(before *manifest) *manifest {
 			return err
 		case err != nil || relErr != nil:
 			return nil // the file was removed meanwhile or cannot be read; skip it
-		case time.Since(s.at) > scanTimeout:
+		case time.Since(s.began) > scanTimeout:
 			s.noteMissing("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
 		}
@@ -158,7 +158,7 @@ func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 		e.hashed, e.sum = true, sha256.Sum256([]byte(target))
 	case e.mode.IsRegular():
 		if s.before != nil {
-			if was := s.before.entries[rel]; was != nil && was.certainlyEqual(e, s.before.at) {
+			if was := s.before.entries[rel]; was != nil && was.certainlyEqual(e, s.before.began) {
 				return was
 			}
 		}
@@ -208,9 +208,9 @@ func (s *scanner) read(name string, e *entry) {
 	}
 }
 
-// differs reports whether e and the later entry now differ in type, permissions or content. Without hashes, the content counts as
-// changed if the size or the mtime has changed.
-func (e *entry) differs(now *entry) bool {
+// differsFrom reports whether e and the later entry now differ in type, permissions or content. Without hashes, the content
+// counts as changed if the size or the mtime has changed.
+func (e *entry) differsFrom(now *entry) bool {
 	switch {
 	case e.mode.Type() != now.mode.Type() || e.mode.Perm() != now.mode.Perm():
 		return true

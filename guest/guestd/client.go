@@ -133,7 +133,7 @@ func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, err
 	t := &call{conn: k, client: c, stopClosing: k.closeAfter(ctx)}
 	err := k.request(req)
 	if err == nil {
-		t.result, err = k.result(frameResult)
+		t.result, err = k.recvResult(frameResult)
 	}
 	if err != nil {
 		t.stopClosing()

@@ -169,18 +169,18 @@ func (c *conn) recv() (frame, error) {
 	}
 }
 
-// result receives the next frame, which must be of the given kind and contain a result. It returns errors of the connection to
-// the process; an error of the operation is in the result.
-func (c *conn) result(kind byte) (*result, error) {
+// recvResult receives the next frame, which must be of the given kind and contain a result. It returns errors of the connection
+// to the process; an error of the operation is in the result.
+func (c *conn) recvResult(kind byte) (*result, error) {
 	f, err := c.recv()
 	if err != nil {
 		return nil, err
 	}
-	return c.parse(f, kind)
+	return c.parseResult(f, kind)
 }
 
-// parse decodes the result in the frame f. If f is malformed or not of the given kind, it closes c and returns an error.
-func (c *conn) parse(f frame, kind byte) (*result, error) {
+// parseResult decodes the result in the frame f. If f is malformed or not of the given kind, it closes c and returns an error.
+func (c *conn) parseResult(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {
 		return nil, c.closeWithError(errProtocol)
@@ -191,8 +191,9 @@ func (c *conn) parse(f frame, kind byte) (*result, error) {
 	return &r, nil
 }
 
-// buffer waits until a buffer is free, and returns it. If the process sends a frame before that, it returns the frame instead.
-func (c *conn) buffer() ([]byte, *frame, error) {
+// takeBuffer waits until a buffer is free, and returns it. If the process sends a frame before that, it returns the frame
+// instead.
+func (c *conn) takeBuffer() ([]byte, *frame, error) {
 	select {
 	case b := <-c.free:
 		return b, nil, nil
@@ -226,7 +227,7 @@ func (c *conn) request(v request) error {
 	if err != nil {
 		return err
 	}
-	b, early, err := c.buffer()
+	b, early, err := c.takeBuffer()
 	if err != nil {
 		return err
 	}
@@ -250,7 +251,7 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 	}()
 	var failed error // error of r
 	for done := false; !done; {
-		b, early, err := c.buffer()
+		b, early, err := c.takeBuffer()
 		if err != nil {
 			return nil, err
 		}
@@ -275,7 +276,7 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 			return nil, err
 		}
 	}
-	res, err := c.result(frameEnd)
+	res, err := c.recvResult(frameEnd)
 	if failed != nil && err == nil {
 		return nil, failed
 	}
@@ -296,7 +297,7 @@ func readFull(r io.Reader, b []byte) (n int, err error) {
 // handleRefusal handles the frame f that the process sent before it had received all content. It must be an end frame with an
 // error; handleRefusal then sends an abort frame and returns the result.
 func (c *conn) handleRefusal(f *frame) (*result, error) {
-	res, err := c.parse(*f, frameEnd)
+	res, err := c.parseResult(*f, frameEnd)
 	if err == nil && res.Kind == "" {
 		return nil, c.closeWithError(errProtocol) // the process reports success, but has not received all content
 	}

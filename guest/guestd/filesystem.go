@@ -64,8 +64,8 @@ func (p dirEntry) close() { p.dir.Close() }
 
 func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
-// err returns an error with the operation and the path added; nil if err is nil.
-func (p dirEntry) err(op string, err error) error {
+// wrapError returns err with the operation op and the path of the entry added; nil if err is nil.
+func (p dirEntry) wrapError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (s *filesystem) locate(name string) (dirEntry, error) {
 func (p dirEntry) stat() (*entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, p.err("stat", err)
+		return nil, p.wrapError("stat", err)
 	}
 	target := ""
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -103,7 +103,7 @@ func (p dirEntry) readlink() (string, error) {
 	buf := make([]byte, maxPath)
 	n, err := unix.Readlinkat(p.fd(), p.name, buf)
 	if err != nil {
-		return "", p.err("readlink", err)
+		return "", p.wrapError("readlink", err)
 	}
 	return string(buf[:n]), nil
 }
@@ -163,7 +163,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	}
 	defer p.close()
 	if err := unix.Mkdirat(p.fd(), p.name, 0o755); err != nil && err != unix.EEXIST {
-		return p.err("mkdir", err)
+		return p.wrapError("mkdir", err)
 	}
 	// Check that name is a directory now: after EEXIST it may be a dangling symlink or a file.
 	d, err = s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -216,11 +216,11 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	exists := err == nil
 	switch {
 	case exists && old.Mode&unix.S_IFMT == unix.S_IFDIR:
-		return nil, p.err("open", unix.EISDIR)
+		return nil, p.wrapError("open", unix.EISDIR)
 	case exists && old.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, caisson.Errorf(caisson.Conflict, "%s is not a regular file", p.path)
 	case !exists && err != unix.ENOENT:
-		return nil, p.err("stat", err)
+		return nil, p.wrapError("stat", err)
 	case mode == 0 && exists:
 		mode = old.Mode & 0o7777
 	case mode == 0:
@@ -229,7 +229,7 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	d := &pendingFile{dirEntry: p, mode: mode & 0o7777, temp: ".caisson-" + rand.Text()}
 	fd, err := unix.Openat(p.fd(), d.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, p.err("open", err)
+		return nil, p.wrapError("open", err)
 	}
 	d.File = os.NewFile(uintptr(fd), p.path)
 	if !exists {
@@ -245,7 +245,7 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 		}
 	default:
 		removePending(d)
-		return nil, p.err("chown", err)
+		return nil, p.wrapError("chown", err)
 	}
 	return d, nil
 }
@@ -267,7 +267,7 @@ func removePending(d *pendingFile) {
 func (d *pendingFile) commit() (*entry, error) {
 	defer d.dirEntry.close()
 	// The mode is set after the file was written, because chown and, without privileges, write clear set-id bits.
-	err := d.dirEntry.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
+	err := d.dirEntry.wrapError("chmod", unix.Fchmod(int(d.Fd()), d.mode))
 	if err == nil {
 		err = d.Sync()
 	}
@@ -275,7 +275,7 @@ func (d *pendingFile) commit() (*entry, error) {
 		err = nil // the file system does not support sync
 	}
 	if err = errors.Join(err, d.File.Close()); err == nil {
-		err = d.dirEntry.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.dirEntry.name))
+		err = d.dirEntry.wrapError("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.dirEntry.name))
 	}
 	if err != nil {
 		unix.Unlinkat(d.fd(), d.temp, 0)
@@ -300,7 +300,7 @@ func (s *filesystem) move(from, to string) error {
 	if err == unix.EINVAL || err == unix.ENOSYS { // the file system does not support RENAME_NOREPLACE
 		var st unix.Stat_t
 		if unix.Fstatat(dst.fd(), dst.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-			return dst.err("rename", unix.EEXIST)
+			return dst.wrapError("rename", unix.EEXIST)
 		}
 		err = unix.Renameat(src.fd(), src.name, dst.fd(), dst.name)
 	}
@@ -308,9 +308,9 @@ func (s *filesystem) move(from, to string) error {
 	case unix.EXDEV:
 		return caisson.Errorf(caisson.Conflict, "%s and %s are on different file systems; copy and remove instead", from, to)
 	case unix.EEXIST, unix.ENOTEMPTY:
-		return dst.err("rename", err)
+		return dst.wrapError("rename", err)
 	}
-	return src.err("rename", err)
+	return src.wrapError("rename", err)
 }
 
 // remove removes a file or an empty directory; if all is set, also a directory that is not empty.
@@ -325,15 +325,15 @@ func (s *filesystem) remove(name string, all bool) error {
 	}
 	err = unix.Unlinkat(p.fd(), p.name, 0)
 	if err != unix.EISDIR && err != unix.EPERM {
-		return p.err("remove", err)
+		return p.wrapError("remove", err)
 	}
 	unlinkErr := err
 	err = unix.Unlinkat(p.fd(), p.name, unix.AT_REMOVEDIR)
 	switch {
 	case err == unix.ENOTDIR:
-		return p.err("remove", unlinkErr)
+		return p.wrapError("remove", unlinkErr)
 	case !all || (err != unix.ENOTEMPTY && err != unix.EEXIST):
-		return p.err("remove", err)
+		return p.wrapError("remove", err)
 	}
 	root, err := os.OpenRoot(procPath(p.dir))
 	if err != nil {

@@ -114,19 +114,19 @@ func Run(ctx context.Context, p *Proc) int {
 		sub.Args = p.Args[1:]
 		switch p.Args[0] {
 		case "files":
-			return serve(ctx, &sub)
+			return serveFiles(ctx, &sub)
 		case "terminal":
 			return manageTerminals(&sub)
 		case "test":
-			return test(ctx, &sub)
+			return runTestProgram(ctx, &sub)
 		}
 	}
 	io.WriteString(p.Err, usage)
 	return exitUsage
 }
 
-// abs returns the absolute path for name, which may be relative to the working directory.
-func (p *Proc) abs(name string) string {
+// absPath returns the absolute path for name, which may be relative to the working directory.
+func (p *Proc) absPath(name string) string {
 	if strings.HasPrefix(name, "/") {
 		return name
 	}

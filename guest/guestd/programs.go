@@ -17,16 +17,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// A program is a test program: a part of guestd that tests of runtimes start in a sandbox with "guestd test NAME".
-type program struct {
+// A testProgram is a test program: a part of guestd that tests of runtimes start in a sandbox with "guestd test NAME".
+type testProgram struct {
 	args string // names of the arguments, for the usage message
 	min  int    // minimum number of arguments
 	run  func(context.Context, *Proc) int
 }
 
-// programs returns the test programs by name.
-func programs() map[string]program {
-	return map[string]program{
+// testPrograms returns the test programs by name.
+func testPrograms() map[string]testProgram {
+	return map[string]testProgram{
 		"alloc":       {"BYTES", 1, alloc},
 		"cat":         {"", 0, cat},
 		"counter":     {"[FILE]", 0, counter},
@@ -43,13 +43,13 @@ func programs() map[string]program {
 	}
 }
 
-// test implements "guestd test": it runs the test program that the first argument names.
-func test(ctx context.Context, p *Proc) int {
+// runTestProgram implements "guestd test": it runs the test program that the first argument names.
+func runTestProgram(ctx context.Context, p *Proc) int {
 	if len(p.Args) == 0 {
 		return p.fail(exitUsage, "test: no program given")
 	}
 	name := p.Args[0]
-	prog, ok := programs()[name]
+	prog, ok := testPrograms()[name]
 	if !ok {
 		return p.fail(exitNotFound, "test: no program "+strconv.Quote(name))
 	}
@@ -135,7 +135,7 @@ func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 // names a file, it writes the next number to the file every counterInterval instead.
 func counter(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
-		return countInto(ctx, p, p.abs(p.Args[0]))
+		return countInto(ctx, p, p.absPath(p.Args[0]))
 	}
 	in := bufio.NewReader(p.In)
 	for n := 1; ; n++ {
@@ -184,7 +184,7 @@ func stat(_ context.Context, p *Proc) int {
 		return p.fail(exitFailure, err.Error())
 	}
 	defer fs.close()
-	at, err := fs.locate(p.abs(p.Args[0]))
+	at, err := fs.locate(p.absPath(p.Args[0]))
 	if err != nil {
 		return p.fail(exitFailure, message(errno.Wrap(err)))
 	}
@@ -209,7 +209,7 @@ func fill(ctx context.Context, p *Proc) int {
 	if !ok {
 		return exitUsage
 	}
-	done, err := fillFile(ctx, p, p.abs(p.Args[0]), want)
+	done, err := fillFile(ctx, p, p.absPath(p.Args[0]), want)
 	line := strconv.FormatInt(done, 10)
 	if err != nil {
 		p.print(line + " " + errorText(err))

@@ -31,8 +31,8 @@ type server struct {
 	out *bufio.Writer
 }
 
-// serve implements "guestd files": it executes requests from standard input until the end of file.
-func serve(ctx context.Context, p *Proc) int {
+// serveFiles implements "guestd files": it executes requests from standard input until the end of file.
+func serveFiles(ctx context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
 		printError(p.Err, err)
@@ -102,7 +102,7 @@ func (s *server) executeSimple(req request, name string) (*entry, error) {
 			return nil, err
 		}
 		defer p.close()
-		return nil, p.err("mkdir", unix.Mkdirat(p.fd(), p.name, 0o755))
+		return nil, p.wrapError("mkdir", unix.Mkdirat(p.fd(), p.name, 0o755))
 	case opMove:
 		return nil, s.fs.move(name, string(req.To))
 	case opRemove:

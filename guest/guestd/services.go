@@ -219,7 +219,7 @@ func killMarked(id string) {
 		found := false
 		for _, name := range list {
 			pid, err := strconv.Atoi(path.Base(path.Dir(name)))
-			if err != nil || pid == os.Getpid() || !marked(name, id) {
+			if err != nil || pid == os.Getpid() || !hasServiceMark(name, id) {
 				continue
 			}
 			found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
@@ -230,9 +230,9 @@ func killMarked(id string) {
 	}
 }
 
-// marked reports whether the environment in the file name, the file environ of a process in /proc, contains serviceMark with this
-// id, or with any id if id is "".
-func marked(name, id string) bool {
+// hasServiceMark reports whether the environment in the file name, the file environ of a process in /proc, contains serviceMark
+// with this id, or with any id if id is "".
+func hasServiceMark(name, id string) bool {
 	env, err := os.ReadFile(name) // the file is empty for a zombie
 	if err != nil {
 		return false

@@ -68,7 +68,7 @@ func (r *reader) next() error {
 		r.rest = f.payload
 		return nil
 	}
-	res, err := r.call.parse(f, frameEnd)
+	res, err := r.call.parseResult(f, frameEnd)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	if err != nil {
 		return nil, err
 	}
-	infos, err := t.list(name)
+	infos, err := t.recvEntries(name)
 	if err != nil {
 		t.stopClosing()
 		t.close(err)
@@ -191,8 +191,8 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	return infos, nil
 }
 
-// list receives the entries of the directory dir, which the process sends in several frames, and validates them.
-func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
+// recvEntries receives the entries of the directory dir, which the process sends in several frames, and validates them.
+func (c *conn) recvEntries(dir string) ([]caisson.FileInfo, error) {
 	infos := []caisson.FileInfo{}
 	size := 0
 	for {
@@ -201,7 +201,7 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 			return nil, err
 		}
 		if f.kind != frameItems {
-			res, err := c.parse(f, frameEnd)
+			res, err := c.parseResult(f, frameEnd)
 			if err == nil {
 				err = res.err()
 			}
@@ -270,15 +270,15 @@ func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<
 		defer close(events)
 		defer t.close(io.ErrClosedPipe)
 		defer t.stopClosing()
-		for t.changes(name, events) {
+		for t.recvChanges(name, events) {
 		}
 	}()
 	return events, nil
 }
 
-// changes receives a frame with changes and sends them to events. It returns false at the end of the watch, and if the frame is
-// malformed.
-func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
+// recvChanges receives a frame with changes and sends them to events. It returns false at the end of the watch, and if the frame
+// is malformed.
+func (c *conn) recvChanges(root string, events chan<- caisson.FileEvent) bool {
 	f, err := c.recv()
 	if err != nil || f.kind != frameItems {
 		return false

@@ -79,7 +79,7 @@ func (c *server) serve(ctx context.Context) {
 		if kind == caisson.Internal {
 			kind = caisson.Unavailable
 		}
-		_ = c.send(answer{Kind: kind, Message: short(err)})
+		_ = c.send(answer{Kind: kind, Message: shortText(err)})
 	}
 }
 

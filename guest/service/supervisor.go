@@ -123,8 +123,8 @@ func (s *Supervisor) notify() {
 	s.changed = make(chan struct{})
 }
 
-// set calls change with the condition of a unit, and notifies watchers.
-func (s *Supervisor) set(u *unit, change func(c *caisson.ServiceCondition)) {
+// setCondition calls change with the condition of a unit, and notifies watchers.
+func (s *Supervisor) setCondition(u *unit, change func(c *caisson.ServiceCondition)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := u.condition.State

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	minBackoff = 500 * time.Millisecond // delay before the first restart of a service; doubled after each further failure
-	maxBackoff = time.Minute            // longest delay before a service is restarted
-	stableTime = 30 * time.Second       // a service that has run so long has no consecutive failures any more
-	stopGrace  = 10 * time.Second       // time between Terminate and Kill
-	askPause   = 10 * time.Second       // minimum time between two checks of a service that is ready and has no command
+	minBackoff     = 500 * time.Millisecond // delay before the first restart of a service; doubled after each further failure
+	maxBackoff     = time.Minute            // longest delay before a service is restarted
+	stableTime     = 30 * time.Second       // a service that has run so long has no consecutive failures any more
+	stopGrace      = 10 * time.Second       // time between Terminate and Kill
+	portCheckPause = 10 * time.Second       // minimum time between two checks of a service that is ready and has no command
 )
 
 // A unit runs one service of a supervisor and tracks its condition.
@@ -27,11 +27,11 @@ type unit struct {
 	log        *ring
 	condition  caisson.ServiceCondition // guarded by supervisor.mu
 
-	before  <-chan struct{} // closed when the unit that this unit replaces has ended; nil if it replaces none
-	ctx     context.Context // ends when remove is called, which removes the service
-	remove  context.CancelFunc
-	restart chan struct{} // contains an element if a restart was requested
-	done    chan struct{} // closed when the unit has ended
+	predecessorDone <-chan struct{} // closed when the unit that this unit replaces has ended; nil if it replaces none
+	ctx             context.Context // ends when remove is called, which removes the service
+	remove          context.CancelFunc
+	restart         chan struct{} // contains an element if a restart was requested
+	done            chan struct{} // closed when the unit has ended
 }
 
 // newUnit returns the unit for a service. If old is not nil, the new unit replaces it: it keeps old's log, and starts the service
@@ -40,7 +40,7 @@ func newUnit(s *Supervisor, svc caisson.Service, old *unit) *unit {
 	u := &unit{supervisor: s, service: svc, log: newRing(), restart: make(chan struct{}, 1), done: make(chan struct{})}
 	u.ctx, u.remove = context.WithCancel(context.Background())
 	if old != nil {
-		u.log, u.before = old.log, old.done
+		u.log, u.predecessorDone = old.log, old.done
 	}
 	u.condition = caisson.ServiceCondition{State: caisson.ServiceStarting, Since: time.Now().UTC()}
 	return u
@@ -57,11 +57,11 @@ func sameService(a, b caisson.Service) bool {
 // run runs the service, and starts it again as its restart policy says, until it is removed.
 func (u *unit) run() {
 	defer close(u.done)
-	if u.before != nil {
-		<-u.before
+	if u.predecessorDone != nil {
+		<-u.predecessorDone
 	}
 	if len(u.service.Command) == 0 {
-		u.askPort()
+		u.checkPort()
 		return
 	}
 	for failures := 0; u.ctx.Err() == nil; {
@@ -80,31 +80,31 @@ func (u *unit) run() {
 				failures = 0
 			}
 		}
-		u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Restarts, c.Failures = c.Restarts+1, failures })
+		u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) { c.Restarts, c.Failures = c.Restarts+1, failures })
 	}
 }
 
-// An end is how one execution of a service's command has ended.
-type end struct {
+// An outcome is how one execution of a service's command has ended.
+type outcome struct {
 	exit    caisson.ExitStatus
 	message string // reason of a failure; "" if it is the exit status
 	restart bool   // the command was ended because a restart was requested
 }
 
 // failed reports whether the service has failed.
-func (e end) failed() bool { return e.message != "" || !e.exit.Success() }
+func (e outcome) failed() bool { return e.message != "" || !e.exit.Success() }
 
 // awaitRestart waits until the service is to be started again: after a delay, if its restart policy says that it is restarted, or
 // until a restart is requested; requested tells which. It also returns when the service is removed. failures is the number of
 // consecutive failures.
-func (u *unit) awaitRestart(e end, failures int) (requested bool) {
+func (u *unit) awaitRestart(e outcome, failures int) (requested bool) {
 	var retry <-chan time.Time
 	again := u.service.Restart == caisson.RestartAlways || u.service.Restart == caisson.RestartOnFailure && e.failed()
 	wait := min(minBackoff<<min(failures-1, 16), maxBackoff)
 	if again {
 		retry = time.After(wait)
 	}
-	u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+	u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) {
 		c.PID, c.Exit, c.Message, c.Failures = 0, &e.exit, e.message, failures
 		switch {
 		case again:
@@ -126,19 +126,19 @@ func (u *unit) awaitRestart(e end, failures int) (requested bool) {
 }
 
 // runOnce starts the service's command and returns when the command has ended.
-func (u *unit) runOnce() end {
+func (u *unit) runOnce() outcome {
 	if u.portTaken() {
 		message := fmt.Sprintf("port %d is already in use by another process of the sandbox: end that process, or give the service another port", u.service.Port)
 		fmt.Fprintln(u.log, "[caisson: "+message+"]")
-		return end{exit: caisson.ExitStatus{Code: 1}, message: message}
+		return outcome{exit: caisson.ExitStatus{Code: 1}, message: message}
 	}
 	p, err := u.supervisor.host.Start(u.service, u.log)
 	if err != nil {
-		message := "it cannot be started: " + short(err)
+		message := "it cannot be started: " + shortText(err)
 		fmt.Fprintln(u.log, "[caisson: "+message+"]")
-		return end{exit: caisson.ExitStatus{Code: 127}, message: message}
+		return outcome{exit: caisson.ExitStatus{Code: 127}, message: message}
 	}
-	u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+	u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) {
 		c.State, c.PID, c.Message, c.RetryAt = caisson.ServiceStarting, p.PID(), "", time.Time{}
 	})
 	ctx, cancel := context.WithCancel(u.ctx)
@@ -170,35 +170,35 @@ func (u *unit) portTaken() bool {
 
 // follow waits until the process p has ended. It ends p when the service is removed, restarted or not ready in time. checked
 // receives the result of awaitReady.
-func (u *unit) follow(p Process, checked <-chan error) (e end) {
+func (u *unit) follow(p Process, checked <-chan error) (e outcome) {
 	stable := time.After(stableTime)
 	for {
 		select {
 		case <-p.Done():
 			return e
 		case <-u.ctx.Done():
-			stop(p)
+			stopProcess(p)
 			return e
 		case <-u.restart:
-			stop(p)
+			stopProcess(p)
 			e.restart = true
 			return e
 		case <-stable:
-			u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Failures = 0 })
+			u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) { c.Failures = 0 })
 		case err := <-checked:
 			checked = nil
 			if err != nil {
-				e.message = short(err)
-				stop(p)
+				e.message = shortText(err)
+				stopProcess(p)
 				return e
 			}
-			u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.State, c.Message = caisson.ServiceReady, "" })
+			u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) { c.State, c.Message = caisson.ServiceReady, "" })
 		}
 	}
 }
 
-// stop asks a process to end, kills it after stopGrace, and returns when it has ended.
-func stop(p Process) {
+// stopProcess asks a process to end, kills it after stopGrace, and returns when it has ended.
+func stopProcess(p Process) {
 	p.Terminate()
 	select {
 	case <-p.Done():
@@ -224,15 +224,15 @@ func (u *unit) awaitReady(ctx context.Context) error {
 		case clock.expired():
 			return fmt.Errorf("not ready within %v: %w", time.Duration(r.Timeout), err)
 		}
-		u.supervisor.set(u, func(c *caisson.ServiceCondition) { c.Message = short(err) })
+		u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) { c.Message = shortText(err) })
 		if !sleep(ctx, time.Duration(r.Interval)) {
 			return nil
 		}
 	}
 }
 
-// askPort checks a service without a command, a port that another process serves, until the service is removed.
-func (u *unit) askPort() {
+// checkPort checks a service without a command, a port that another process serves, until the service is removed.
+func (u *unit) checkPort() {
 	r := u.service.Readiness
 	if r == nil { // does not happen: a service without a command always has a readiness check
 		return
@@ -243,18 +243,18 @@ func (u *unit) askPort() {
 			return
 		}
 		expired, pause := clock.expired(), time.Duration(r.Interval)
-		u.supervisor.set(u, func(c *caisson.ServiceCondition) {
+		u.supervisor.setCondition(u, func(c *caisson.ServiceCondition) {
 			switch {
 			case err == nil:
 				c.State, c.Message = caisson.ServiceReady, ""
-				pause = max(pause, askPause)
+				pause = max(pause, portCheckPause)
 				return
 			case c.State == caisson.ServiceReady: // not ready any more: the whole timeout begins again
 				c.State, clock = caisson.ServiceStarting, u.newClock()
 			case expired:
 				c.State = caisson.ServiceFailed
 			}
-			c.Message = short(err)
+			c.Message = shortText(err)
 		})
 		if !sleep(u.ctx, pause) {
 			return
@@ -265,8 +265,8 @@ func (u *unit) askPort() {
 // A readyClock measures how long a service has not been ready. The time between two checks counts at most with the longest time
 // that a check and the pause before it can take, because the clock jumps forward when a paused sandbox is resumed.
 type readyClock struct {
-	left, most time.Duration // rest of the timeout; longest time that one check and the pause before it can take
-	last       time.Time
+	left, maxStep time.Duration // rest of the timeout; longest time that one check and the pause before it can take
+	last          time.Time
 }
 
 // newClock returns a clock that expires after the timeout of the service's readiness check.
@@ -278,7 +278,7 @@ func (u *unit) newClock() *readyClock {
 // expired subtracts the time since the last call from the rest of the timeout, and reports whether none is left.
 func (c *readyClock) expired() bool {
 	now := time.Now()
-	c.left -= min(now.Sub(c.last), c.most)
+	c.left -= min(now.Sub(c.last), c.maxStep)
 	c.last = now
 	return c.left <= 0
 }
@@ -293,8 +293,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// short returns the text of err as one line of at most maxMessage bytes.
-func short(err error) string {
+// shortText returns the text of err as one line of at most maxMessage bytes.
+func shortText(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
 		text = e.Msg

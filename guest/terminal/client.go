@@ -16,7 +16,7 @@ import (
 // viewer sees it; see [caisson.Terminals]. Closing the result detaches the viewer. Attach takes ownership of conn, and treats
 // data from it as untrusted. If ctx ends before the terminal has answered, conn is closed.
 func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequest) (caisson.Process, error) {
-	s := &session{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
+	s := &attachment{conn: conn, notices: make(chan notice, 4), done: make(chan struct{}), readOnly: req.ReadOnly}
 	s.outReader, s.out = io.Pipe()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := s.start(req)
@@ -34,8 +34,8 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequ
 	return s, nil
 }
 
-// A session is the host's end of the connection of a viewer to a terminal. It implements [caisson.Process].
-type session struct {
+// An attachment is the host's end of the connection of a viewer to a terminal. It implements [caisson.Process].
+type attachment struct {
 	conn      io.ReadWriteCloser
 	pid       int
 	readOnly  bool
@@ -50,7 +50,7 @@ type session struct {
 }
 
 // start sends the request to attach and waits for the answer.
-func (s *session) start(req caisson.AttachRequest) error {
+func (s *attachment) start(req caisson.AttachRequest) error {
 	flags := byte(0)
 	if req.ReadOnly {
 		flags = flagReadOnly
@@ -76,7 +76,7 @@ func (s *session) start(req caisson.AttachRequest) error {
 }
 
 // send sends a frame to the terminal.
-func (s *session) send(kind byte, payload []byte) error {
+func (s *attachment) send(kind byte, payload []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	_, err := s.conn.Write(frame.Append(nil, kind, payload))
@@ -84,7 +84,7 @@ func (s *session) send(kind byte, payload []byte) error {
 }
 
 // receive handles the terminal's frames until the connection ends or the terminal violates the protocol.
-func (s *session) receive() {
+func (s *attachment) receive() {
 	s.status = caisson.ExitStatus{Code: -1, Unknown: true, Reason: "the connection to the terminal was lost"}
 	for {
 		kind, payload, err := frame.Read(s.conn, serverLimits)
@@ -99,7 +99,7 @@ func (s *session) receive() {
 }
 
 // handle handles a frame from the terminal. It returns false if the frame is the last one or malformed.
-func (s *session) handle(kind byte, payload []byte) bool {
+func (s *attachment) handle(kind byte, payload []byte) bool {
 	switch kind {
 	case kindOutput:
 		_, err := s.out.Write(payload)
@@ -122,10 +122,10 @@ func (s *session) handle(kind byte, payload []byte) bool {
 }
 
 // PID implements [caisson.Process].
-func (s *session) PID() int { return s.pid }
+func (s *attachment) PID() int { return s.pid }
 
 // Stdin implements [caisson.Process].
-func (s *session) Stdin() io.WriteCloser {
+func (s *attachment) Stdin() io.WriteCloser {
 	if s.readOnly {
 		return nil
 	}
@@ -133,18 +133,18 @@ func (s *session) Stdin() io.WriteCloser {
 }
 
 // Stdout implements [caisson.Process].
-func (s *session) Stdout() io.Reader { return s.outReader }
+func (s *attachment) Stdout() io.Reader { return s.outReader }
 
 // Stderr implements [caisson.Process].
-func (s *session) Stderr() io.Reader { return &noticeReader{notices: s.notices} }
+func (s *attachment) Stderr() io.Reader { return &noticeReader{notices: s.notices} }
 
 // Resize implements [caisson.Process].
-func (s *session) Resize(rows, cols uint16) error {
+func (s *attachment) Resize(rows, cols uint16) error {
 	return s.control(kindResize, appendSize(nil, rows, cols))
 }
 
 // Signal implements [caisson.Process].
-func (s *session) Signal(_ context.Context, signal int) error {
+func (s *attachment) Signal(_ context.Context, signal int) error {
 	if signal < 1 || signal > maxSignal {
 		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
 	}
@@ -152,7 +152,7 @@ func (s *session) Signal(_ context.Context, signal int) error {
 }
 
 // control sends a frame that only a viewer that is not read-only may send.
-func (s *session) control(kind byte, payload []byte) error {
+func (s *attachment) control(kind byte, payload []byte) error {
 	if s.readOnly {
 		return caisson.Errorf(caisson.Conflict, "the session only views the terminal")
 	}
@@ -163,7 +163,7 @@ func (s *session) control(kind byte, payload []byte) error {
 }
 
 // Wait implements [caisson.Process].
-func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+func (s *attachment) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-s.done:
 		return s.status, nil
@@ -173,7 +173,7 @@ func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 }
 
 // Close implements [caisson.Process]: it detaches the viewer from the terminal.
-func (s *session) Close() error {
+func (s *attachment) Close() error {
 	err := s.conn.Close()
 	s.outReader.Close()
 	<-s.done
@@ -181,7 +181,7 @@ func (s *session) Close() error {
 }
 
 // An input is the program's standard input for a viewer.
-type input struct{ s *session }
+type input struct{ s *attachment }
 
 func (in input) Write(b []byte) (int, error) {
 	done := 0

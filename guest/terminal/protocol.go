@@ -94,8 +94,8 @@ func serverLimits(kind byte) int {
 	return -1
 }
 
-// exactly returns frame.ErrProtocol unless payload has n bytes.
-func exactly(payload []byte, n int) error {
+// checkLength returns frame.ErrProtocol unless payload has n bytes.
+func checkLength(payload []byte, n int) error {
 	if len(payload) != n {
 		return frame.ErrProtocol
 	}
@@ -119,7 +119,7 @@ func appendExit(b []byte, s caisson.ExitStatus) []byte {
 
 // parseExit decodes and validates an exit status from b, which is untrusted.
 func parseExit(b []byte) (s caisson.ExitStatus, err error) {
-	if err := exactly(b, 5); err != nil {
+	if err := checkLength(b, 5); err != nil {
 		return s, err
 	}
 	s = caisson.ExitStatus{Code: int(binary.BigEndian.Uint32(b)), Signal: int(b[4])}

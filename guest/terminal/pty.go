@@ -160,18 +160,18 @@ func (p *ptyProgram) Exit() caisson.ExitStatus {
 
 // Kill implements [Program].
 func (p *ptyProgram) Kill() {
-	p.killGroup(unix.SIGHUP)
+	p.signalGroup(unix.SIGHUP)
 	go func() {
 		select {
 		case <-p.ended:
 		case <-time.After(killGrace):
-			p.killGroup(unix.SIGKILL)
+			p.signalGroup(unix.SIGKILL)
 		}
 	}()
 }
 
-// killGroup sends a signal to the program's process group, unless the program has ended.
-func (p *ptyProgram) killGroup(signal syscall.Signal) {
+// signalGroup sends a signal to the program's process group, unless the program has ended.
+func (p *ptyProgram) signalGroup(signal syscall.Signal) {
 	select {
 	case <-p.ended: // send no signal, because the program's pid may be another process's
 	default:

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// queries answers the queries that a program sends to its terminal, such as for the cursor's position. Viewers do not answer
-// queries: there may be no viewer, and viewers filter queries out of the output, because an answer would be taken for typed
-// input. Programs wait seconds for an answer, some after each change of the terminal's size.
+// queryAnswerer answers the queries that a program sends to its terminal, such as for the cursor's position. Viewers do not
+// answer queries: there may be no viewer, and viewers filter queries out of the output, because an answer would be taken for
+// typed input. Programs wait seconds for an answer, some after each change of the terminal's size.
 //
 // The cursor's position is known at the beginning and after a sequence that sets it, until the program writes anything else that
 // could move the cursor. While it is not known, queries for it are not answered.
-type queries struct {
-	state    queryState
-	seq      []byte // parameters of the current control sequence so far
-	row, col int    // position of the cursor, counted from 1, if it is known
-	known    bool   // the position of the cursor is known
+type queryAnswerer struct {
+	state         queryState
+	seq           []byte // parameters of the current control sequence so far
+	row, col      int    // position of the cursor, counted from 1, if it is known
+	positionKnown bool   // the position of the cursor is known
 }
 
-// queryState is the position of [queries] in a terminal sequence.
+// queryState is the position of a [queryAnswerer] in a terminal sequence.
 type queryState int
 
 const (
@@ -38,10 +38,10 @@ const maxQuery = 64
 // attributes is the answer to the query for the terminal's attributes: a VT220 with colours.
 const attributes = "\x1b[?62;22c"
 
-func newQueries() *queries { return &queries{row: 1, col: 1, known: true} }
+func newQueryAnswerer() *queryAnswerer { return &queryAnswerer{row: 1, col: 1, positionKnown: true} }
 
 // read processes output of the program, and returns the answers of a terminal with this size to the queries in the output.
-func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
+func (q *queryAnswerer) read(out []byte, rows, cols uint16) (answers []byte) {
 	for _, c := range out {
 		switch q.state {
 		case queryGround:
@@ -50,13 +50,13 @@ func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 				q.state = queryEsc
 			case 0, '\a', 0x0e, 0x0f:
 			default:
-				q.known = false
+				q.positionKnown = false
 			}
 		case queryEsc:
 			q.escape(c)
 		case queryInter:
 			if c < 0x20 || c > 0x2f {
-				q.state, q.known = queryGround, false
+				q.state, q.positionKnown = queryGround, false
 			}
 		case queryCSI:
 			switch {
@@ -66,7 +66,7 @@ func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 			case c >= 0x20 && c < 0x40 && len(q.seq) < maxQuery:
 				q.seq = append(q.seq, c)
 			default:
-				q.state, q.known = queryGround, false
+				q.state, q.positionKnown = queryGround, false
 			}
 		case queryString:
 			switch c {
@@ -84,7 +84,7 @@ func (q *queries) read(out []byte, rows, cols uint16) (answers []byte) {
 }
 
 // escape handles a byte after ESC.
-func (q *queries) escape(c byte) {
+func (q *queryAnswerer) escape(c byte) {
 	switch {
 	case c == '[':
 		q.state, q.seq = queryCSI, q.seq[:0]
@@ -94,14 +94,14 @@ func (q *queries) escape(c byte) {
 		q.state = queryInter
 	case c == 0x1b:
 	default: // of the rest, only 7, =, > and the end of a string, \, do not move the cursor
-		q.state, q.known = queryGround, q.known && bytes.IndexByte([]byte(`7=>\`), c) >= 0
+		q.state, q.positionKnown = queryGround, q.positionKnown && bytes.IndexByte([]byte(`7=>\`), c) >= 0
 	}
 }
 
 // control handles a control sequence with these parameters and final byte, and returns the answer if it is a query.
-func (q *queries) control(params string, final byte, rows, cols int) string {
+func (q *queryAnswerer) control(params string, final byte, rows, cols int) string {
 	switch request := params + string(final); {
-	case request == "6n" && q.known:
+	case request == "6n" && q.positionKnown:
 		return fmt.Sprintf("\x1b[%d;%dR", min(q.row, rows), min(q.col, cols))
 	case request == "5n":
 		return "\x1b[0n"
@@ -112,17 +112,17 @@ func (q *queries) control(params string, final byte, rows, cols int) string {
 		var okRow, okCol bool
 		q.row, okRow = position(row)
 		q.col, okCol = position(col)
-		q.known = okRow && okCol
+		q.positionKnown = okRow && okCol
 	case final == 'h' || final == 'l':
 		for mode := range strings.SplitSeq(strings.TrimPrefix(params, "?"), ";") {
 			switch mode {
 			case "3", "6", "47", "1047", "1048", "1049": // these modes change width, origin or screen, and may move the cursor
-				q.known = false
+				q.positionKnown = false
 			}
 		}
 	case params != "" && strings.ContainsRune("<=>?", rune(params[0])) || strings.IndexByte("mnJKXqc", final) >= 0:
 	default:
-		q.known = false
+		q.positionKnown = false
 	}
 	return ""
 }

@@ -32,10 +32,10 @@ func TestQueries(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if got := string(newQueries().read([]byte(c.out), 24, 80)); got != c.want {
+			if got := string(newQueryAnswerer().read([]byte(c.out), 24, 80)); got != c.want {
 				t.Errorf("whole: %q, want %q", got, c.want)
 			}
-			q, got := newQueries(), ""
+			q, got := newQueryAnswerer(), ""
 			for i := range len(c.out) {
 				got += string(q.read([]byte(c.out[i:i+1]), 24, 80))
 			}

@@ -127,7 +127,7 @@ func (s *Server) Serve(ln Listener) {
 // exit status and closes the program.
 func (s *Server) readOutput() {
 	b := make([]byte, maxData)
-	asked := newQueries()
+	asked := newQueryAnswerer()
 	for {
 		n, err := s.program.Read(b)
 		s.mu.Lock()
@@ -210,7 +210,7 @@ func (s *Server) serve(conn connection) {
 		s.Kill()
 		s.sendInfo(conn)
 	case kindAttach:
-		if exactly(payload, attachSize) != nil {
+		if checkLength(payload, attachSize) != nil {
 			return
 		}
 		v := &viewer{conn: conn, readOnly: payload[4]&flagReadOnly != 0}

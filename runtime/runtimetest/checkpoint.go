@@ -46,13 +46,13 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
 	b.write("/before", "written before", 0o644)
-	b.until("it has counted", func() bool { return b.count("/count") >= 10 })
+	b.waitUntil("it has counted", func() bool { return b.count("/count") >= 10 })
 	reached := b.count("/count")
 	dir := b.checkpoint(true)
 	fork := b.restore(dir)
 
 	last := reached
-	fork.until("the fork counts on", func() bool {
+	fork.waitUntil("the fork counts on", func() bool {
 		n := fork.count("/count")
 		if n != 0 && n < last {
 			t.Fatalf("the fork's counter went from %d to %d", last, n)
@@ -67,13 +67,13 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 
 	// Changes after the restore in the fork and in the captured sandbox are independent.
 	fork.write("/after", "of the fork", 0o644)
-	b.absent("/after")
+	b.wantAbsent("/after")
 	must(t, "Signal", s.Runtime.Signal(b.ctx(), fork.id, -1, sigKill))
 	if got, err := s.Runtime.WaitCommand(b.ctx(), fork.id); err != nil || got.Signal != sigKill {
 		t.Errorf("the fork's command ended with %v, %v", got, err)
 	}
 	stopped := fork.count("/count")
-	b.until("the original has gone further alone", func() bool { return b.count("/count") > stopped+3 })
+	b.waitUntil("the original has gone further alone", func() bool { return b.count("/count") > stopped+3 })
 	if got := fork.count("/count"); got != stopped {
 		t.Errorf("the fork's number went from %d to %d with its counter ended", stopped, got)
 	}
@@ -83,12 +83,12 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 func testCheckpointAndEnd(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
-	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
+	b.waitUntil("it has counted", func() bool { return b.count("/count") >= 3 })
 	dir := b.checkpoint(false)
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	fork := b.restore(dir)
 	n := fork.count("/count")
-	fork.until("it counts on", func() bool { return fork.count("/count") > max(n, 3) })
+	fork.waitUntil("it counts on", func() bool { return fork.count("/count") > max(n, 3) })
 }
 
 // testRestoreTwice checks that several forks of one checkpoint are independent.
@@ -101,7 +101,7 @@ func testRestoreTwice(t *testing.T, s *suite) {
 	two.wantContent("/lower/keep", "keep")
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), one.id))
 	n := two.count("/count")
-	two.until("the other goes on", func() bool { return two.count("/count") > n })
+	two.waitUntil("the other goes on", func() bool { return two.count("/count") > n })
 	// A restore does not change the checkpoint, so another fork can be restored from it.
 	b.restore(dir).wantContent("/lower/keep", "keep")
 }
@@ -112,19 +112,19 @@ func testRestoreSessions(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "sleep", "1h")
 	session := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
-	child := b.detached("counter", "/count")
-	b.until("the child counts", func() bool { return b.count("/count") >= 3 })
+	child := b.startDetached("counter", "/count")
+	b.waitUntil("the child counts", func() bool { return b.count("/count") >= 3 })
 	reached := b.count("/count")
 	fork := b.restore(b.checkpoint(true))
 
-	fork.until("the session is gone in the fork", func() bool {
+	fork.waitUntil("the session is gone in the fork", func() bool {
 		_, there := fork.processes()[session.PID()]
 		return !there
 	})
 	if _, there := fork.processes()[child]; !there {
 		t.Errorf("process %d, in a session of its own, is not in the fork: %v", child, fork.processes())
 	}
-	fork.until("it counts on", func() bool { return fork.count("/count") > reached })
+	fork.waitUntil("it counts on", func() bool { return fork.count("/count") > reached })
 
 	if _, err := io.WriteString(session.Stdin(), "still here"); err != nil {
 		t.Errorf("write to the original's session: %v", err)

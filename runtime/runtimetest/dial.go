@@ -244,7 +244,7 @@ func testDialBacklogFull(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, at := range [][2]string{{"tcp", port}, {"unix", "/full"}} {
 		serve(b, at[0], at[1], "full")
-		b.until("a connection waits until it is cancelled", func() bool {
+		b.waitUntil("a connection waits until it is cancelled", func() bool {
 			cancelled := errors.New("the caller has lost interest")
 			ctx, cancel := context.WithCancelCause(b.ctx())
 			defer cancel(nil)
@@ -306,7 +306,7 @@ func testDialLimit(t *testing.T, s *suite) {
 		open = append(open, f)
 	}
 	open[0].Close()
-	b.until("there is room again", func() bool {
+	b.waitUntil("there is room again", func() bool {
 		f, err := d.Dial(b.ctx(), b.id, "tcp", port)
 		if err == nil {
 			f.Close()
@@ -374,9 +374,9 @@ func testDialCheckpoint(t *testing.T, s *suite) {
 	s.dialer(t)
 	s.checkpointer(t)
 	b := s.create(t, "sleep", "1h")
-	b.detached("serve", "tcp", port, "stuck")
-	b.detached("serve", "tcp", "8081", "echo")
-	b.detached("serve", "unix", "/echo", "echo")
+	b.startDetached("serve", "tcp", port, "stuck")
+	b.startDetached("serve", "tcp", "8081", "echo")
+	b.startDetached("serve", "unix", "/echo", "echo")
 	var open []*net.UnixConn
 	for range 10 {
 		for _, at := range [][2]string{{"tcp", port}, {"tcp", "8081"}, {"unix", "/echo"}} {

@@ -262,5 +262,5 @@ func testClose(t *testing.T, s *suite) {
 		t.Errorf("a process ended with %+v by Close", status)
 	}
 	check(t, "second Close", p.Close())
-	b.until("the process is gone", func() bool { return len(b.processes()) == 1 })
+	b.waitUntil("the process is gone", func() bool { return len(b.processes()) == 1 })
 }

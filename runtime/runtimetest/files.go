@@ -54,7 +54,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 		again.wantContent(name, want)
 	}
 	for _, name := range []string{"/lower/gone", "/lower/tree", "/lower/tree/leaf"} {
-		again.absent(name)
+		again.wantAbsent(name)
 	}
 	// The changes that a sandbox got from saved files count as its own changes, so SaveFiles saves them again.
 	saved = tempFile(t)
@@ -63,7 +63,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 	third.spec.Files = saved.Name()
 	third.create()
 	third.wantContent("/made", "content")
-	third.absent("/lower/gone")
+	third.wantAbsent("/lower/gone")
 }
 
 // symlink returns a tar archive that contains only a symlink.
@@ -82,7 +82,7 @@ func testShareNothing(t *testing.T, s *suite) {
 	one.write("/lower/keep", "changed", 0o644)
 	one.write("/made", "content", 0o644)
 	two.wantContent("/lower/keep", "keep")
-	two.absent("/made")
+	two.wantAbsent("/made")
 	if got, err := os.ReadFile(filepath.Join(s.layer, "lower", "keep")); err != nil || string(got) != "keep" {
 		t.Errorf("the layer itself holds %q now, %v", got, err)
 	}

@@ -28,12 +28,12 @@ func (s *suite) freezer(t *testing.T) caisson.Freezer {
 func testFreeze(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	b := s.create(t, "counter", "/count")
-	b.until("it counts", func() bool { return b.count("/count") > 2 })
+	b.waitUntil("it counts", func() bool { return b.count("/count") > 2 })
 	begin, before := time.Now(), b.count("/count")
 	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	wantKind(t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
 	frozen := time.Now()
-	b.until("some time has passed", func() bool { return time.Since(frozen) > 30*counterInterval })
+	b.waitUntil("some time has passed", func() bool { return time.Since(frozen) > 30*counterInterval })
 	stood := time.Since(frozen)
 	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	after := b.count("/count")
@@ -41,7 +41,7 @@ func testFreeze(t *testing.T, s *suite) {
 	if most := int((time.Since(begin)-stood)/counterInterval) + 2; after-before > most {
 		t.Errorf("it went from %d to %d, and at most %d steps are possible if it stood still for %v", before, after, most, stood)
 	}
-	b.until("it goes on", func() bool { return b.count("/count") > after })
+	b.waitUntil("it goes on", func() bool { return b.count("/count") > after })
 	wantKind(t, "Thaw of a sandbox that is not frozen", f.Thaw(b.ctx(), b.id), caisson.Conflict)
 }
 
@@ -67,7 +67,7 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
-	b.until("it has counted", func() bool { return b.count("/count") >= 10 })
+	b.waitUntil("it has counted", func() bool { return b.count("/count") >= 10 })
 	reached := b.count("/count")
 	must(t, "Freeze", f.Freeze(b.ctx(), b.id))
 	kept := b.checkpoint(true)
@@ -76,11 +76,11 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 	checkFrozen(b, f)
 	for what, dir := range map[string]string{"runs on": kept, "ends": left} {
 		fork := b.restore(dir)
-		fork.until("a fork of one that "+what+" counts on", func() bool { return fork.count("/count") > reached })
+		fork.waitUntil("a fork of one that "+what+" counts on", func() bool { return fork.count("/count") > reached })
 		check(t, "Destroy", s.Runtime.Destroy(b.ctx(), fork.id))
 	}
 	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
-	b.until("it counts on", func() bool { return b.count("/count") > reached })
+	b.waitUntil("it counts on", func() bool { return b.count("/count") > reached })
 }
 
 // testFreezeDie kills a sandbox while it is frozen.
@@ -100,7 +100,7 @@ func testFreezeDie(t *testing.T, s *suite) {
 func testFreezeReopen(t *testing.T, s *suite) {
 	s.freezer(t)
 	b := s.create(t, "counter", "/count")
-	b.until("it counts", func() bool { return b.count("/count") > 2 })
+	b.waitUntil("it counts", func() bool { return b.count("/count") > 2 })
 	must(t, "Freeze", s.freezer(t).Freeze(b.ctx(), b.id))
 	next := b.reopen()
 	f := next.freezer(t)
@@ -110,6 +110,6 @@ func testFreezeReopen(t *testing.T, s *suite) {
 	wantKind(t, "Exec in a frozen sandbox", err, caisson.Conflict)
 	must(t, "Thaw", f.Thaw(b.ctx(), b.id))
 	after := next.count("/count")
-	next.until("it counts on", func() bool { return next.count("/count") > after })
+	next.waitUntil("it counts on", func() bool { return next.count("/count") > after })
 	must(t, "Destroy", next.Runtime.Destroy(b.ctx(), b.id))
 }

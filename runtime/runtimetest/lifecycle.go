@@ -209,7 +209,7 @@ func testDeath(t *testing.T, s *suite) {
 	if status := b.wait(p); status.Success() {
 		t.Errorf("a session ended with %v", status)
 	}
-	if found, ok := b.listed(); !ok || found.Running {
+	if found, ok := b.listEntry(); !ok || found.Running {
 		t.Errorf("List says %+v, %v; want remains", found, ok)
 	}
 	_, err := s.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: s.argv("echo")})
@@ -288,7 +288,7 @@ func testProcesses(t *testing.T, s *suite) {
 		t.Errorf("%d processes, want init, command and session: %v", len(byPID), byPID)
 	}
 	p.Close()
-	b.until("the session has left the list", func() bool { return len(b.processes()) == 2 })
+	b.waitUntil("the session has left the list", func() bool { return len(b.processes()) == 2 })
 }
 
 // processes returns the processes that run in the sandbox, by PID.

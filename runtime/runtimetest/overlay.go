@@ -132,7 +132,7 @@ func testOverlay(t *testing.T, s *suite) {
 	b.create()
 	b.wantContent("/mnt/write/edit", "old")
 	b.wantOutput("file 0640 0 0 3", "stat", "/mnt/write/edit")
-	b.absent("/mnt/write/.env")
+	b.wantAbsent("/mnt/write/.env")
 	b.write("/mnt/write/edit", "new", 0)
 	b.write("/mnt/write/made", "made", 0o751)
 	must(t, "remove a file", b.files().RemoveFile(b.ctx(), "/mnt/write/gone", false))
@@ -148,7 +148,7 @@ func testOverlay(t *testing.T, s *suite) {
 		"new/deep/file": "file deep", "filled": "file " + strings.Repeat("\x00", 5000), ".env": "nothing",
 	}
 	for name, look := range want {
-		b.until(name+" is in the upper layer what it should be", func() bool { return w.upper(name) == look })
+		b.waitUntil(name+" is in the upper layer what it should be", func() bool { return w.upper(name) == look })
 	}
 	if info, err := os.Lstat(filepath.Join(w.dir, "upper", "made")); err != nil || info.Mode() != 0o751 {
 		t.Errorf("a file that was made with mode 751 is %v, %v", info, err)
@@ -168,16 +168,16 @@ func testOverlay(t *testing.T, s *suite) {
 		b.wantContent("/mnt/write/"+name, content)
 	}
 	for _, name := range []string{"gone", "tree", "from", ".env"} {
-		b.absent("/mnt/write/" + name)
+		b.wantAbsent("/mnt/write/" + name)
 	}
 	// Removed files and directories can be created again.
 	must(t, "make a directory", b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
 	b.write("/mnt/write/gone", "again", 0o644)
-	b.absent("/mnt/write/tree/leaf")
-	b.until("it is in the upper layer", func() bool { return w.upper("gone") == "file again" && w.upper("tree") == "directory" })
+	b.wantAbsent("/mnt/write/tree/leaf")
+	b.waitUntil("it is in the upper layer", func() bool { return w.upper("gone") == "file again" && w.upper("tree") == "directory" })
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	b.create()
-	b.absent("/mnt/write/tree/leaf")
+	b.wantAbsent("/mnt/write/tree/leaf")
 	if after := w.describe(w.host); after != before {
 		t.Errorf("in the end the host's directory was\n%s\nand is\n%s", before, after)
 	}
@@ -221,7 +221,7 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	b.spec.Mounts, b.spec.Command = []caisson.RuntimeMount{w.mount}, s.argv("counter", "/mnt/write/count")
 	b.create()
 	b.write("/mnt/write/made", "made", 0o644)
-	b.until("it has counted", func() bool { return b.count("/mnt/write/count") >= 3 })
+	b.waitUntil("it has counted", func() bool { return b.count("/mnt/write/count") >= 3 })
 	dir := b.checkpoint(false)
 	if got := w.upper("made"); got != "file made" {
 		t.Errorf("while the sandbox stands still, the upper layer has %q", got)
@@ -230,7 +230,7 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	var n int
 	fmt.Sscanf(w.upper("count"), "file %d", &n)
 	must(t, "Restore", c.Restore(b.ctx(), b.id, b.spec, dir))
-	b.until("it counts on", func() bool { return b.count("/mnt/write/count") > n })
+	b.waitUntil("it counts on", func() bool { return b.count("/mnt/write/count") > n })
 	b.wantContent("/mnt/write/keep", "keep")
 	b.wantContent("/mnt/write/made", "made")
 }
@@ -243,7 +243,7 @@ func testOverlayForks(t *testing.T, s *suite) {
 	b.spec.Mounts = []caisson.RuntimeMount{newWorkspace(b, nil).mount}
 	b.spec.Command, b.spec.Workdir = s.argv("counter", "/count"), "/mnt/write"
 	b.create()
-	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
+	b.waitUntil("it has counted", func() bool { return b.count("/count") >= 3 })
 	dir := b.checkpoint(true)
 	for i := range 2 {
 		fork := s.newBox(t)
@@ -253,11 +253,11 @@ func testOverlayForks(t *testing.T, s *suite) {
 		fork.spec.Command, fork.spec.Workdir = b.spec.Command, b.spec.Workdir
 		must(t, "Restore with another directory", c.Restore(fork.ctx(), fork.id, fork.spec, dir))
 		fork.wantContent("/mnt/write/"+name, name)
-		fork.absent("/mnt/write/" + fmt.Sprint("file", 1-i))
+		fork.wantAbsent("/mnt/write/" + fmt.Sprint("file", 1-i))
 		fork.write("/mnt/write/made", name, 0o644)
-		fork.until("it is in the fork's upper layer", func() bool { return w.upper("made") == "file "+name })
+		fork.waitUntil("it is in the fork's upper layer", func() bool { return w.upper("made") == "file "+name })
 		n := fork.count("/count")
-		fork.until("the fork counts on", func() bool { return fork.count("/count") > n })
+		fork.waitUntil("the fork counts on", func() bool { return fork.count("/count") > n })
 	}
-	b.absent("/mnt/write/made")
+	b.wantAbsent("/mnt/write/made")
 }

@@ -273,8 +273,8 @@ func (b *box) wantContent(name, want string) {
 	}
 }
 
-// absent checks that a file does not exist in the sandbox.
-func (b *box) absent(name string) {
+// wantAbsent checks that a file does not exist in the sandbox.
+func (b *box) wantAbsent(name string) {
 	b.t.Helper()
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
 		b.t.Errorf("%s, which is not there: %v", name, err)
@@ -298,8 +298,8 @@ func (b *box) count(name string) int {
 	return n
 }
 
-// detached starts a test program that does not end with its exec session, and returns its PID.
-func (b *box) detached(program ...string) int {
+// startDetached starts a test program that does not end with its exec session, and returns its PID.
+func (b *box) startDetached(program ...string) int {
 	b.t.Helper()
 	command := append([]string{b.Guestd, "run", "--detach", "--"}, b.argv(program...)...)
 	p, err := b.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: command})
@@ -315,15 +315,15 @@ func (b *box) detached(program ...string) int {
 	return pid
 }
 
-// until polls cond until it is true, and fails the test after opTimeout. what describes the condition in the test's log.
-func (b *box) until(what string, cond func() bool) {
+// waitUntil polls cond until it is true, and fails the test after opTimeout. what describes the condition in the test's log.
+func (b *box) waitUntil(what string, cond func() bool) {
 	b.t.Helper()
 	b.t.Log("waiting until", what)
 	poll.Until(b.t, opTimeout, cond)
 }
 
-// listed returns the sandbox's entry in the result of List; ok is false if there is none.
-func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
+// listEntry returns the sandbox's entry in the result of List; ok is false if there is none.
+func (b *box) listEntry() (found caisson.RuntimeSandbox, ok bool) {
 	b.t.Helper()
 	list, err := b.Runtime.List(b.ctx())
 	must(b.t, "List", err)
@@ -337,7 +337,7 @@ func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
 // wantRunning checks that List reports the sandbox as running.
 func (b *box) wantRunning() {
 	b.t.Helper()
-	if found, ok := b.listed(); !ok || !found.Running {
+	if found, ok := b.listEntry(); !ok || !found.Running {
 		b.t.Errorf("List says %+v, %v; want it running", found, ok)
 	}
 }
@@ -345,7 +345,7 @@ func (b *box) wantRunning() {
 // wantNotListed checks that List does not report the sandbox.
 func (b *box) wantNotListed() {
 	b.t.Helper()
-	if found, ok := b.listed(); ok {
+	if found, ok := b.listEntry(); ok {
 		b.t.Errorf("List says %+v, want nothing", found)
 	}
 }

@@ -70,8 +70,8 @@ func truncate(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-// agentOf returns the id of the OpenClaw agent for a task: the task's persona, or mainAgent.
-func agentOf(t *task.Task) string {
+// agentID returns the id of the OpenClaw agent for a task: the task's persona, or mainAgent.
+func agentID(t *task.Task) string {
 	if t.Persona == "" {
 		return mainAgent
 	}
@@ -82,18 +82,18 @@ func agentOf(t *task.Task) string {
 // because OpenClaw compares keys without case and interprets parts of them.
 func sessionKey(t *task.Task) string {
 	if t.Session == "" {
-		return "agent:" + agentOf(t) + ":caisson"
+		return "agent:" + agentID(t) + ":caisson"
 	}
 	sum := sha256.Sum256([]byte(t.Session))
-	return "agent:" + agentOf(t) + ":caisson-" + hex.EncodeToString(sum[:12])
+	return "agent:" + agentID(t) + ":caisson-" + hex.EncodeToString(sum[:12])
 }
 
 // maxHistory is the maximum size of all earlier messages in a prompt, in bytes. The contexts of models do not allow much more.
 const maxHistory = 256 << 10
 
-// message returns the text to send to OpenClaw: the prompt, preceded by the earlier messages of the conversation if OpenClaw has
-// not stored them.
-func message(t *task.Task) string {
+// promptWithHistory returns the text to send to OpenClaw: the prompt, preceded by the earlier messages of the conversation if
+// OpenClaw has not stored them.
+func promptWithHistory(t *task.Task) string {
 	if len(t.History) == 0 || t.Continue {
 		return t.Prompt
 	}
@@ -114,13 +114,13 @@ func message(t *task.Task) string {
 	return b.String()
 }
 
-// modelOf returns OpenClaw's name of the task's model, or of its substitute if OpenClaw's configuration lacks the model. "" means
-// the default model in the configuration.
-func modelOf(t *task.Task) string {
+// modelName returns OpenClaw's name of the task's model, or of its substitute if OpenClaw's configuration lacks the model. ""
+// means the default model in the configuration.
+func modelName(t *task.Task) string {
 	if t.Model == "" {
 		return ""
 	}
-	if s := t.Substitute; s != nil && !configured(s.Config, t.Model, s.Context) {
+	if s := t.Substitute; s != nil && !hasModel(s.Config, t.Model, s.Context) {
 		return provider + "/" + s.Model
 	}
 	return provider + "/" + t.Model
@@ -129,9 +129,9 @@ func modelOf(t *task.Task) string {
 // maxConfig is the maximum number of bytes that are read of OpenClaw's configuration.
 const maxConfig = 4 << 20
 
-// configured reports whether OpenClaw's configuration, in the file config, has the model alias with this context window in
+// hasModel reports whether OpenClaw's configuration, in the file config, has the model alias with this context window in
 // tokens.
-func configured(config, alias string, context int64) bool {
+func hasModel(config, alias string, context int64) bool {
 	f, err := os.Open(config)
 	if err != nil {
 		return false

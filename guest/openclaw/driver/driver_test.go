@@ -28,12 +28,12 @@ func TestModelOf(t *testing.T) {
 		{"a", config + ".none", 1000, "caisson/spare"},
 		{"a", os.DevNull, 1000, "caisson/spare"},
 	} {
-		got := modelOf(&task.Task{Model: tt.model, Substitute: &task.Substitute{Config: tt.config, Context: tt.context, Model: "spare"}})
+		got := modelName(&task.Task{Model: tt.model, Substitute: &task.Substitute{Config: tt.config, Context: tt.context, Model: "spare"}})
 		if got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}
-	if got := modelOf(&task.Task{Model: "b"}); got != "caisson/b" {
+	if got := modelName(&task.Task{Model: "b"}); got != "caisson/b" {
 		t.Errorf("without a substitute: %s", got)
 	}
 }

@@ -126,7 +126,7 @@ func (e *envelope) interpret() interpretation {
 	if m == nil {
 		m = &meta{}
 	}
-	v.usage = e.used(m)
+	v.usage = e.runUsage(m)
 	var answers []string
 	for _, p := range e.Payloads {
 		text := strings.TrimSpace(p.Text)
@@ -171,8 +171,8 @@ func (m *meta) isModelText(text string) bool {
 	return false
 }
 
-// used returns the usage of the turn from m, or else from e; nil if neither contains it.
-func (e *envelope) used(m *meta) *caisson.RunUsage {
+// runUsage returns the usage of the turn from m, or else from e, in the form of a run's usage; nil if neither contains it.
+func (e *envelope) runUsage(m *meta) *caisson.RunUsage {
 	u, calls := m.Agent.Usage, m.Agent.Turns
 	if u == nil {
 		u, calls = e.Usage, e.Turns

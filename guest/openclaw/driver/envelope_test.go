@@ -29,7 +29,7 @@ func TestJudge(t *testing.T) {
 		{"exec timeout", `{"ok":false,"status":"timeout","final":"","payloads":[],"error":{"message":"late","kind":"timeout"}}`, "", caisson.RunTimeout, 0},
 		{"status", `{"runId":"r","status":"error","summary":"broken","result":{"payloads":[],"meta":{}}}`, "", caisson.RunAgentError, 0},
 	} {
-		e, err := parseEnvelope(envelopeIn([]byte(c.in)))
+		e, err := parseEnvelope(findEnvelope([]byte(c.in)))
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -44,11 +44,11 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"", "x", "[]", "3", "null", `{"payloads":3}`, `{"a":1}`, `{"payloads":[{"text":"x"}]}`, `{"ok":true} x`} {
-		if e, err := parseEnvelope(envelopeIn([]byte(in))); err == nil {
+		if e, err := parseEnvelope(findEnvelope([]byte(in))); err == nil {
 			t.Errorf("%q is taken as %+v", in, e)
 		}
 	}
-	if b := envelopeIn([]byte("starting\n{not}\n{\"ok\":true,\n \"final\":\"x\"}\n")); string(b) != "{\"ok\":true,\n \"final\":\"x\"}" {
+	if b := findEnvelope([]byte("starting\n{not}\n{\"ok\":true,\n \"final\":\"x\"}\n")); string(b) != "{\"ok\":true,\n \"final\":\"x\"}" {
 		t.Errorf("found %q", b)
 	}
 }
@@ -57,7 +57,7 @@ func FuzzJudge(f *testing.F) {
 	f.Add([]byte(`{"payloads":[{"text":"⚠️ x"}],"meta":{"error":"x"}}`))
 	f.Add([]byte("x\n{\"ok\":false,\"error\":{\"message\":1}}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := parseEnvelope(envelopeIn(b))
+		e, err := parseEnvelope(findEnvelope(b))
 		if err != nil {
 			return
 		}

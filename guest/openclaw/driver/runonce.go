@@ -25,7 +25,7 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
 	}
 	withHistory := *t
-	withHistory.Prompt = message(t)
+	withHistory.Prompt = promptWithHistory(t)
 	argv, stdin, remove, err := drive.CommandWithPrompt(&withHistory)
 	defer remove()
 	if err != nil {
@@ -65,7 +65,7 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 // parseOutput writes the answer in OpenClaw's output b to out, or returns the error of the turn. An answer is used only if the
 // exit code is 0. tail is the end of OpenClaw's standard error.
 func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
-	e, err := parseEnvelope(envelopeIn(b))
+	e, err := parseEnvelope(findEnvelope(b))
 	if err != nil {
 		if !exit.Success() {
 			return newError(caisson.RunAgentError, strings.TrimSuffix(fmt.Sprintf("OpenClaw ended with exit code %d and no answer: %s", exit.Code, tail), ": "))
@@ -89,8 +89,8 @@ func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out)
 	return nil
 }
 
-// envelopeIn returns the JSON object at the end of OpenClaw's output, because some versions print other lines before it.
-func envelopeIn(b []byte) []byte {
+// findEnvelope returns the JSON object at the end of OpenClaw's output, because some versions print other lines before it.
+func findEnvelope(b []byte) []byte {
 	b = bytes.TrimSpace(b)
 	if json.Valid(b) {
 		return b

@@ -11,11 +11,11 @@ import (
 // A stream converts the events of a run of OpenClaw to output of the driver. OpenClaw sends a message repeatedly while it grows,
 // may correct it, and repeats it at the end of the run.
 type stream struct {
-	run    string
-	out    drive.Out
-	answer *drive.Answer
-	item   string // id of the current message
-	kind   string // OpenClaw's keyword for the reason of a failure of the run; "" if none was reported
+	run           string
+	out           drive.Out
+	answer        *drive.Answer
+	item          string // id of the current message
+	failureReason string // OpenClaw's keyword for the reason of a failure of the run; "" if none was reported
 }
 
 // newStream returns the stream for the run with this id. limit is the task's limit on output.
@@ -142,7 +142,7 @@ func (s *stream) lifecycle(data json.RawMessage) {
 		return
 	}
 	if d.Observation.Reason != "" {
-		s.kind = d.Observation.Reason
+		s.failureReason = d.Observation.Reason
 	}
 	if d.Phase == "start" {
 		s.out.Status("thinking", "")
@@ -150,7 +150,7 @@ func (s *stream) lifecycle(data json.RawMessage) {
 }
 
 // failure returns the error of a run that the gateway reports as failed.
-func (s *stream) failure(message string) *caisson.RunError { return classify(s.kind, message) }
+func (s *stream) failure(message string) *caisson.RunError { return classify(s.failureReason, message) }
 
 // final handles the final result of the run: it writes the part of the answer that was not streamed, or returns an error if the
 // run failed.
@@ -164,8 +164,8 @@ func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 		s.out.Usage(*v.usage)
 	}
 	if v.err != nil {
-		if v.err.Code == caisson.RunAgentError && s.kind != "" {
-			return classify(s.kind, v.err.Message)
+		if v.err.Code == caisson.RunAgentError && s.failureReason != "" {
+			return classify(s.failureReason, v.err.Message)
 		}
 		return v.err
 	}

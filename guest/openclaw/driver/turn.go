@@ -33,7 +33,7 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 	end := drive.End{Agent: c.version}
 	out.Mark(task.MarkStarted)
 	p := agentParams{
-		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
+		Message: promptWithHistory(t), AgentID: agentID(t), Key: sessionKey(t), ID: newID(), Model: modelName(t), Timeout: seconds(t.Time), NoMessage: true,
 	}
 	if t.Continue {
 		// If the driver of an earlier turn was killed, OpenClaw's run for that turn may still be active. Abort it.

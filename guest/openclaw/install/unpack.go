@@ -21,7 +21,7 @@ func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	done := 0
 	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[name]
-		if name == "" || !p.matches(runtime.GOOS, runtime.GOARCH) {
+		if name == "" || !p.supports(runtime.GOOS, runtime.GOARCH) {
 			continue
 		}
 		if !topLevelPath.MatchString(name) || p.InBundle {
@@ -47,17 +47,17 @@ func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// matches reports whether the package supports a system and a processor, which have the names that Go uses.
-func (p lockPackage) matches(system, processor string) bool {
+// supports reports whether the package supports a system and a processor, which have the names that Go uses.
+func (p lockPackage) supports(system, processor string) bool {
 	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
 		processor = n
 	}
-	return listed(p.OS, system) && listed(p.CPU, processor)
+	return allows(p.OS, system) && allows(p.CPU, processor)
 }
 
-// listed reports whether the field os or cpu of a package allows s. The list has names that are allowed, or names after "!" that
+// allows reports whether the field os or cpu of a package allows s. The list has names that are allowed, or names after "!" that
 // are not allowed; an empty list allows everything.
-func listed(list []string, s string) bool {
+func allows(list []string, s string) bool {
 	named := false
 	for _, x := range list {
 		if x == "!"+s {
