@@ -58,7 +58,7 @@ type execSession struct {
 	ctx         context.Context // context of all reads and writes; ends with the session, not with the context of Exec
 	cancel      context.CancelFunc
 	pid         int
-	tty         bool
+	tty         bool               // the process has a terminal, so Resize is possible
 	lostMessage string             // error message for users if the connection is lost
 	stdin       *stdinWriter       // standard input of the process; nil if it has none
 	outputs     [2]*protocol.Queue // received data of standard output and standard error that was not read yet
@@ -66,7 +66,7 @@ type execSession struct {
 	receiver sync.WaitGroup // the goroutine that runs the method receive
 	done     chan struct{}  // closed when the session has ended and status and err are set
 	status   caisson.ExitStatus
-	err      error
+	err      error // error of the session; nil if status is the exit status of the process
 }
 
 var _ caisson.Process = (*execSession)(nil)

@@ -28,9 +28,9 @@ type agent struct {
 	config               *config
 	out                  *output
 	chat                 *chat
-	box                  *toolbox
-	memory               *memory // nil if the conversation is not stored
-	system               message
+	box                  *toolbox       // tools that the model may call
+	memory               *memory        // nil if the conversation is not stored
+	system               message        // system message, which every request begins with
 	messages             []message      // all messages except the system message
 	task                 int            // index in messages of the task's prompt
 	requestBytesPerToken float64        // estimated number of bytes of a request per token

@@ -14,6 +14,7 @@ import (
 // anthropic implements Anthropic's Messages API.
 type anthropic struct{}
 
+// anthropicRequest is the body of a request to Anthropic's API.
 type anthropicRequest struct {
 	Model      string             `json:"model"`
 	MaxTokens  int64              `json:"max_tokens"`
@@ -29,12 +30,14 @@ type typeObject struct {
 	Type string `json:"type"`
 }
 
+// anthropicTool is the description of a tool in a request to Anthropic's API.
 type anthropicTool struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Schema      raw    `json:"input_schema"`
 }
 
+// anthropicMessage is a message of the conversation in a request to Anthropic's API.
 type anthropicMessage struct {
 	Role    string  `json:"role"`
 	Content []block `json:"content"`

@@ -31,11 +31,11 @@ const (
 
 // chat calls a model through the gateway.
 type chat struct {
-	gateway server
-	alias   string
-	api     api
-	tools   []definition // tools that the model may call; nil means none
-	out     *output
+	gateway server                                           // the model gateway
+	alias   string                                           // alias of the model
+	api     api                                              // API with which the model is called
+	tools   []definition                                     // tools that the model may call; nil means none
+	out     *output                                          // receives the text of answers
 	wait    func(ctx context.Context, d time.Duration) error // waits between two tries; the function pause, except in tests
 
 	answered bool // the gateway has answered a call with success

@@ -57,7 +57,7 @@ Works on a task and prints what happens as a line of JSON for each event.
 
 // config is the configuration from the command line and the environment.
 type config struct {
-	model     string
+	model     string // alias of the model
 	api       string // name of the model API; "" for OpenAI's
 	session   string // id of the conversation; "" for one that is not stored
 	state     string // directory in which conversations are stored
@@ -99,6 +99,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
+// parseArgs parses the command-line arguments. For --help it prints the usage to stderr and returns flag.ErrHelp.
 func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	f := flag.NewFlagSet("caisson-agent code", flag.ContinueOnError)

@@ -12,6 +12,7 @@ import (
 // gemini implements Google's Gemini API.
 type gemini struct{}
 
+// geminiRequest is the body of a request to Gemini's API.
 type geminiRequest struct {
 	System   *geminiContent  `json:"systemInstruction,omitempty"`
 	Contents []geminiContent `json:"contents"`
@@ -22,6 +23,7 @@ type geminiRequest struct {
 	} `json:"generationConfig"`
 }
 
+// geminiTools is a list of descriptions of tools in a request to Gemini's API.
 type geminiTools struct {
 	Functions []geminiFunction `json:"functionDeclarations"`
 }
@@ -32,12 +34,14 @@ type geminiFunction struct {
 	Schema      raw    `json:"parametersJsonSchema"`
 }
 
+// geminiCalling sets in a request to Gemini's API whether the model may call tools.
 type geminiCalling struct {
 	Functions struct {
 		Mode string `json:"mode"`
 	} `json:"functionCallingConfig"`
 }
 
+// geminiContent is a message in a request to or an answer of Gemini's API.
 type geminiContent struct {
 	Role  string       `json:"role,omitempty"`
 	Parts []geminiPart `json:"parts"`
@@ -52,12 +56,14 @@ type geminiPart struct {
 	Response  *geminiResponse `json:"functionResponse,omitempty"`
 }
 
+// geminiCall is a tool call of the model.
 type geminiCall struct {
 	ID   string `json:"id,omitempty"`
 	Name string `json:"name"`
 	Args raw    `json:"args,omitempty"`
 }
 
+// geminiResponse is the result of a tool call.
 type geminiResponse struct {
 	ID       string `json:"id,omitempty"`
 	Name     string `json:"name"`

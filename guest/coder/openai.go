@@ -13,6 +13,7 @@ import (
 // openAI implements OpenAI's chat completions API, which many other providers offer too.
 type openAI struct{}
 
+// chatRequest is the body of a request to OpenAI's API.
 type chatRequest struct {
 	Model      string     `json:"model"`
 	Messages   []message  `json:"messages"`

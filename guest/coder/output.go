@@ -96,6 +96,7 @@ func (o *output) toolStart(c call) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
 }
 
+// toolResult reports the result of a tool call.
 func (o *output) toolResult(c call, r result) {
 	o.writeEvent(caisson.RunEvent{
 		Type: caisson.EventToolResult, CallID: c.ID, Tool: c.Function.Name, Result: clip(r.text, task.MaxResult), IsError: r.failed,

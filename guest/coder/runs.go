@@ -55,8 +55,8 @@ func (s server) requestJSON(ctx context.Context, method, path string, body []byt
 
 // toolRefusal is an error response of the server of sub-runs. The request is not retried.
 type toolRefusal struct {
-	status int
-	text   string
+	status int    // HTTP status
+	text   string // error message
 }
 
 func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
@@ -70,6 +70,7 @@ type agentRun struct {
 	Error  *caisson.RunError `json:"error"`
 }
 
+// runAgent executes a call of the tool run_agent: it starts a sub-run and waits for its result.
 func (s server) runAgent(ctx context.Context, args []byte) result {
 	var in struct {
 		Agent  string `json:"agent"`
@@ -142,6 +143,7 @@ func runResult(run *agentRun) result {
 	return result{text: run.Answer, changed: true}
 }
 
+// listAgents executes a call of the tool list_agents.
 func (s server) listAgents(ctx context.Context, _ []byte) result {
 	var all raw
 	if err := s.requestJSON(ctx, "GET", "/v1/agents", nil, &all); err != nil {

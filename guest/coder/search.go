@@ -39,12 +39,12 @@ func (w workspace) searchTool() tool {
 // search is the state of one search.
 type search struct {
 	pattern *regexp.Regexp
-	glob    *regexp.Regexp // matches the paths or names of the files to search; nil means all files
-	until   time.Time      // time at which the search ends early
-	left    int64          // number of bytes that may still be read
-	hits    int            // number of matching lines found so far
-	out     strings.Builder
-	large   int // number of files that were skipped because they are too large
+	glob    *regexp.Regexp  // matches the paths or names of the files to search; nil means all files
+	until   time.Time       // time at which the search ends early
+	left    int64           // number of bytes that may still be read
+	hits    int             // number of matching lines found so far
+	out     strings.Builder // text of the tool result
+	large   int             // number of files that were skipped because they are too large
 }
 
 // search executes a call of the tool search.
@@ -111,6 +111,7 @@ func (s *search) limitReached() bool {
 	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.until)
 }
 
+// matchesGlob reports whether the file with this path is to be searched according to the glob.
 func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	shellProgram = "/bin/sh"
+	shellProgram = "/bin/sh"              // program that executes commands
 	shellTime    = 2 * time.Minute        // default timeout of a command
 	maxShellTime = time.Hour              // longest timeout of a command that the model can choose
 	shellGrace   = 2 * time.Second        // time between SIGTERM and SIGKILL for a command that has timed out

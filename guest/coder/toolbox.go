@@ -23,9 +23,9 @@ type tool struct {
 
 // result is the result of a tool call.
 type result struct {
-	text    string
-	failed  bool // the call has failed, for the reason in text
-	changed bool // the call may have changed files, or anything else
+	text    string // text for the model
+	failed  bool   // the call has failed, for the reason in text
+	changed bool   // the call may have changed files, or anything else
 }
 
 // failed returns the result of a call that has failed.
@@ -39,6 +39,7 @@ type toolbox struct {
 	shell *shell
 }
 
+// newToolbox returns the tools that the configuration allows.
 func newToolbox(c *config) (*toolbox, error) {
 	dir := workspace(c.workspace)
 	b := &toolbox{shell: &shell{dir: c.workspace}}

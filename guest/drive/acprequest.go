@@ -86,6 +86,7 @@ func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, err
 	return f, nil
 }
 
+// readFile executes the agent's request to read a file.
 func (c *acpClient) readFile(params json.RawMessage) (any, error) {
 	f, err := c.file(params, "fs/read_text_file", "read")
 	if err != nil {
@@ -119,6 +120,7 @@ func (c *acpClient) readFile(params json.RawMessage) (any, error) {
 	return map[string]string{"content": text}, nil
 }
 
+// writeFile executes the agent's request to write a file.
 func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
 	f, err := c.file(params, "fs/write_text_file", "edit")
 	if err != nil {

@@ -43,6 +43,7 @@ func parseConditions(list string) (conditions []condition, err error) {
 	return conditions, nil
 }
 
+// holds reports whether the condition holds for the line v.
 func (c condition) holds(v any) bool {
 	switch field := lookup(v, c.path).(type) {
 	case nil, map[string]any, []any:
@@ -55,6 +56,7 @@ func (c condition) holds(v any) bool {
 	}
 }
 
+// newByPath returns the dialect that "events" of a catalog entry describes by paths and conditions.
 func newByPath(events map[string]string) (dialect, error) {
 	p := &byPath{map[string][]string{}, map[string][]condition{}}
 	for name, text := range events {

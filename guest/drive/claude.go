@@ -14,6 +14,7 @@ type claude struct{}
 
 func (*claude) reportsEnd() bool { return true }
 
+// claudeBlock is a block of a message, with the fields of all types that are used.
 type claudeBlock struct {
 	Type      string          `json:"type"`
 	Text      string          `json:"text"`
@@ -25,6 +26,7 @@ type claudeBlock struct {
 	IsError   bool            `json:"is_error"`
 }
 
+// claudeLine is a line of output, with the fields of all types that are used.
 type claudeLine struct {
 	Type    string  `json:"type"`
 	Subtype string  `json:"subtype"`
@@ -46,6 +48,7 @@ type claudeLine struct {
 	claudeResult
 }
 
+// claudeResult has the fields of the line that ends a turn.
 type claudeResult struct {
 	Result string   `json:"result"`
 	Failed bool     `json:"is_error"`
@@ -108,6 +111,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 	return true
 }
 
+// claudeBlocks returns the blocks in the content of a message; nil if the content is a string.
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {

@@ -16,6 +16,7 @@ type codex struct {
 
 func (*codex) reportsEnd() bool { return true }
 
+// codexItem is an item of a turn, such as a message or a tool call, with the fields of all types that are used.
 type codexItem struct {
 	ID        string          `json:"id"`
 	Type      string          `json:"type"`

@@ -31,10 +31,10 @@ type Out interface {
 	Text(s string)
 	// Separate puts an empty line between the previous text, if there is any, and the next.
 	Separate()
-	Status(phase, label string)
-	ToolStart(id, name string, args any)
-	ToolResult(id, result string, isError bool)
-	Usage(u caisson.RunUsage) // usage that the agent reports; the ledger is more accurate
-	Log(stream string, data []byte)
-	Mark(mark string)
+	Status(phase, label string)                 // reports a status; label is a short text about it
+	ToolStart(id, name string, args any)        // reports the start of a tool call
+	ToolResult(id, result string, isError bool) // reports the result of a tool call
+	Usage(u caisson.RunUsage)                   // usage that the agent reports; the ledger is more accurate
+	Log(stream string, data []byte)             // appends raw output of the agent's program to a log
+	Mark(mark string)                           // reports that the task has reached a point in time, such as task.MarkPrompt
 }

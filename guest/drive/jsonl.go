@@ -29,11 +29,11 @@ type dialect interface {
 type turnState struct {
 	out       Out
 	answer    *Answer
-	openCalls map[string]bool // ids of the tool calls that have begun and not ended
-	done      bool            // the agent has reported the end of its turn
-	err       *caisson.RunError
-	version   string           // version that the agent has reported; "" if none
-	usage     caisson.RunUsage // the last usage that the agent has reported
+	openCalls map[string]bool   // ids of the tool calls that have begun and not ended
+	done      bool              // the agent has reported the end of its turn
+	err       *caisson.RunError // error that the agent has reported; nil if none
+	version   string            // version that the agent has reported; "" if none
+	usage     caisson.RunUsage  // the last usage that the agent has reported
 }
 
 // maxOpenCalls is the maximum number of tool calls that have begun and not ended. The start of any further call is not reported.

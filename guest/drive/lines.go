@@ -12,8 +12,8 @@ const maxJSON = 8 << 20
 // lines reads lines from r, and truncates lines of more than limit bytes.
 type lines struct {
 	r     *bufio.Reader
-	limit int
-	buf   []byte
+	limit int    // maximum length of a line, in bytes
+	buf   []byte // the line that next has returned
 }
 
 func newLines(r io.Reader, limit int) *lines {

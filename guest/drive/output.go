@@ -27,8 +27,8 @@ type output struct {
 	w            *task.Writer
 	onWriteError func(error) // called when writing to w has failed
 
-	mu           sync.Mutex // guards the fields below
-	clean        cleaner
+	mu           sync.Mutex            // guards the fields below
+	clean        cleaner               // converts the text of the answer to plain text
 	pending      []byte                // text that has not been written yet
 	lastFlush    time.Time             // time of the last write of text
 	timer        *time.Timer           // writes pending; nil if no write is scheduled
@@ -39,7 +39,7 @@ type output struct {
 	logs         map[string]*logStream // logs by name of their stream
 	left         int64                 // number of bytes of events that may still be written
 	cut          bool                  // output was dropped because of a limit
-	closed       bool
+	closed       bool                  // close was called; nothing is written any more
 }
 
 // logStream is the state of one log.
@@ -49,6 +49,8 @@ type logStream struct {
 	left    int64       // number of bytes of this log that may still be written
 }
 
+// newOutput returns an output that writes lines to w. limit is the limit on the size of all events, and of each log, in bytes.
+// broken is called when writing to w has failed.
 func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 	return &output{
 		w: w, onWriteError: broken, left: int64(limit), marks: map[string]bool{},
@@ -245,6 +247,7 @@ func (o *output) Log(stream string, data []byte) {
 	}
 }
 
+// flushLog writes the pending data of a log. The caller must hold mu.
 func (o *output) flushLog(stream string, l *logStream) {
 	if l.timer != nil {
 		l.timer.Stop()

@@ -31,7 +31,7 @@ type cleaner struct {
 	part  []byte // the first bytes of a character that is incomplete
 	n     int    // number of bytes of the current sequence so far
 	cr    bool   // the last byte was a carriage return; a newline after it is dropped
-	out   []byte
+	out   []byte // plain text of the current call
 }
 
 // write returns the plain text of s, the next part of the input. An incomplete character or sequence at its end is kept for the

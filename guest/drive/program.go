@@ -31,8 +31,8 @@ const (
 // A Program is a program that a driver has started, in a new process group.
 type Program struct {
 	Stdin  *os.File // standard input; nil if the program has none
-	stdout *os.File
-	stderr *os.File
+	stdout *os.File // reading end of the pipe that is the program's standard output
+	stderr *os.File // reading end of the pipe that is the program's standard error
 
 	process   *os.Process
 	ended     chan struct{}      // closed when the program has exited
@@ -248,6 +248,7 @@ func (p *Program) Close() {
 	})
 }
 
+// closeFiles closes this process's ends of the pipes to the program.
 func (p *Program) closeFiles() {
 	for _, f := range []*os.File{p.Stdin, p.stdout, p.stderr} {
 		if f != nil {

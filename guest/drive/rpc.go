@@ -135,6 +135,7 @@ func (c *rpc) handleAnswer(m *rpcMessage) {
 	}
 }
 
+// reply answers the agent's request with this id: with err, or if that is nil with result.
 func (c *rpc) reply(ctx context.Context, id json.RawMessage, result any, err error) {
 	m := rpcMessage{ID: id}
 	if err == nil {

@@ -49,8 +49,8 @@ type manifest struct {
 
 // tracker compares a directory with its state at the beginning of a task.
 type tracker struct {
-	root   string
-	before *manifest
+	root   string    // path of the directory
+	before *manifest // content of the directory at the beginning of the task
 }
 
 // newTracker scans the directory whose changes the task reports, and returns its tracker; nil if the task reports no changes.
@@ -97,7 +97,7 @@ func (tr *tracker) scan(before *manifest) *manifest {
 // scanner is the state of a scan that creates a manifest.
 type scanner struct {
 	manifest
-	before     *manifest
+	before     *manifest      // manifest of an earlier scan; nil if there is none
 	hash, text int64          // number of bytes that may still be hashed, and number of bytes of text that may still be kept
 	modules    map[string]int // number of entries below each node_modules directory
 }

@@ -19,13 +19,13 @@ import (
 //
 // A conn serves one call at a time.
 type conn struct {
-	proc   caisson.Process
-	frames chan frame    // frames that the process has sent; closed when reading has ended
-	out    chan []byte   // buffers with frames to send to the process; they are returned through free
-	free   chan []byte   // buffers that are free for use with out
-	stop   chan struct{} // closed by close
-	broken chan struct{} // closed when writing has failed
-	stderr excerpt.Head  // beginning of the process's standard error, for messages
+	proc   caisson.Process // the process of "guestd files"
+	frames chan frame      // frames that the process has sent; closed when reading has ended
+	out    chan []byte     // buffers with frames to send to the process; they are returned through free
+	free   chan []byte     // buffers that are free for use with out
+	stop   chan struct{}   // closed by close
+	broken chan struct{}   // closed when writing has failed
+	stderr excerpt.Head    // beginning of the process's standard error, for messages
 
 	// writing is set while the process writes a file: close then lets the process remove the incomplete file before it is killed.
 	writing atomic.Bool

@@ -25,6 +25,7 @@ type filesystem struct {
 
 const maxLinks = 40 // maximum number of symlinks that are followed for one path, as in the kernel
 
+// openFilesystem returns the filesystem whose "/" is the directory root.
 func openFilesystem(root *os.Root) (*filesystem, error) {
 	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -56,12 +57,14 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 // A dirEntry is an open directory with the name of an entry in it, which need not exist; the name "." means the directory itself.
 type dirEntry struct {
 	dir  *os.File // the directory, opened with O_PATH
-	name string
-	path string // path of the entry, for error messages
+	name string   // name of the entry
+	path string   // path of the entry, for error messages
 }
 
+// close closes the directory of the entry.
 func (p dirEntry) close() { p.dir.Close() }
 
+// fd returns the file descriptor of the directory of the entry.
 func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
 // wrapError returns err with the operation op and the path of the entry added; nil if err is nil.
@@ -99,6 +102,7 @@ func (p dirEntry) stat() (*entry, error) {
 	return newEntry("", &st, target), nil
 }
 
+// readlink returns the target of the entry, which must be a symlink.
 func (p dirEntry) readlink() (string, error) {
 	buf := make([]byte, maxPath)
 	n, err := unix.Readlinkat(p.fd(), p.name, buf)

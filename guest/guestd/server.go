@@ -245,10 +245,10 @@ func (s *server) list(name string) error {
 // A batch collects items, entries of a listing or changes of a watch, and sends them in frames.
 type batch struct {
 	s       *server
-	buf     []byte
-	n       int
-	started bool  // the result that precedes the first items has been sent
-	failed  error // error of the stream to the client
+	buf     []byte // collected items, as JSON
+	n       int    // number of collected items
+	started bool   // the result that precedes the first items has been sent
+	failed  error  // error of the stream to the client
 }
 
 // begin sends the result that precedes the first items, if it has not been sent yet.

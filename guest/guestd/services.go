@@ -97,8 +97,8 @@ const lingerTimeout = time.Second
 // A serviceProcess is a service or check that was started as a process, which leads a new session of processes.
 type serviceProcess struct {
 	p    *os.Process
-	id   string
-	done chan struct{}
+	id   string             // id of the service
+	done chan struct{}      // closed when all processes have ended and the output was read
 	exit caisson.ExitStatus // exit status; set before done is closed
 
 	mu    sync.Mutex

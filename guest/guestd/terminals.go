@@ -24,8 +24,8 @@ const (
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
-	Keep       bool // whether the terminal is kept after its program's end, until it is removed
-	Launch     *Launch
+	Keep       bool    // whether the terminal is kept after its program's end, until it is removed
+	Launch     *Launch // command of the terminal's program, and its user and directory
 }
 
 // Args returns t as command-line arguments, which [ParseTerminal] parses.

@@ -36,11 +36,11 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 // A reader is a stream of content from the sandbox.
 type reader struct {
 	call  *call
-	limit int64 // maximum number of bytes that the sandbox may send; 0 means no limit
-	total int64 // number of bytes received
-	rest  []byte
-	err   error
-	once  sync.Once
+	limit int64     // maximum number of bytes that the sandbox may send; 0 means no limit
+	total int64     // number of bytes received
+	rest  []byte    // received content that was not read yet
+	err   error     // error that Read returns after rest; io.EOF at the end
+	once  sync.Once // ends the call only once
 }
 
 func (r *reader) Read(b []byte) (int, error) {
@@ -162,7 +162,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 // treeReader is the stream that ReadTree returns. Closing it also ends the call in the sandbox.
 type treeReader struct {
 	*io.PipeReader
-	in *reader
+	in *reader // stream from the sandbox
 }
 
 func (r *treeReader) Close() error {

@@ -32,10 +32,10 @@ const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DEL
 // A watcher watches a file or a directory with inotify, and converts the events to changes.
 type watcher struct {
 	fs        *filesystem
-	notify    *os.File // the inotify instance
-	fd        int      // file descriptor of notify
-	root      string   // absolute path of the watched file or directory
-	recursive bool
+	notify    *os.File         // the inotify instance
+	fd        int              // file descriptor of notify
+	root      string           // absolute path of the watched file or directory
+	recursive bool             // directories below root are watched too
 	paths     map[int32]string // for each inotify watch descriptor, the path relative to root; "" for root
 	changes   []change         // changes that have not been sent to the client yet
 }

@@ -92,7 +92,7 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 type logReader struct {
 	conn io.ReadWriteCloser
 	stop func() bool
-	rest []byte
+	rest []byte // output of the last answer that was not read yet
 }
 
 func (l *logReader) Read(b []byte) (int, error) {

@@ -55,9 +55,10 @@ func Serve(ln net.Listener, s *Supervisor) {
 type server struct {
 	supervisor *Supervisor
 	conn       net.Conn
-	cancel     context.CancelFunc
+	cancel     context.CancelFunc // ends the request when the client is gone
 }
 
+// serve receives the request of the connection and executes it. It ends when the client is gone.
 func (c *server) serve(ctx context.Context) {
 	if c.conn.SetReadDeadline(time.Now().Add(requestTimeout)) != nil {
 		return

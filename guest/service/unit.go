@@ -24,14 +24,14 @@ const (
 type unit struct {
 	supervisor *Supervisor
 	service    caisson.Service
-	log        *ring
+	log        *ring                    // the end of the service's output
 	condition  caisson.ServiceCondition // guarded by supervisor.mu
 
-	predecessorDone <-chan struct{} // closed when the unit that this unit replaces has ended; nil if it replaces none
-	ctx             context.Context // ends when remove is called, which removes the service
-	remove          context.CancelFunc
-	restart         chan struct{} // contains an element if a restart was requested
-	done            chan struct{} // closed when the unit has ended
+	predecessorDone <-chan struct{}    // closed when the unit that this unit replaces has ended; nil if it replaces none
+	ctx             context.Context    // ends when remove is called, which removes the service
+	remove          context.CancelFunc // removes the service: ends it for good
+	restart         chan struct{}      // contains an element if a restart was requested
+	done            chan struct{}      // closed when the unit has ended
 }
 
 // newUnit returns the unit for a service. If old is not nil, the new unit replaces it: it keeps old's log, and starts the service
@@ -86,9 +86,9 @@ func (u *unit) run() {
 
 // An outcome is how one execution of a service's command has ended.
 type outcome struct {
-	exit    caisson.ExitStatus
-	message string // reason of a failure; "" if it is the exit status
-	restart bool   // the command was ended because a restart was requested
+	exit    caisson.ExitStatus // exit status of the command
+	message string             // reason of a failure; "" if it is the exit status
+	restart bool               // the command was ended because a restart was requested
 }
 
 // failed reports whether the service has failed.
@@ -266,7 +266,7 @@ func (u *unit) checkPort() {
 // that a check and the pause before it can take, because the clock jumps forward when a paused sandbox is resumed.
 type readyClock struct {
 	left, maxStep time.Duration // rest of the timeout; longest time that one check and the pause before it can take
-	last          time.Time
+	last          time.Time     // time of the last call of expired
 }
 
 // newClock returns a clock that expires after the timeout of the service's readiness check.

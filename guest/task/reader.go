@@ -18,7 +18,7 @@ type Reader struct {
 	remaining int64 // number of bytes that may still be read
 	n         int   // number of lines that were begun, for error messages
 	order     lineOrder
-	err       error
+	err       error // error that later calls of Next return
 }
 
 // NewReader returns a Reader of the lines that r contains. output is the field Output of their task, from which the limit on all
@@ -39,6 +39,7 @@ func (r *Reader) Next() (Line, error) {
 	return l, r.err
 }
 
+// next reads, decodes and checks the next line.
 func (r *Reader) next() (Line, error) {
 	b, err := r.read()
 	if err != nil {

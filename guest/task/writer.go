@@ -54,6 +54,7 @@ type lineOrder struct {
 	marks                 map[string]bool // the values of Mark that have occurred
 }
 
+// errEnded is the error for a line after the end line.
 var errEnded = errors.New("a line after the end")
 
 // next returns an error if the line w must not follow the previous lines; otherwise it records the line.

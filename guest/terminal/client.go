@@ -38,10 +38,10 @@ func Attach(ctx context.Context, conn io.ReadWriteCloser, req caisson.AttachRequ
 type attachment struct {
 	conn      io.ReadWriteCloser
 	pid       int
-	readOnly  bool
-	out       *io.PipeWriter
-	outReader *io.PipeReader
-	notices   chan notice // notices to the viewer that were not read yet; closed when the connection has ended
+	readOnly  bool           // the viewer sends no input
+	out       *io.PipeWriter // receives the program's output
+	outReader *io.PipeReader // what Stdout returns: the other end of out
+	notices   chan notice    // notices to the viewer that were not read yet; closed when the connection has ended
 
 	writing sync.Mutex // held while a frame is written to conn
 
@@ -201,7 +201,7 @@ func (in input) Close() error { return nil }
 // A noticeReader is a reader of the texts of the notices to a viewer, one line for each.
 type noticeReader struct {
 	notices chan notice
-	rest    string
+	rest    string // part of the last line that was not read yet
 }
 
 func (r *noticeReader) Read(b []byte) (int, error) {

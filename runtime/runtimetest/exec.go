@@ -45,6 +45,7 @@ func testEcho(t *testing.T, s *suite) {
 	}
 }
 
+// testExitCodes checks that the exit codes of programs are reported.
 func testExitCodes(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, code := range []int{0, 1, 2, 42, 127, 137, 255} {

@@ -27,8 +27,8 @@ const hostOwner = 1000
 // A workspace is a host directory and the overlay with which it is mounted in a sandbox.
 type workspace struct {
 	t         *testing.T
-	host, dir string // the host directory; the directory that contains the overlay's directories upper, work and mask
-	mount     caisson.RuntimeMount
+	host, dir string               // the host directory; the directory that contains the overlay's directories upper, work and mask
+	mount     caisson.RuntimeMount // the mount for the sandbox's spec
 }
 
 // newWorkspace creates a host directory, and an overlay with which it is mounted at /mnt/write. files maps the names of files in

@@ -112,10 +112,10 @@ const warningMark = "⚠"
 
 // An interpretation has what an envelope means: the answer, or the error, of the turn.
 type interpretation struct {
-	answer   string
-	warnings []string
+	answer   string   // text of the answer
+	warnings []string // texts of OpenClaw about failures
 	usage    *caisson.RunUsage
-	err      *caisson.RunError
+	err      *caisson.RunError // error of the turn; nil for success
 }
 
 // interpret returns the answer, warnings, usage and error of an envelope. A text about a failure that comes from OpenClaw itself

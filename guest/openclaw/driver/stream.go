@@ -11,7 +11,7 @@ import (
 // A stream converts the events of a run of OpenClaw to output of the driver. OpenClaw sends a message repeatedly while it grows,
 // may correct it, and repeats it at the end of the run.
 type stream struct {
-	run           string
+	run           string // id of the run in OpenClaw
 	out           drive.Out
 	answer        *drive.Answer
 	item          string // id of the current message

@@ -59,9 +59,9 @@ func Main(args []string) int {
 
 // An installer is the state of one installation.
 type installer struct {
-	dir  string
-	base string // URL of the registry, which tests replace
-	log  io.Writer
+	dir  string    // directory in which node_modules is created
+	base string    // URL of the registry, which tests replace
+	log  io.Writer // receives progress messages and the output of npm
 }
 
 // run installs the packages of a lock file into the directory.

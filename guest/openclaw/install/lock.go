@@ -37,8 +37,8 @@ type lockPackage struct {
 
 // A source tells where the archive of a package is, and which digest it has.
 type source struct {
-	version string
-	url     string
+	version string // version of the package
+	url     string // URL of the archive
 	sum     []byte // SHA-512 of the archive
 }
 
