@@ -191,7 +191,7 @@ func (c *chat) readStream(r *reply, body io.Reader, end func()) error {
 		if r.done {
 			return nil
 		}
-		if !thinking && r.thinking > 0 {
+		if !thinking && r.thoughtsSize > 0 {
 			thinking = true
 			c.out.status("thinking", "")
 		}

@@ -34,29 +34,29 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 		All  bool    `json:"replace_all"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	path, err := w.path(in.Path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if in.New == nil {
-		return failed("new_string is missing; give an empty one to remove old_string")
+		return failedResult("new_string is missing; give an empty one to remove old_string")
 	}
 	text, err := readEditable(path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	changed, n, err := replace(text, in.Old, *in.New, in.All)
 	if err != nil {
-		return failed("%s is unchanged: %v", path, err)
+		return failedResult("%s is unchanged: %v", path, err)
 	}
 	if err := overwrite(path, []byte(changed), 0); err != nil {
 		// If the disk is full, restore the old content: truncating the file has freed enough space for it.
 		if again := overwrite(path, []byte(text), 0); again != nil {
-			return failed("%v; and what was in %s could not be put back: %v", err, path, again)
+			return failedResult("%v; and what was in %s could not be put back: %v", err, path, again)
 		}
-		return failed("%s is unchanged: %v", path, err)
+		return failedResult("%s is unchanged: %v", path, err)
 	}
 	if n > 1 {
 		return result{text: fmt.Sprintf("Edited %s: %d places.", path, n), changed: true}

@@ -103,27 +103,27 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 		Offset, Limit number
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	path, err := w.path(in.Path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	f, info, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, 64<<10)
 	if probe, _ := r.Peek(binaryProbe); bytes.IndexByte(probe, 0) >= 0 {
-		return failed("%s is binary, with %d bytes; look at it with a command in the shell", path, info.Size())
+		return failedResult("%s is binary, with %d bytes; look at it with a command in the shell", path, info.Size())
 	}
 	if in.Limit <= 0 {
 		in.Limit = readLines
 	}
 	text, err := numberLines(ctx, r, int64(max(in.Offset, 1)), int64(in.Limit))
 	if err != nil {
-		return failed("%s: %v", path, err)
+		return failedResult("%s: %v", path, err)
 	}
 	return result{text: text}
 }
@@ -215,22 +215,22 @@ func (w workspace) write(_ context.Context, args []byte) result {
 		Content *string `json:"content"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	path, err := w.path(in.Path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if in.Content == nil {
-		return failed("content is missing; give all of the file")
+		return failedResult("content is missing; give all of the file")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	_, err = os.Lstat(path)
 	isNew := errors.Is(err, fs.ErrNotExist)
 	if err := overwrite(path, []byte(*in.Content), os.O_CREATE); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	word := "Replaced"
 	if isNew {

@@ -31,7 +31,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 		Depth number `json:"depth"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if in.Path == "" {
 		in.Path = "."
@@ -41,18 +41,18 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	}
 	path, err := w.path(in.Path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if !info.IsDir() {
-		return failed("%s is no directory", path)
+		return failedResult("%s is no directory", path)
 	}
 	// The directory is opened here because walkTree treats a directory that cannot be read like an empty one.
 	if d, err := os.Open(path); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	} else {
 		d.Close()
 	}

@@ -53,17 +53,17 @@ type raw = json.RawMessage
 
 // reply is the part of a model's answer that has arrived so far.
 type reply struct {
-	text      strings.Builder
-	reasoning strings.Builder
-	refusal   strings.Builder
-	calls     []call
-	finish    string      // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
-	done      bool        // the stream is complete
-	thinking  int         // size of the model's thoughts, in bytes
-	thoughts  []block     // thinking blocks of Anthropic's models
-	blocks    map[int]int // for Anthropic's API, the calls and thoughts by index of their block; see setBlock
-	usage     *caisson.TokenCount
-	prompt    int64 // number of tokens of the request, including cached tokens
+	text         strings.Builder
+	reasoning    strings.Builder
+	refusal      strings.Builder
+	calls        []call
+	finish       string      // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
+	done         bool        // the stream is complete
+	thoughtsSize int         // size of the model's thoughts, in bytes
+	thoughts     []block     // thinking blocks of Anthropic's models
+	blocks       map[int]int // for Anthropic's API, the calls and thoughts by index of their block; see setBlock
+	usage        *caisson.TokenCount
+	prompt       int64 // number of tokens of the request, including cached tokens
 }
 
 // addText adds text to the answer, and returns the text. Returns errTooLong if the answer exceeds its limit.
@@ -77,7 +77,7 @@ func (r *reply) addText(text string) (string, error) {
 
 // addThoughts adds the size of thoughts, in bytes, to their total. Returns errTooLong if the total exceeds its limit.
 func (r *reply) addThoughts(size int) error {
-	if r.thinking += size; r.thinking > 4*maxAnswer {
+	if r.thoughtsSize += size; r.thoughtsSize > 4*maxAnswer {
 		return errTooLong
 	}
 	return nil

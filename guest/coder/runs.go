@@ -78,24 +78,24 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 		Model  string `json:"model,omitempty"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if in.Agent == "" || in.Prompt == "" {
-		return failed("agent and prompt are needed; list_agents shows the agents")
+		return failedResult("agent and prompt are needed; list_agents shows the agents")
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	var run agentRun
 	if err := s.requestJSON(ctx, "POST", "/v1/runs", body, &run); err != nil {
-		return failed("The run was not started: %v", err)
+		return failedResult("The run was not started: %v", err)
 	}
 	if !validSessionID(run.ID) || run.ID == "" {
-		return failed("The run was not started: the answer has no id.")
+		return failedResult("The run was not started: the answer has no id.")
 	}
 	if err := s.waitRun(ctx, &run); err != nil {
-		return failed("Nothing is known of what became of run %s: %v", run.ID, err)
+		return failedResult("Nothing is known of what became of run %s: %v", run.ID, err)
 	}
 	return runResult(&run)
 }
@@ -136,9 +136,9 @@ func runResult(run *agentRun) result {
 	}
 	switch {
 	case run.Error != nil:
-		return failed("Run %s failed: %v\n%s", run.ID, run.Error, run.Answer)
+		return failedResult("Run %s failed: %v\n%s", run.ID, run.Error, run.Answer)
 	case run.State != caisson.RunSucceeded:
-		return failed("Run %s failed.\n%s", run.ID, run.Answer)
+		return failedResult("Run %s failed.\n%s", run.ID, run.Answer)
 	}
 	return result{text: run.Answer, changed: true}
 }
@@ -147,7 +147,7 @@ func runResult(run *agentRun) result {
 func (s server) listAgents(ctx context.Context, _ []byte) result {
 	var all raw
 	if err := s.requestJSON(ctx, "GET", "/v1/agents", nil, &all); err != nil {
-		return failed("The agents cannot be listed: %v", err)
+		return failedResult("The agents cannot be listed: %v", err)
 	}
 	type agent struct {
 		ID          string `json:"id"`
@@ -158,7 +158,7 @@ func (s server) listAgents(ctx context.Context, _ []byte) result {
 		Agents []agent `json:"agents"`
 	}
 	if json.Unmarshal(all, &wrapped.Agents) != nil && json.Unmarshal(all, &wrapped) != nil {
-		return failed("The list of agents cannot be understood.")
+		return failedResult("The list of agents cannot be understood.")
 	}
 	var out strings.Builder
 	for _, a := range wrapped.Agents {

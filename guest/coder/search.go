@@ -38,13 +38,13 @@ func (w workspace) searchTool() tool {
 
 // search is the state of one search.
 type search struct {
-	pattern *regexp.Regexp
-	glob    *regexp.Regexp  // matches the paths or names of the files to search; nil means all files
-	until   time.Time       // time at which the search ends early
-	left    int64           // number of bytes that may still be read
-	hits    int             // number of matching lines found so far
-	out     strings.Builder // text of the tool result
-	large   int             // number of files that were skipped because they are too large
+	pattern      *regexp.Regexp
+	glob         *regexp.Regexp  // matches the paths or names of the files to search; nil means all files
+	deadline     time.Time       // time at which the search ends even if it is not complete
+	left         int64           // number of bytes that may still be read
+	hits         int             // number of matching lines found so far
+	out          strings.Builder // text of the tool result
+	skippedLarge int             // number of files that were skipped because they are too large
 }
 
 // search executes a call of the tool search.
@@ -54,22 +54,22 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 		IgnoreCase          bool `json:"ignore_case"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	if in.Path == "" {
 		in.Path = "."
 	}
 	root, err := w.path(in.Path)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	s, err := newSearch(in.Pattern, in.Glob, in.IgnoreCase)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	info, err := os.Stat(root)
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	whole := true
 	if info.IsDir() {
@@ -87,7 +87,7 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 
 // newSearch returns a search for the regular expression pattern in the files that match the glob name; "" means all files.
 func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
-	s := &search{until: time.Now().Add(searchTime), left: maxSearchAll}
+	s := &search{deadline: time.Now().Add(searchTime), left: maxSearchAll}
 	if pattern == "" || len(pattern) > maxPattern || len(name) > maxPattern {
 		return nil, fmt.Errorf("a pattern has from 1 to %d bytes", maxPattern)
 	}
@@ -108,7 +108,7 @@ func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 
 // limitReached reports whether the search must end early because of a limit on hits, bytes, output or time.
 func (s *search) limitReached() bool {
-	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.until)
+	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.deadline)
 }
 
 // matchesGlob reports whether the file with this path is to be searched according to the glob.
@@ -124,7 +124,7 @@ func (s *search) searchFile(name, shown string) {
 	}
 	defer f.Close()
 	if info.Size() > maxSearched {
-		s.large++
+		s.skippedLarge++
 		return
 	}
 	r := bufio.NewReaderSize(io.LimitReader(f, maxSearched), 64<<10)
@@ -160,8 +160,8 @@ func (s *search) result(whole bool) result {
 	if !whole {
 		s.out.WriteString("[not everything was searched; narrow it with path or glob]\n")
 	}
-	if s.large > 0 {
-		fmt.Fprintf(&s.out, "[%d files of more than %d MiB were not searched]\n", s.large, maxSearched>>20)
+	if s.skippedLarge > 0 {
+		fmt.Fprintf(&s.out, "[%d files of more than %d MiB were not searched]\n", s.skippedLarge, maxSearched>>20)
 	}
 	return result{text: s.out.String()}
 }

@@ -50,7 +50,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 		Timeout number `json:"timeout"`
 	}
 	if err := decodeArguments(args, &in); err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	limit := shellTime
 	if in.Timeout > 0 {
@@ -58,13 +58,13 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	}
 	switch {
 	case in.Command == "":
-		return failed("command is empty; give one")
+		return failedResult("command is empty; give one")
 	case len(in.Command) > maxCommand:
-		return failed("the command has more than %d KiB; write a file with it and run that", maxCommand>>10)
+		return failedResult("the command has more than %d KiB; write a file with it and run that", maxCommand>>10)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return failed("%v", err)
+		return failedResult("%v", err)
 	}
 	cmd := exec.Command(shellProgram, "-c", in.Command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, w, w
@@ -92,11 +92,11 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 func startFailure(err error, dir string) result {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err != nil {
-			return failed("The workspace is gone: %v", err)
+			return failedResult("The workspace is gone: %v", err)
 		}
-		return failed("There is no %s in this sandbox, so no command can be run. Use the other tools.", shellProgram)
+		return failedResult("There is no %s in this sandbox, so no command can be run. Use the other tools.", shellProgram)
 	}
-	return failed("The command could not be started: %v", err)
+	return failedResult("The command could not be started: %v", err)
 }
 
 // copyOutput starts to copy the output of a process group from the pipe r to out, and returns a channel that is closed at the end

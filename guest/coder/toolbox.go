@@ -28,8 +28,8 @@ type result struct {
 	changed bool   // the call may have changed files, or anything else
 }
 
-// failed returns the result of a call that has failed.
-func failed(format string, args ...any) result {
+// failedResult returns the result of a tool call that has failed. The formatted text is the reason, for the model.
+func failedResult(format string, args ...any) result {
 	return result{text: fmt.Sprintf(format, args...), failed: true}
 }
 
@@ -109,7 +109,7 @@ func (b *toolbox) definitions() (all []definition) {
 func (b *toolbox) call(ctx context.Context, f function) result {
 	var object map[string]raw
 	if err := json.Unmarshal([]byte(f.Arguments), &object); err != nil || object == nil {
-		return failed("The arguments of %s are no JSON object: %v. Call it again with a whole one; split what is too long for one call.", f.Name, err)
+		return failedResult("The arguments of %s are no JSON object: %v. Call it again with a whole one; split what is too long for one call.", f.Name, err)
 	}
 	for _, t := range b.tools {
 		if t.name == f.Name {
@@ -123,9 +123,9 @@ func (b *toolbox) call(ctx context.Context, f function) result {
 		names = append(names, t.name)
 	}
 	if len(names) == 0 {
-		return failed("There is no tool %.40q, nor any other.", f.Name)
+		return failedResult("There is no tool %.40q, nor any other.", f.Name)
 	}
-	return failed("There is no tool %.40q. There are: %s.", f.Name, strings.Join(names, ", "))
+	return failedResult("There is no tool %.40q. There are: %s.", f.Name, strings.Join(names, ", "))
 }
 
 // truncateMiddle returns about n bytes of s: its beginning and its end, with a note of how much is missing between them.

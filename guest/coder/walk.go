@@ -22,11 +22,11 @@ var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node
 // walk is a walk through a directory tree in the order of the names, without the files that .gitignore files exclude. It does not
 // follow symbolic links, so it terminates.
 type walk struct {
-	root  string
-	left  int                                          // number of entries that may still be visited
-	cut   bool                                         // some entries were not visited because of a limit
-	visit func(path string, e fs.DirEntry) (into bool) // called for each entry; into decides whether a directory is walked
-	done  func() bool                                  // reports whether the walk must end early
+	root       string
+	left       int                                          // number of entries that may still be visited
+	incomplete bool                                         // some entries were not visited because of a limit
+	visit      func(path string, e fs.DirEntry) (into bool) // called for each entry; into decides whether a directory is walked
+	done       func() bool                                  // reports whether the walk must end early
 }
 
 // walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It walks a directory
@@ -35,7 +35,7 @@ func walkTree(ctx context.Context, root string, done func() bool, visit func(pat
 	w := &walk{root: root, left: maxWalk, visit: visit}
 	w.done = func() bool { return ctx.Err() != nil || done() }
 	w.walkDir("", nil, maxDepth)
-	return !w.cut && !w.done()
+	return !w.incomplete && !w.done()
 }
 
 // walkDir walks the directory at base, a path relative to the root that is "" or ends with a slash. rules are those of the
@@ -49,7 +49,7 @@ func (w *walk) walkDir(base string, rules ignores, depth int) {
 	entries, _ := d.ReadDir(maxEntries + 1) // after a read error, the entries that were read are used
 	d.Close()
 	if len(entries) > maxEntries {
-		entries, w.cut = entries[:maxEntries], true
+		entries, w.incomplete = entries[:maxEntries], true
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
 	rules = rules.withFile(path, base)
@@ -58,7 +58,7 @@ func (w *walk) walkDir(base string, rules ignores, depth int) {
 			return
 		}
 		if w.left--; w.left < 0 || depth == 0 {
-			w.cut = true
+			w.incomplete = true
 			return
 		}
 		name := base + e.Name()

@@ -26,7 +26,7 @@ func isPatchText(data []byte) bool {
 func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
-	cut := append(slices.Clone(before.omitted), after.omitted...)
+	cut := append(slices.Clone(before.missing), after.missing...)
 	// If entries are missing, a file that only one of the manifests contains may have existed at both times.
 	partial := before.partial || after.partial
 	for _, name := range mergedPaths(before, after) {

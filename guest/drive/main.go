@@ -28,9 +28,9 @@ func Drivers() map[string]Driver {
 
 // Causes of the context of a task that is ended before its agent has finished.
 var (
-	errTime      = errors.New("the agent's time is over")
-	errCancelled = errors.New("the run was cancelled")
-	errReader    = errors.New("the reader of the agent's output has closed the stream")
+	errTimeout    = errors.New("the agent's time is over")
+	errCancelled  = errors.New("the run was cancelled")
+	errReaderGone = errors.New("the reader of the agent's output has closed the stream")
 )
 
 // returnTimeout is how long a driver may take to return after the end of the agent's grace period.
@@ -61,9 +61,9 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 	if len(t.Background) > 0 {
 		background.Store(&t.Background)
 	}
-	limited, stop := context.WithTimeoutCause(ctx, time.Duration(t.Time), errTime)
+	limited, stop := context.WithTimeoutCause(ctx, time.Duration(t.Time), errTimeout)
 	defer stop()
-	out := newOutput(w, t.Output, func(error) { cancel(errReader) })
+	out := newOutput(w, t.Output, func(error) { cancel(errReaderGone) })
 	finished := make(chan int, 1)
 	go func() { finished <- runTask(limited, t, drivers[t.Driver], w, out) }()
 	select {
@@ -91,13 +91,13 @@ func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *o
 	cut := out.close()
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
-	case errors.Is(cause, errTime) && unready != nil:
+	case errors.Is(cause, errTimeout) && unready != nil:
 		end.Error = newError(caisson.RunTimeout, unready.Error())
-	case errors.Is(cause, errTime):
+	case errors.Is(cause, errTimeout):
 		end.Error = newError(caisson.RunTimeout, t.TimeoutMessage())
 	case errors.Is(cause, errCancelled):
 		end.Error = newError(caisson.RunAborted, errCancelled.Error())
-	case errors.Is(cause, errReader):
+	case errors.Is(cause, errReaderGone):
 		return 1
 	}
 	switch {
@@ -191,7 +191,7 @@ func watchSignals(cancel context.CancelCauseFunc) {
 	go func() {
 		for s := range signals {
 			if s == syscall.SIGPIPE {
-				cancel(errReader)
+				cancel(errReaderGone)
 			} else {
 				cancel(errCancelled)
 			}
@@ -205,7 +205,7 @@ func watchReader(f *os.File, cancel context.CancelCauseFunc) {
 	fd := int32(f.Fd())
 	go func() {
 		if waitForHangup(fd) {
-			cancel(errReader)
+			cancel(errReaderGone)
 		}
 	}()
 }

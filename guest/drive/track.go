@@ -43,7 +43,7 @@ type entry struct {
 type manifest struct {
 	began   time.Time         // when the scan began
 	entries map[string]*entry // entries by path relative to the directory
-	omitted []string          // descriptions of what the manifest lacks because of a limit
+	missing []string          // descriptions of what the manifest lacks because of a limit
 	partial bool              // whether entries are missing, and not only the content of entries
 }
 
@@ -106,8 +106,8 @@ type scanner struct {
 // only the content of entries.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
-	if !slices.Contains(s.omitted, what) {
-		s.omitted = append(s.omitted, what)
+	if !slices.Contains(s.missing, what) {
+		s.missing = append(s.missing, what)
 	}
 }
 

@@ -146,8 +146,8 @@ func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, err
 	return t, nil
 }
 
-// callSimple executes an operation without content, and returns its result.
-func (c *Client) callSimple(ctx context.Context, req request) (*result, error) {
+// callWithoutContent executes an operation without content, and returns its result.
+func (c *Client) callWithoutContent(ctx context.Context, req request) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, 
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.callSimple(ctx, request{Op: opStat, Path: []byte(name)})
+	r, err := c.callWithoutContent(ctx, request{Op: opStat, Path: []byte(name)})
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.callSimple(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
+	_, err = c.callWithoutContent(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
 	return err
 }
 
@@ -214,7 +214,7 @@ func (c *Client) MoveFile(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.callSimple(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
+	_, err = c.callWithoutContent(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
 	return err
 }
 
@@ -224,6 +224,6 @@ func (c *Client) RemoveFile(ctx context.Context, name string, recursive bool) er
 	if err != nil {
 		return err
 	}
-	_, err = c.callSimple(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
+	_, err = c.callWithoutContent(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
 	return err
 }

@@ -79,12 +79,12 @@ func (s *server) serveOne(ctx context.Context) error {
 	case opWriteTree:
 		return s.writeTree(name)
 	}
-	e, err := s.executeSimple(req, name)
+	e, err := s.executeWithoutContent(req, name)
 	return s.answer(frameResult, e, err)
 }
 
-// executeSimple executes an operation without content on the file name.
-func (s *server) executeSimple(req request, name string) (*entry, error) {
+// executeWithoutContent executes an operation without content on the file name.
+func (s *server) executeWithoutContent(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
 		p, err := s.fs.locate(name)
@@ -333,7 +333,7 @@ func (s *server) write(name string, mode uint32) error {
 	c := &contentReader{r: s.in}
 	_, err = io.CopyBuffer(struct{ io.Writer }{d.File}, c, make([]byte, chunkSize))
 	var e *entry
-	if err != nil || c.failed() {
+	if err != nil || c.broken() {
 		d.discard()
 	} else {
 		e, err = d.commit()
@@ -355,14 +355,14 @@ func (s *server) writeTree(name string) error {
 
 // finish sends the outcome of an upload in an end frame, and discards the content that was not read.
 func (s *server) finish(c *contentReader, e *entry, err error) error {
-	if c.failed() {
+	if c.broken() {
 		return c.err
 	}
 	if err := s.answer(frameEnd, e, err); err != nil {
 		return err
 	}
 	io.Copy(io.Discard, c)
-	if c.failed() {
+	if c.broken() {
 		return c.err
 	}
 	return nil
@@ -375,8 +375,8 @@ type contentReader struct {
 	err  error  // io.EOF after the content, errAborted, or an error of the stream
 }
 
-// failed reports whether the stream from the client cannot be used any more.
-func (c *contentReader) failed() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
+// broken reports whether the stream from the client cannot be used any more.
+func (c *contentReader) broken() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
 
 func (c *contentReader) Read(b []byte) (int, error) {
 	for len(c.rest) == 0 {

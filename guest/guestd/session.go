@@ -101,7 +101,7 @@ func runConnect(args []string) int {
 	}
 	conn, err := net.DialTimeout(args[0], args[1], connectTimeout)
 	if err != nil {
-		os.Stdout.Write(append([]byte{Refused}, refusal(err)...))
+		os.Stdout.Write(append([]byte{Refused}, refusalText(err)...))
 		return exitFailure
 	}
 	if _, err := os.Stdout.Write([]byte{Connected}); err != nil {
@@ -119,8 +119,8 @@ func runConnect(args []string) int {
 	return 0
 }
 
-// refusal returns a short text for the error with which a connection failed.
-func refusal(err error) string {
+// refusalText returns a short text for the error with which a connection failed.
+func refusalText(err error) string {
 	if number, ok := errors.AsType[syscall.Errno](err); ok {
 		return number.Error()
 	}

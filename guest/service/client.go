@@ -155,7 +155,7 @@ func receive(r io.Reader) (*answer, error) {
 	seen := map[string]bool{}
 	for i := range a.Conditions {
 		c := &a.Conditions[i]
-		if seen[c.ID] || !c.plausible() {
+		if seen[c.ID] || !c.valid() {
 			return nil, unavailable(errProtocol)
 		}
 		seen[c.ID] = true
@@ -165,8 +165,8 @@ func receive(r io.Reader) (*answer, error) {
 	return &a, nil
 }
 
-// plausible reports whether all values of a condition, which is untrusted, are in their valid ranges.
-func (c *Condition) plausible() bool {
+// valid reports whether all values of a condition, which is untrusted, are in their valid ranges.
+func (c *Condition) valid() bool {
 	switch c.State {
 	case caisson.ServiceStarting, caisson.ServiceReady, caisson.ServiceBackoff, caisson.ServiceFailed, caisson.ServiceStopped:
 	default:

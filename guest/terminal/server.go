@@ -52,8 +52,8 @@ type Server struct {
 	step    time.Duration // duration of a step of linger; lingerStep, except in tests
 	keep    bool          // the terminal is kept after the program's end, until Kill is called
 
-	over     chan struct{} // closed when the terminal need not be kept any more after the program's end
-	markOver func()        // closes over; may be called repeatedly
+	mayEnd chan struct{} // closed when the terminal need not be kept any more after the program's end
+	letEnd func()        // closes mayEnd; may be called repeatedly
 
 	mu      sync.Mutex
 	changed *sync.Cond       // signals changes of the fields below
@@ -91,14 +91,14 @@ type viewer struct {
 // after the program's end until [Server.Kill] is called.
 func NewServer(id caisson.ID, command []string, program Program, rows, cols uint16, keep bool) *Server {
 	s := &Server{
-		program: program, step: lingerStep, keep: keep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, over: make(chan struct{}),
+		program: program, step: lingerStep, keep: keep, out: ring{buf: make([]byte, ringSize)}, viewers: map[*viewer]bool{}, mayEnd: make(chan struct{}),
 		info: caisson.Terminal{ID: id, PID: program.PID(), Rows: rows, Cols: cols, StartedAt: time.Now().UTC()},
 	}
 	for _, arg := range command[:min(len(command), maxArgs)] {
 		s.info.Command = append(s.info.Command, arg[:min(len(arg), maxArg)])
 	}
 	s.changed = sync.NewCond(&s.mu)
-	s.markOver = sync.OnceFunc(func() { close(s.over) })
+	s.letEnd = sync.OnceFunc(func() { close(s.mayEnd) })
 	return s
 }
 
@@ -156,12 +156,12 @@ func (s *Server) readOutput() {
 // resumed.
 func (s *Server) linger() {
 	if s.keep {
-		<-s.over
+		<-s.mayEnd
 		return
 	}
 	for range lingerSteps {
 		select {
-		case <-s.over:
+		case <-s.mayEnd:
 			return
 		case <-time.After(s.step):
 		}
@@ -231,7 +231,7 @@ func (s *Server) serve(conn connection) {
 // Kill kills the program, and makes the terminal end soon after the program has ended.
 func (s *Server) Kill() {
 	s.program.Kill()
-	s.markOver()
+	s.letEnd()
 }
 
 // Info returns information about the terminal.
@@ -364,7 +364,7 @@ func (s *Server) send(v *viewer) {
 		}
 		if last {
 			if err == nil && n > 0 && !v.readOnly && !s.keep {
-				s.markOver()
+				s.letEnd()
 			}
 			break
 		}

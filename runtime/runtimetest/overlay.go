@@ -73,8 +73,8 @@ func (w *workspace) chown(dir string, id int) {
 	}))
 }
 
-// describe returns a text with the inode number, mode, owner, times and content of each file in a host directory.
-func (w *workspace) describe(dir string) string {
+// describeDir returns a text with the inode number, mode, owner, times and content of each file in a host directory.
+func (w *workspace) describeDir(dir string) string {
 	w.t.Helper()
 	var out strings.Builder
 	must(w.t, "describe", filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -95,9 +95,9 @@ func (w *workspace) describe(dir string) string {
 	return out.String()
 }
 
-// upper returns a description of the file name in the overlay's upper layer: "nothing" if it does not exist, "gone" if it is a
-// whiteout, otherwise its type and content.
-func (w *workspace) upper(name string) string {
+// describeUpper returns a description of the file name in the overlay's upper layer: "nothing" if it does not exist, "gone" if it
+// is a whiteout, otherwise its type and content.
+func (w *workspace) describeUpper(name string) string {
 	p := filepath.Join(w.dir, "upper", name)
 	var st unix.Stat_t
 	if unix.Lstat(p, &st) != nil {
@@ -127,7 +127,7 @@ func testOverlay(t *testing.T, s *suite) {
 	w := newWorkspace(b, map[string]string{
 		"keep": "keep", "edit": "old", "gone": "gone", "from": "moved", "tree/leaf": "leaf", "tree/twig": "twig", ".env": "secret",
 	}, ".env")
-	before := w.describe(w.host)
+	before := w.describeDir(w.host)
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
 	b.wantContent("/mnt/write/edit", "old")
@@ -148,7 +148,7 @@ func testOverlay(t *testing.T, s *suite) {
 		"new/deep/file": "file deep", "filled": "file " + strings.Repeat("\x00", 5000), ".env": "nothing",
 	}
 	for name, look := range want {
-		b.waitUntil(name+" is in the upper layer what it should be", func() bool { return w.upper(name) == look })
+		b.waitUntil(name+" is in the upper layer what it should be", func() bool { return w.describeUpper(name) == look })
 	}
 	if info, err := os.Lstat(filepath.Join(w.dir, "upper", "made")); err != nil || info.Mode() != 0o751 {
 		t.Errorf("a file that was made with mode 751 is %v, %v", info, err)
@@ -160,7 +160,7 @@ func testOverlay(t *testing.T, s *suite) {
 		}
 	}
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
-	if after := w.describe(w.host); after != before {
+	if after := w.describeDir(w.host); after != before {
 		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 	}
 	b.create() // create the sandbox again with the same overlay, as a start after a stop does
@@ -174,11 +174,11 @@ func testOverlay(t *testing.T, s *suite) {
 	must(t, "make a directory", b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
 	b.write("/mnt/write/gone", "again", 0o644)
 	b.wantAbsent("/mnt/write/tree/leaf")
-	b.waitUntil("it is in the upper layer", func() bool { return w.upper("gone") == "file again" && w.upper("tree") == "directory" })
+	b.waitUntil("it is in the upper layer", func() bool { return w.describeUpper("gone") == "file again" && w.describeUpper("tree") == "directory" })
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	b.create()
 	b.wantAbsent("/mnt/write/tree/leaf")
-	if after := w.describe(w.host); after != before {
+	if after := w.describeDir(w.host); after != before {
 		t.Errorf("in the end the host's directory was\n%s\nand is\n%s", before, after)
 	}
 }
@@ -223,12 +223,12 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	b.write("/mnt/write/made", "made", 0o644)
 	b.waitUntil("it has counted", func() bool { return b.count("/mnt/write/count") >= 3 })
 	dir := b.checkpoint(false)
-	if got := w.upper("made"); got != "file made" {
+	if got := w.describeUpper("made"); got != "file made" {
 		t.Errorf("while the sandbox stands still, the upper layer has %q", got)
 	}
 	must(t, "Destroy", s.Runtime.Destroy(b.ctx(), b.id))
 	var n int
-	fmt.Sscanf(w.upper("count"), "file %d", &n)
+	fmt.Sscanf(w.describeUpper("count"), "file %d", &n)
 	must(t, "Restore", c.Restore(b.ctx(), b.id, b.spec, dir))
 	b.waitUntil("it counts on", func() bool { return b.count("/mnt/write/count") > n })
 	b.wantContent("/mnt/write/keep", "keep")
@@ -255,7 +255,7 @@ func testOverlayForks(t *testing.T, s *suite) {
 		fork.wantContent("/mnt/write/"+name, name)
 		fork.wantAbsent("/mnt/write/" + fmt.Sprint("file", 1-i))
 		fork.write("/mnt/write/made", name, 0o644)
-		fork.waitUntil("it is in the fork's upper layer", func() bool { return w.upper("made") == "file "+name })
+		fork.waitUntil("it is in the fork's upper layer", func() bool { return w.describeUpper("made") == "file "+name })
 		n := fork.count("/count")
 		fork.waitUntil("the fork counts on", func() bool { return fork.count("/count") > n })
 	}

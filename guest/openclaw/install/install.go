@@ -99,7 +99,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 		return err
 	}
 	fmt.Fprintln(in.log, "remove unneeded files")
-	return prune(in.dir)
+	return removeUnneeded(in.dir)
 }
 
 // npm runs npm, from the directory work, to install the packages of the lock file.
@@ -168,8 +168,8 @@ const (
 // unneededSuffixes are suffixes of the names of files that no program reads. The files are removed.
 var unneededSuffixes = []string{".map", ".d.ts", ".d.mts", ".d.cts", ".tsbuildinfo"}
 
-// prune removes files that are not needed from the directory node_modules in dir.
-func prune(dir string) error {
+// removeUnneeded removes files that are not needed from the directory node_modules in dir.
+func removeUnneeded(dir string) error {
 	modules := filepath.Join(dir, "node_modules")
 	root, err := os.OpenRoot(modules)
 	if err != nil {

@@ -209,7 +209,7 @@ func TestPrune(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := prune(dir); err != nil {
+	if err := removeUnneeded(dir); err != nil {
 		t.Fatal(err)
 	}
 	for name, there := range map[string]bool{"openclaw/docs/x.md": false, "openclaw/docs/reference/templates/SOUL.md": true, "openclaw/dist/a.mjs": true, "openclaw/dist/a.mjs.map": false, "a/index.d.ts": false, "a/index.js": true, "npm": false} {
