@@ -328,7 +328,7 @@ func connectionClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// unreachable returns the error for a request without a response.
+// unreachable returns the error for a request to which no response has arrived.
 func (c *requester) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -347,8 +347,8 @@ func (c *requester) unreachable(ctx context.Context, err error) error {
 
 // Limits on the size of responses that are read into memory, in bytes.
 const (
-	maxAnswer  = 64 << 20 // a JSON response to a successful request
-	maxProblem = 64 << 10 // an error response, or the response to an upload of descriptors
+	maxAnswer  = 64 << 20 // for the JSON response to a successful request
+	maxProblem = 64 << 10 // for an error response, and for the response to a request that passes descriptors
 )
 
 // responseError returns the error that the body of an error response describes.

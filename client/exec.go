@@ -88,7 +88,7 @@ func newExecSession(tty, stdin bool) *execSession {
 	return s
 }
 
-// start sends the request and waits until the process has started.
+// start sends req, the first message, and waits until the process has started.
 func (s *execSession) start(ctx context.Context, req any) error {
 	b, err := json.Marshal(req)
 	if err != nil {

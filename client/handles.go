@@ -93,7 +93,7 @@ func (c *requester) sendHandles(ctx context.Context, handles []caisson.Handle) (
 	return answer.Handles, nil
 }
 
-// closeHandles closes descriptors that were opened for a request.
+// closeHandles closes all handles.
 func closeHandles(handles []caisson.Handle) {
 	for _, h := range handles {
 		h.Close()

@@ -29,10 +29,10 @@ type agent struct {
 	out                  *output
 	chat                 *chat
 	box                  *toolbox       // tools that the model may call
-	memory               *memory        // nil if the conversation is not stored
+	memory               *memory        // file that stores the conversation; nil if it is not stored
 	system               message        // system message, which every request begins with
 	messages             []message      // all messages except the system message
-	task                 int            // index in messages of the task's prompt
+	task                 int            // index of the task's prompt in the field messages
 	requestBytesPerToken float64        // estimated number of bytes of a request per token
 	messagesLimit        int64          // limit on the bytes of messages, set after the model refused more; 0: none
 	dropped              bool           // old messages were removed from the conversation, and the system message mentions that
@@ -71,7 +71,7 @@ func invalidArg(name string, err error) error {
 	return &caisson.RunError{Code: caisson.RunInvalid, Message: name + ": " + err.Error()}
 }
 
-// close kills the processes that the tools have left running, and closes the memory.
+// close kills the processes that the tools have left running, and closes the file that stores the conversation.
 func (a *agent) close() {
 	a.box.shell.close()
 	if a.memory != nil {
@@ -79,7 +79,7 @@ func (a *agent) close() {
 	}
 }
 
-// fixedSize returns the size of the constant part of a request, in bytes.
+// fixedSize returns the size of the part of a request that every request has, the system message and the tools, in bytes.
 func (a *agent) fixedSize() int64 {
 	n := a.system.size()
 	for _, t := range a.chat.tools {
@@ -189,7 +189,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.prompt > 1000 { // smaller requests give too inaccurate an estimate
+		if r.prompt > 1000 { // an estimate from a request with fewer tokens would be too inaccurate
 			a.requestBytesPerToken = min(max(float64(have+a.fixedSize())/float64(r.prompt), 1), 8)
 		}
 		r.normalizeCalls(a.hasCall)
@@ -224,7 +224,7 @@ func (a *agent) hasCall(id string) bool {
 	return false
 }
 
-// runCalls executes the tool calls of an answer, in order.
+// runCalls executes the tool calls of an answer, in order, and adds the answer and the results to the conversation.
 func (a *agent) runCalls(ctx context.Context, r *reply) error {
 	text := r.text.String()
 	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls, thoughts: r.thoughts})

@@ -252,7 +252,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 		c := &r.calls[at-1]
 		c.Function.Arguments += strings.ToValidUTF8(d.JSON, "\uFFFD")
 		return "", c.check()
-	case at < 0: // a delta of a thinking block
+	case at < 0: // the delta belongs to a thinking block
 		b := &r.thoughts[-at-1]
 		if b.Thinking != nil {
 			*b.Thinking += d.Thinking

@@ -94,5 +94,5 @@ func sanitizeName(name string) string {
 	}, clip(name, maxName))
 }
 
-// boundedCount returns a count of the provider, limited to a plausible range.
+// boundedCount returns n, a number of tokens that the provider has reported, limited to a plausible range.
 func boundedCount(n int64) int64 { return min(max(n, 0), 1<<40) }

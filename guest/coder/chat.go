@@ -41,7 +41,7 @@ type chat struct {
 	answered bool // the gateway has answered a call with success
 }
 
-// pause waits for d, or until ctx is done.
+// pause waits for the duration d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -55,7 +55,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // if that can help. Text is not repeated: an answer that was interrupted is continued, not started again. The error is the cause
 // of ctx's end, the error of a write to out, or of type *failure or *caisson.RunError.
 func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (*reply, error) {
-	var before strings.Builder // text of incomplete answers
+	var before strings.Builder // text of the incomplete answers so far
 	messages := conversation
 	for try, more := 1, 0; ; try++ {
 		r, err := c.tryOnce(ctx, messages, toolsOff)

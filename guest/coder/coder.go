@@ -42,7 +42,7 @@ const (
 	maxPrompt      = 2 << 20 // maximum size of a prompt, in bytes
 )
 
-// Exit codes.
+// Exit codes of [Main].
 const (
 	exitOK     = 0
 	exitFailed = 1 // the task has failed; the last line of output contains the error
@@ -103,7 +103,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	f := flag.NewFlagSet("caisson-agent code", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // errors are printed once, by Main
+	f.SetOutput(io.Discard) // Main prints the error; without this it would be printed twice
 	f.Usage = func() {}
 	f.StringVar(&c.model, "model", "", "`alias` of the model at the gateway (required)")
 	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` with which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)

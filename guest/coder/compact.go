@@ -3,7 +3,7 @@ package coder
 import "fmt"
 
 const (
-	bytesPerToken = 3.5 // an estimate, until the model has reported its count
+	bytesPerToken = 3.5 // estimated bytes of a request per token, until the model has reported a number of tokens
 	shortResult   = 400 // bytes that are left of a shortened tool result
 	keptUnits     = 4   // number of units that are shortened last; a unit is a message with its tool results
 )

@@ -17,7 +17,7 @@ const maxFailure = 64 << 10 // maximum number of bytes that are read of the body
 // failure is an error response of the gateway.
 type failure struct {
 	status int           // HTTP status; never 0
-	code   string        // the API's code or type of the error; "" if there is none
+	code   string        // code or type of the error in the model API; "" if there is none
 	text   string        // the error message, without control characters; may be empty
 	retry  time.Duration // delay that the response requests before a retry; 0 if none
 }
@@ -31,7 +31,7 @@ func (f *failure) Error() string {
 
 // readFailure reads an error response of the gateway.
 func readFailure(r *http.Response) *failure {
-	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // a partial body is better than none
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // after a read error, the part that was read is used
 	f := parseFailure(r.StatusCode, body)
 	f.retry = retryAfter(r.Header)
 	if to := r.Header.Get("Location"); to != "" && r.StatusCode < 400 {

@@ -81,7 +81,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 	return res, nil
 }
 
-// stream is the connection of one request.
+// stream is the connection for one HTTP request.
 type stream struct {
 	net.Conn
 	idle time.Duration // timeout of each read

@@ -102,7 +102,7 @@ func glob(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(re.String())
 }
 
-// match reports whether path, relative to the root of the walk, is ignored.
+// match reports whether the file or directory path, relative to the root of the walk, is ignored.
 func (g ignores) match(path string, dir bool) bool {
 	for i := len(g) - 1; i >= 0; i-- {
 		r := &g[i]

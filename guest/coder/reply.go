@@ -58,7 +58,7 @@ type reply struct {
 	refusal      strings.Builder
 	calls        []call
 	finish       string      // reason for which the answer ended, as in OpenAI's API; "" if not reported yet
-	done         bool        // the stream is complete
+	done         bool        // the stream has ended with its end mark, so the answer is complete
 	thoughtsSize int         // size of the model's thoughts, in bytes
 	thoughts     []block     // thinking blocks of Anthropic's models
 	blocks       map[int]int // for Anthropic's API, the calls and thoughts by index of their block; see setBlock

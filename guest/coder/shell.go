@@ -112,7 +112,7 @@ func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{}
 	go func() {
 		defer close(done)
 		defer r.Close()
-		io.Copy(out, r) // a read error means the end of the pipe
+		io.Copy(out, r) // an error is treated as the end of the output
 		s.mu.Lock()
 		delete(s.openGroups, group)
 		s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (l
 	group := -cmd.Process.Pid
 	ended := make(chan struct{})
 	go func() {
-		cmd.Wait() // the result is in cmd.ProcessState
+		cmd.Wait() // the exit status is in cmd.ProcessState
 		close(ended)
 	}()
 	select {

@@ -33,7 +33,7 @@ func failedResult(format string, args ...any) result {
 	return result{text: fmt.Sprintf(format, args...), failed: true}
 }
 
-// toolbox has the tools of one run.
+// toolbox has the tools that the model may call.
 type toolbox struct {
 	tools []tool
 	shell *shell

@@ -140,7 +140,7 @@ func (c *acpClient) begin(call *acpCall) {
 	c.state.toolStart(call.ID, call.displayName(), args)
 }
 
-// displayName returns the best available name of a tool.
+// displayName returns the name of the tool for users: its name, its kind or its title, whichever the agent has sent.
 func (t *acpTool) displayName() string {
 	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
 		return t.Sort

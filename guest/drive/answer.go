@@ -40,7 +40,7 @@ func (a *Answer) Delta(s string) {
 	a.out.Text(s)
 }
 
-// remember adds s to all, up to the limit.
+// remember appends s to the field all, up to the limit.
 func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.limit-len(a.all))]...) }
 
 // EndMessage ends the current message.

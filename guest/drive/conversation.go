@@ -37,7 +37,7 @@ func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, tur
 		}
 		state.out.Mark(task.MarkAnswer)
 		close(over)
-		p.Stdin.Close() // most agents exit when their input is closed
+		p.Stdin.Close() // makes most agents exit
 	})
 	// After the end of ctx, the agent can end its turn during the first half of the grace period, without a signal to the
 	// program. During the second half, after SIGTERM, the program has to exit.

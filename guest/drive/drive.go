@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// A Driver implements one protocol of agents.
+// A Driver implements one of the protocols with which agents' programs are used.
 type Driver interface {
 	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done. It ends all
 	// processes that it has started. A failure of the agent is in the End; the returned error is a failure of the driver.
@@ -19,7 +19,7 @@ type Driver interface {
 // An End is the result of a turn.
 type End struct {
 	Exit  *caisson.ExitStatus // exit status of the agent's program; nil if the program keeps running between turns
-	Error *caisson.RunError   // nil means success
+	Error *caisson.RunError   // error of the turn; nil means success
 	Agent string              // version that the agent's program reports; "" if it reports none
 }
 
@@ -29,12 +29,12 @@ type End struct {
 type Out interface {
 	// Text adds s to the text of the answer.
 	Text(s string)
-	// Separate puts an empty line between the previous text, if there is any, and the next.
+	// Separate puts an empty line before the next text, unless there was no text yet.
 	Separate()
 	Status(phase, label string)                 // reports a status; label is a short text about it
 	ToolStart(id, name string, args any)        // reports the start of a tool call
 	ToolResult(id, result string, isError bool) // reports the result of a tool call
-	Usage(u caisson.RunUsage)                   // usage that the agent reports; the ledger is more accurate
+	Usage(u caisson.RunUsage)                   // reports the usage as the agent counts it; the ledger is more accurate
 	Log(stream string, data []byte)             // appends raw output of the agent's program to a log
 	Mark(mark string)                           // reports that the task has reached a point in time, such as task.MarkPrompt
 }

@@ -9,7 +9,7 @@ import (
 // waitForHangup waits until the pipe or socket fd has no reader any more, and returns true. It returns false if the state of fd
 // cannot be determined.
 func waitForHangup(fd int32) bool {
-	ask := []unix.PollFd{{Fd: fd}} // POLLERR and POLLHUP are reported even if they are not requested
+	ask := []unix.PollFd{{Fd: fd}} // requests no events: POLLERR and POLLHUP are always reported
 	for {
 		_, err := unix.Poll(ask, -1)
 		switch {

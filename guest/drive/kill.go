@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeouts for killing processes.
+// Timeouts and intervals for killing and reaping processes.
 const (
 	killTimeout  = time.Minute     // for killing all processes; long, because processes that keep forking slow down the machine
 	stopTimeout  = 5 * time.Second // for stopping all processes; then they are killed even if new ones appear
@@ -75,7 +75,7 @@ func reap() {
 	}
 }
 
-// process is an entry of /proc.
+// process is a process that is visible in /proc.
 type process struct {
 	pid, parent int
 	name        string // name of the program according to the kernel, which has at most 15 bytes
@@ -100,7 +100,8 @@ func processes() []process {
 		if err != nil {
 			continue // the process has been reaped
 		}
-		// The format is: pid (name) state parent …. The name may contain any characters, including parentheses and newlines.
+		// The file stat has the format "pid (name) state parent …". The name may contain any characters, also parentheses and
+		// newlines.
 		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 		if first < 0 || last < first {
 			continue

@@ -239,7 +239,7 @@ func (p *Program) Kill() {
 	}
 }
 
-// Close kills the remaining processes of the program and closes its pipes.
+// Close kills the program and the processes that it has started, and closes the pipes to it.
 func (p *Program) Close() {
 	p.closeOnce.Do(func() {
 		p.Kill()
@@ -282,7 +282,7 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 	}
 }
 
-// hasData reports whether data can be read at once.
+// hasData reports whether the pipe has data, so that a read would not block.
 func (r *pipeReader) hasData() (ok bool) {
 	raw, err := r.f.SyscallConn()
 	if err != nil {

@@ -47,7 +47,7 @@ func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	said := limit // the timeout that the error mentions
+	said := limit // the timeout in the error message
 	if end, ok := ctx.Deadline(); ok {
 		said = min(limit, time.Until(end).Round(time.Millisecond))
 	}

@@ -88,7 +88,7 @@ func (c *rpc) write(ctx context.Context, w io.Writer) {
 	}
 }
 
-// read handles incoming messages until the end of r.
+// read reads messages of the agent from r and handles them, until the end of r.
 func (c *rpc) read(ctx context.Context, r io.Reader) {
 	defer c.close()
 	in := newLines(r, maxJSON)
@@ -131,7 +131,7 @@ func (c *rpc) handleAnswer(m *rpcMessage) {
 	id := string(bytes.Trim(m.ID, `"`))
 	if waits := c.pending[id]; waits != nil {
 		delete(c.pending, id)
-		waits <- m // does not block: the channel has a buffer of one
+		waits <- m // does not block, because the channel has a buffer for one message
 	}
 }
 
@@ -151,7 +151,7 @@ func (c *rpc) reply(ctx context.Context, id json.RawMessage, result any, err err
 	_ = c.post(ctx, &m)
 }
 
-// post adds a message to the send queue. It waits while the queue is full.
+// post adds a message to the queue of messages to send. It waits while the queue is full.
 func (c *rpc) post(ctx context.Context, m *rpcMessage) error {
 	m.Version = "2.0"
 	b, err := json.Marshal(m)

@@ -33,7 +33,7 @@ type entry struct {
 	time   time.Time // mtime
 	change time.Time // ctime
 	inode  uint64
-	hashed bool              // sum is set
+	hashed bool              // the field sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the size limits
 	isText bool              // text is set; the content may be empty

@@ -107,7 +107,7 @@ func (c *conn) close(why error) {
 	})
 }
 
-// graceTime is how long a process may take to remove an incomplete file after its input has ended.
+// graceTime is how long a process of "guestd files" may take to remove an incomplete file after its input has ended.
 const graceTime = time.Second
 
 // kill kills the process when its output has ended, but at the latest after graceTime.
@@ -249,7 +249,7 @@ func (c *conn) sendContent(r io.Reader) (*result, error) {
 			c.writing.Store(false)
 		}
 	}()
-	var failed error // error of r
+	var failed error // error of reading r
 	for done := false; !done; {
 		b, early, err := c.takeBuffer()
 		if err != nil {

@@ -276,7 +276,7 @@ func (d *pendingFile) commit() (*entry, error) {
 		err = d.Sync()
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
-		err = nil // the file system does not support sync
+		err = nil // not a failure: the file system does not support sync
 	}
 	if err = errors.Join(err, d.File.Close()); err == nil {
 		err = d.dirEntry.wrapError("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.dirEntry.name))

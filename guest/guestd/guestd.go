@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-// Exit codes of the program, as those of env(1) and timeout(1).
+// Exit codes of guestd, which are like those of env(1) and timeout(1).
 const (
 	exitFailure       = 1
 	exitUsage         = 125 // wrong arguments, or the program could not start its work
@@ -58,7 +58,7 @@ type Proc struct {
 	Listen func(network, address string, backlog int) (Listener, error)
 }
 
-// Main runs the program with args, which exclude the program's name, and returns its exit code.
+// Main is the program guestd. args are its arguments without the program's name. It returns the exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
 		switch args[0] { // what needs a process of its own, and is not in Run

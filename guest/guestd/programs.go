@@ -20,7 +20,7 @@ import (
 // A testProgram is a test program: a part of guestd that tests of runtimes start in a sandbox with "guestd test NAME".
 type testProgram struct {
 	args string // names of the arguments, for the usage message
-	min  int    // minimum number of arguments
+	min  int    // minimum number of arguments of the program
 	run  func(context.Context, *Proc) int
 }
 
@@ -61,7 +61,7 @@ func runTestProgram(ctx context.Context, p *Proc) int {
 	return prog.run(ctx, &sub)
 }
 
-// fail prints an error message and returns code.
+// fail prints the error message why and returns code, the exit code.
 func (p *Proc) fail(code int, why string) int {
 	printError(p.Err, errors.New(why))
 	return code

@@ -117,7 +117,7 @@ func decode(payload []byte, v any) error {
 // op is the name of an operation that a client requests from "guestd files".
 type op string
 
-// The operations.
+// The operations of "guestd files".
 const (
 	opRead      op = "read"      // read the file Path from Offset, at most Limit bytes; the server sends data
 	opWrite     op = "write"     // replace the file Path, with Mode; the client sends data
@@ -150,7 +150,7 @@ type result struct {
 	Entry   *entry       `json:"entry,omitempty"`
 }
 
-// An entry describes a file.
+// An entry describes a file, a directory or another object in a directory.
 type entry struct {
 	Name   []byte `json:"name,omitempty"` // set only in listings of a directory
 	Type   string `json:"type"`

@@ -129,7 +129,7 @@ func message(err error) string {
 	return strings.ToValidUTF8(err.Error(), "?")
 }
 
-// Write sends content in data frames.
+// Write sends content to the client in data frames.
 func (s *server) Write(b []byte) (int, error) {
 	for done := 0; done < len(b); {
 		n := min(len(b)-done, chunkSize)
@@ -152,7 +152,7 @@ func (s *server) send(kind byte, payload []byte) error {
 	return err
 }
 
-// read executes opRead.
+// read executes opRead: it sends the content of the file name.
 func (s *server) read(name string, offset, limit int64) error {
 	f, err := s.openRegular(name)
 	if err == nil {
@@ -222,7 +222,7 @@ func (t *errorTrackingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// list executes opList.
+// list executes opList: it sends the entries of the directory name.
 func (s *server) list(name string) error {
 	b := batch{s: s}
 	if err := s.fs.list(name, b.add); b.failed != nil {
@@ -261,7 +261,7 @@ func (b *batch) begin() error {
 	return b.failed
 }
 
-// add adds an entry of a listing.
+// add adds an entry of a listing to the batch.
 func (b *batch) add(e *entry) error {
 	if err := b.begin(); err != nil {
 		return err
@@ -295,7 +295,7 @@ func (b *batch) flush() error {
 	return b.failed
 }
 
-// readTree executes opReadTree.
+// readTree executes opReadTree: it sends the file or directory name as a tar archive.
 func (s *server) readTree(name string) error {
 	name = path.Clean(name)
 	as := ""
@@ -321,7 +321,7 @@ func base(name string) string {
 	return path.Base(name)
 }
 
-// write executes opWrite.
+// write executes opWrite: it receives the content of the file name.
 func (s *server) write(name string, mode uint32) error {
 	d, err := s.fs.createPending(name, mode)
 	if ackErr := s.answer(frameResult, nil, err); err != nil {
@@ -341,7 +341,7 @@ func (s *server) write(name string, mode uint32) error {
 	return s.finish(c, e, err)
 }
 
-// writeTree executes opWriteTree.
+// writeTree executes opWriteTree: it receives a tar archive and unpacks it below the directory name.
 func (s *server) writeTree(name string) error {
 	root, err := s.fs.subtree(name)
 	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {

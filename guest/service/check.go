@@ -36,7 +36,7 @@ func check(ctx context.Context, host Host, s caisson.Service) error {
 	}
 }
 
-// Dial connects to a port of the loopback device.
+// Dial connects to a TCP port of the loopback device, first over IPv4 and then over IPv6.
 func Dial(ctx context.Context, port int) (net.Conn, error) {
 	var first error
 	for _, host := range []string{"127.0.0.1", "::1"} {

@@ -20,7 +20,7 @@ func Apply(ctx context.Context, conn io.ReadWriteCloser, revision int64, env map
 	return err
 }
 
-// Restart restarts a service.
+// Restart requests a restart of the service id. It does not wait for it.
 func Restart(ctx context.Context, conn io.ReadWriteCloser, id string) error {
 	_, err := ask(ctx, conn, request{Op: opRestart, ID: id})
 	return err

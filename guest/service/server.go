@@ -51,7 +51,7 @@ func Serve(ln net.Listener, s *Supervisor) {
 	}
 }
 
-// A server answers the request of one connection.
+// A server answers the request on one connection.
 type server struct {
 	supervisor *Supervisor
 	conn       net.Conn
@@ -112,7 +112,7 @@ func (c *server) execute(ctx context.Context, req *request) error {
 	return caisson.Errorf(caisson.Invalid, "no operation %.40q", req.Op)
 }
 
-// send sends an answer.
+// send sends an answer to the client.
 func (c *server) send(a answer) error {
 	if err := c.conn.SetWriteDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err

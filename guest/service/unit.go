@@ -25,7 +25,7 @@ type unit struct {
 	supervisor *Supervisor
 	service    caisson.Service
 	log        *ring                    // the end of the service's output
-	condition  caisson.ServiceCondition // guarded by supervisor.mu
+	condition  caisson.ServiceCondition // condition of the service; guarded by supervisor.mu
 
 	predecessorDone <-chan struct{}    // closed when the unit that this unit replaces has ended; nil if it replaces none
 	ctx             context.Context    // ends when remove is called, which removes the service

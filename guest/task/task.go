@@ -60,7 +60,7 @@ type Substitute struct {
 	Model   string `json:"model"`   // alias of the substitute, which the configuration has
 }
 
-// The types of lines in addition to those of [caisson.RunEvent].
+// The types of lines that this package adds to those of [caisson.RunEvent].
 const (
 	LineLog     = "log"     // has raw output of the agent's program: Stream and Data
 	LineMark    = "mark"    // marks a point in time, from which the durations of a run's phases are measured: Mark
@@ -71,7 +71,7 @@ const (
 // The values of Mark of a line.
 const (
 	MarkStarted = "started" // the files are written, and the agent's program was started or connected to
-	MarkPrompt  = "prompt"  // the agent has the prompt
+	MarkPrompt  = "prompt"  // the agent has received the prompt
 	MarkAnswer  = "answer"  // the agent has finished its answer
 )
 
@@ -97,7 +97,7 @@ const (
 	MaxLine = 2 << 20
 )
 
-// Limits on the fields of lines, in bytes.
+// Limits on the sizes of fields of a [Line], in bytes.
 const (
 	MaxArgs   = 8 << 10
 	MaxResult = 32 << 10

@@ -73,7 +73,7 @@ func Start(cmd *exec.Cmd, rows, cols uint16, uid int) (_ Program, err error) {
 	go func() {
 		cmd.Wait() // the exit status is in cmd.ProcessState
 		close(p.ended)
-		p.master.SetReadDeadline(time.Unix(1, 0)) // ends the read that is waiting
+		p.master.SetReadDeadline(time.Unix(1, 0)) // makes a call of Read that waits return
 	}()
 	return p, nil
 }

@@ -149,7 +149,7 @@ func (s *stream) lifecycle(data json.RawMessage) {
 	}
 }
 
-// failure returns the error of a run that the gateway reports as failed.
+// failure returns the error of a run that the gateway has reported as failed with this message.
 func (s *stream) failure(message string) *caisson.RunError { return classify(s.failureReason, message) }
 
 // final handles the final result of the run: it writes the part of the answer that was not streamed, or returns an error if the
