@@ -31,7 +31,7 @@ type acpClient struct {
 	message string              // id of the message whose text arrives
 }
 
-func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
+func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &acpClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
 	return converse(ctx, t, c.state, c.rpc, c.turn)

@@ -105,7 +105,7 @@ func FuzzClean(f *testing.F) {
 		if cut != whole {
 			t.Fatalf("%q cut at %d: %q and %q", s, at, cut, whole)
 		}
-		if !utf8.ValidString(whole) || strings.ContainsFunc(whole, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' }) {
+		if !utf8.ValidString(whole) || strings.ContainsFunc(whole, func(r rune) bool { return task.IsControl(r) && r != '\n' && r != '\t' }) {
 			t.Fatalf("%q became %q", s, whole)
 		}
 	})

@@ -61,7 +61,7 @@ type codexNotification struct {
 	} `json:"tokenUsage"`
 }
 
-func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
+func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	c := &codexClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), end: make(chan codexTurn, 1)}
 	c.rpc.handle = c.handle
 	return converse(ctx, t, c.state, c.rpc, c.turn)

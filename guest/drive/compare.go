@@ -18,7 +18,7 @@ import (
 
 // isPatchText reports whether data is text that can be part of a patch: UTF-8 without control characters except \n, \t and \r.
 func isPatchText(data []byte) bool {
-	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' && r != '\r' })
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.IsControl(r) && r != '\n' && r != '\t' && r != '\r' })
 }
 
 // diffManifests returns the changes of files between two manifests, sorted by path, and a patch with the changes of text files.
@@ -85,7 +85,7 @@ func mergedPaths(a, b *manifest) []string {
 // safePath returns a path with control characters replaced by U+FFFD, or "" if the result is not a valid relative path.
 func safePath(name string) string {
 	name = strings.Map(func(r rune) rune {
-		if task.Control(r) {
+		if task.IsControl(r) {
 			return utf8.RuneError
 		}
 		return r

@@ -13,10 +13,10 @@ import (
 
 // converse starts the program of t, connects rpc to its standard streams, and calls turn, which sends the requests of one turn.
 // The context talk that turn gets ends some time after ctx, so that turn can ask the agent to cancel the turn when ctx ends.
-func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, turn func(ctx, talk context.Context) error) (End, error) {
+func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, turn func(ctx, talk context.Context) error) (TurnResult, error) {
 	p, err := Start(t, t.Command, true)
 	if err != nil {
-		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
+		return TurnResult{Error: newError(caisson.RunAgentError, err.Error())}, nil
 	}
 	defer p.Close()
 	state.out.Mark(task.MarkStarted)
@@ -55,7 +55,7 @@ func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, tur
 	tail := p.Output(patient, state.out, grace, done, func(r io.Reader) { rpc.read(talk, r) })
 	hangUp()
 	wg.Wait()
-	end := End{Exit: p.Exit(), Agent: state.version}
+	end := TurnResult{Exit: p.Exit(), Agent: state.version}
 	switch {
 	case errors.Is(said, errClosed):
 		end.Error = newError(caisson.RunAgentError, exitMessage(t.Command[0], end.Exit, tail))

@@ -12,12 +12,12 @@ import (
 // A Driver implements one of the protocols with which agents' programs are used.
 type Driver interface {
 	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done. It ends all
-	// processes that it has started. A failure of the agent is in the End; the returned error is a failure of the driver.
-	Run(ctx context.Context, t *task.Task, out Out) (End, error)
+	// processes that it has started. A failure of the agent is in the TurnResult; the returned error is a failure of the driver.
+	Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error)
 }
 
-// An End is the result of a turn.
-type End struct {
+// A TurnResult is the result of a turn.
+type TurnResult struct {
 	Exit  *caisson.ExitStatus // exit status of the agent's program; nil if the program keeps running between turns
 	Error *caisson.RunError   // error of the turn; nil means success
 	Agent string              // version that the agent's program reports; "" if it reports none

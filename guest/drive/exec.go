@@ -12,7 +12,7 @@ import (
 // execDriver is the driver [caisson.DriverExec]: the standard output of the program is the answer, and exit code 0 means success.
 type execDriver struct{}
 
-func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
+func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	return runOnce(ctx, t, out, nil, func(r io.Reader) {
 		buf := make([]byte, 16<<10)
 		for {
@@ -29,16 +29,16 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 }
 
 // runOnce runs t's command until it exits, or until some time after done is closed, and passes its standard output to read. If
-// the command cannot be started, or fails, the End contains the error.
-func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
+// the command cannot be started, or fails, the TurnResult contains the error.
+func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (TurnResult, error) {
 	args, input, remove, err := CommandWithPrompt(t)
 	defer remove()
 	if err != nil {
-		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil
+		return TurnResult{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
 	p, err := Start(t, args, input != "")
 	if err != nil {
-		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
+		return TurnResult{Error: newError(caisson.RunAgentError, err.Error())}, nil
 	}
 	defer p.Close()
 	out.Mark(task.MarkStarted)
@@ -55,7 +55,7 @@ func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, r
 		}()
 	}
 	tail := p.Output(ctx, out, time.Duration(t.Grace), done, read)
-	end := End{Exit: p.Exit()}
+	end := TurnResult{Exit: p.Exit()}
 	if !end.Exit.Success() {
 		end.Error = newError(caisson.RunAgentError, exitMessage(args[0], end.Exit, tail))
 	}

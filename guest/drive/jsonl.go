@@ -67,10 +67,10 @@ func (s *turnState) report(u caisson.RunUsage) {
 	s.out.Usage(u)
 }
 
-func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
+func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, error) {
 	d, err := newDialect(t.Events)
 	if err != nil {
-		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil
+		return TurnResult{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
 	s := newTurnState(t, out)
 	var valid, other int

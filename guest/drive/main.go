@@ -49,14 +49,14 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 		err = fmt.Errorf("there is no driver %.40q", t.Driver)
 	}
 	if err != nil {
-		return writeEnd(w, End{Error: newError(caisson.RunInvalid, err.Error())}, false)
+		return writeEnd(w, TurnResult{Error: newError(caisson.RunInvalid, err.Error())}, false)
 	}
 	watchSignals(cancel)
 	if f, ok := stdout.(*os.File); ok {
 		watchReader(f, cancel)
 	}
 	if err := becomeSubreaper(); err != nil {
-		return writeEnd(w, End{Error: newError(caisson.RunInternal, "adopt orphans: "+err.Error())}, false)
+		return writeEnd(w, TurnResult{Error: newError(caisson.RunInternal, "adopt orphans: "+err.Error())}, false)
 	}
 	if len(t.Background) > 0 {
 		background.Store(&t.Background)
@@ -121,9 +121,9 @@ func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *o
 
 // runDriver writes the task's files, waits for the agent's service and runs the driver. unready is the error if the service did
 // not become ready. track compares the tracked directory with its state before the driver was run.
-func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
+func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end TurnResult, unready error) {
 	if err := prepare(t); err != nil {
-		return nil, End{Error: newError(caisson.RunInternal, err.Error())}, nil
+		return nil, TurnResult{Error: newError(caisson.RunInternal, err.Error())}, nil
 	}
 	scanned := make(chan struct{})
 	go func() { // scans the directory while the agent's service starts
@@ -135,10 +135,10 @@ func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track 
 	}
 	<-scanned
 	if unready != nil {
-		return track, End{Error: newError(caisson.RunAgentError, unready.Error())}, unready
+		return track, TurnResult{Error: newError(caisson.RunAgentError, unready.Error())}, unready
 	}
 	type outcome struct {
-		end End
+		end TurnResult
 		err error
 	}
 	done := make(chan outcome, 1)
@@ -166,7 +166,7 @@ func closedAfter(ctx context.Context, after time.Duration) <-chan struct{} {
 }
 
 // writeEnd writes the end line and returns the exit code of this process. cut reports whether the output was truncated.
-func writeEnd(w *task.Writer, end End, cut bool) int {
+func writeEnd(w *task.Writer, end TurnResult, cut bool) int {
 	l := task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: end.Error}, Cut: cut, Exit: end.Exit, Agent: shortLine(end.Agent)}
 	if _, err := w.Write(l); err != nil {
 		return 1

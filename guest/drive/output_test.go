@@ -18,7 +18,7 @@ import (
 // said ends a stream of lines and reads it as the engine does.
 func said(t *testing.T, b *bytes.Buffer, w *task.Writer, limit caisson.Size) []task.Line {
 	t.Helper()
-	if code := writeEnd(w, End{Error: newError("", "")}, false); code != 0 {
+	if code := writeEnd(w, TurnResult{Error: newError("", "")}, false); code != 0 {
 		t.Fatal("no end")
 	}
 	var all []task.Line

@@ -144,7 +144,7 @@ func (c *cleaner) character() {
 		switch {
 		case r == 0x9b: // U+009B is the short form of ESC [
 			c.state, c.n = cleanCSI, 0
-		case !task.Control(r):
+		case !task.IsControl(r):
 			c.out = utf8.AppendRune(c.out, r)
 		}
 		c.part = append(c.part[:0], c.part[n:]...)

@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Start starts guestd in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx applies
-// only to the start: the process continues after ctx has ended.
-type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
+// A StartFunc starts guestd in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx
+// applies only to the start: the process continues after ctx has ended.
+type StartFunc func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
 
 // idleTime is how long an idle process of guestd is kept for the next call, which then need not start a process. After it the
 // process is killed, to free its memory in the sandbox.
@@ -25,7 +25,7 @@ const idleTime = 5 * time.Second
 // Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
 // The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
 type Client struct {
-	start Start
+	start StartFunc
 
 	mu     sync.Mutex
 	idle   *conn       // process that is kept for the next call; nil if none; guarded by mu
@@ -34,7 +34,7 @@ type Client struct {
 }
 
 // NewClient returns a client that starts processes of guestd with start.
-func NewClient(start Start) *Client { return &Client{start: start} }
+func NewClient(start StartFunc) *Client { return &Client{start: start} }
 
 // Close kills the idle process of guestd, if there is one. Calls in progress continue, and their processes are not kept.
 func (c *Client) Close() error {

@@ -102,7 +102,7 @@ func (p *pipes) Wait(context.Context) (caisson.ExitStatus, error) {
 }
 
 // inProcess starts Run as a goroutine, with dir as its root.
-func inProcess(t testing.TB, dir string) Start {
+func inProcess(t testing.TB, dir string) StartFunc {
 	return func(_ context.Context, args []string, _ bool) (caisson.Process, error) {
 		root, err := os.OpenRoot(dir)
 		if err != nil {
@@ -137,7 +137,7 @@ func fakeProcess(t testing.TB, f func(in io.Reader, out, errs io.Writer) int) *p
 }
 
 // realProcess starts the helper, as another user if uid is not 0.
-func realProcess(t testing.TB, uid uint32) Start {
+func realProcess(t testing.TB, uid uint32) StartFunc {
 	return func(_ context.Context, args []string, _ bool) (caisson.Process, error) {
 		cmd := exec.Command(helper, args...)
 		cmd.Env, cmd.Dir = []string{}, "/"

@@ -19,7 +19,7 @@ import (
 )
 
 // startTest starts a test program and stops it at the end of t.
-func startTest(t *testing.T, start Start, args ...string) caisson.Process {
+func startTest(t *testing.T, start StartFunc, args ...string) caisson.Process {
 	t.Helper()
 	p := must[caisson.Process](t)(start(t.Context(), append([]string{"test"}, args...), true))
 	t.Cleanup(func() { p.Close() })
@@ -27,7 +27,7 @@ func startTest(t *testing.T, start Start, args ...string) caisson.Process {
 }
 
 // both runs test with the programs as functions and as processes.
-func both(t *testing.T, test func(t *testing.T, start Start, dir string)) {
+func both(t *testing.T, test func(t *testing.T, start StartFunc, dir string)) {
 	t.Run("in process", func(t *testing.T) { test(t, inProcess(t, t.TempDir()), "") })
 	t.Run("process", func(t *testing.T) {
 		dir := t.TempDir()
@@ -36,7 +36,7 @@ func both(t *testing.T, test func(t *testing.T, start Start, dir string)) {
 }
 
 func TestPrograms(t *testing.T) {
-	both(t, func(t *testing.T, start Start, dir string) {
+	both(t, func(t *testing.T, start StartFunc, dir string) {
 		for _, row := range []struct {
 			args   []string
 			stdin  string
@@ -97,7 +97,7 @@ func wait(t *testing.T, p caisson.Process) int {
 }
 
 func TestCounterIntoFile(t *testing.T) {
-	both(t, func(t *testing.T, start Start, dir string) {
+	both(t, func(t *testing.T, start StartFunc, dir string) {
 		p := startTest(t, start, "counter", dir+"/count")
 		go io.Copy(io.Discard, p.Stderr())
 		r := NewClient(start)

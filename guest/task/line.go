@@ -155,15 +155,15 @@ func checkText(field, s string, limit int, controls string) error {
 		return fmt.Errorf("%s is not UTF-8", field)
 	}
 	for _, r := range s {
-		if Control(r) && !strings.ContainsRune(controls, r) {
+		if IsControl(r) && !strings.ContainsRune(controls, r) {
 			return fmt.Errorf("%s has a control character (%U)", field, r)
 		}
 	}
 	return nil
 }
 
-// Control reports whether r is a control character: C0, DEL or C1.
-func Control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
+// IsControl reports whether r is a control character: C0, DEL or C1.
+func IsControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
 
 // checkArgs returns an error if the arguments of a tool call are too long, not UTF-8, or contain control characters.
 func checkArgs(raw json.RawMessage) error {
@@ -188,7 +188,7 @@ func escapedControl(raw []byte, from int) int {
 			for _, c := range raw[i+2 : i+6] {
 				r = r<<4 | rune(hexValue(c))
 			}
-			if Control(r) && r != '\n' && r != '\t' && r != '\r' {
+			if IsControl(r) && r != '\n' && r != '\t' && r != '\r' {
 				return i
 			}
 		}

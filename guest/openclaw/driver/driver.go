@@ -31,7 +31,7 @@ type OpenClaw struct{}
 var _ drive.Driver = OpenClaw{}
 
 // Run implements [drive.Driver].
-func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.TurnResult, error) {
 	if t.Port > 0 {
 		c, err := dial(ctx, t)
 		if err == nil {
@@ -39,10 +39,10 @@ func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End
 			return c.turn(ctx, t, out), nil
 		}
 		if ctx.Err() != nil {
-			return drive.End{Error: contextError(ctx)}, nil
+			return drive.TurnResult{Error: contextError(ctx)}, nil
 		}
 		if !errors.Is(err, errNotListening) || len(t.Command) == 0 {
-			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not accept the prompt: "+err.Error())}, nil
+			return drive.TurnResult{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not accept the prompt: "+err.Error())}, nil
 		}
 		out.Status("warning", "no OpenClaw gateway is running; OpenClaw is started for this turn only")
 	}

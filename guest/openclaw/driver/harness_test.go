@@ -23,7 +23,7 @@ type recorded struct {
 	marks    []string
 	log      strings.Builder
 	usage    *caisson.RunUsage
-	end      drive.End
+	end      drive.TurnResult
 	watch    func(text string)
 }
 

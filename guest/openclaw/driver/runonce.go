@@ -20,20 +20,20 @@ const (
 )
 
 // runOnce starts OpenClaw for one turn. OpenClaw prints the answer at the end, so it is not streamed.
-func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.TurnResult, error) {
 	if len(t.Command) == 0 {
-		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
+		return drive.TurnResult{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
 	}
 	withHistory := *t
 	withHistory.Prompt = promptWithHistory(t)
 	argv, stdin, remove, err := drive.CommandWithPrompt(&withHistory)
 	defer remove()
 	if err != nil {
-		return drive.End{Error: newError(caisson.RunInvalid, err.Error())}, nil
+		return drive.TurnResult{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
 	p, err := drive.Start(t, argv, stdin != "")
 	if err != nil {
-		return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
+		return drive.TurnResult{Error: newError(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
 	}
 	defer p.Close()
 	out.Mark(task.MarkStarted)
@@ -50,7 +50,7 @@ func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error
 		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
 		_, _ = io.Copy(io.Discard, r) // read the rest, so that the program does not block on a full pipe
 	})
-	end := drive.End{Exit: p.Exit()}
+	end := drive.TurnResult{Exit: p.Exit()}
 	switch {
 	case ctx.Err() != nil:
 		end.Error = contextError(ctx)

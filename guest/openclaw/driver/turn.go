@@ -29,8 +29,8 @@ type agentParams struct {
 }
 
 // turn sends the prompt to the gateway and reports events until the turn has ended.
-func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.End {
-	end := drive.End{Agent: c.version}
+func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.TurnResult {
+	end := drive.TurnResult{Agent: c.version}
 	out.Mark(task.MarkStarted)
 	p := agentParams{
 		Message: promptWithHistory(t), AgentID: agentID(t), Key: sessionKey(t), ID: newID(), Model: modelName(t), Timeout: seconds(t.Time), NoMessage: true,
