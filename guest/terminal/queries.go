@@ -83,7 +83,7 @@ func (q *queryAnswerer) read(out []byte, rows, cols uint16) (answers []byte) {
 	return answers
 }
 
-// escape handles a byte after ESC.
+// escape handles the byte c after ESC.
 func (q *queryAnswerer) escape(c byte) {
 	switch {
 	case c == '[':

@@ -27,7 +27,7 @@ const (
 	maxPending   = 64 << 10         // number of bytes of input for the program at which further input must wait
 )
 
-// A Program is a program at a terminal. Read and Write are called by one goroutine each.
+// A Program is a program that runs at a terminal. Read and Write are called by one goroutine each.
 type Program interface {
 	PID() int
 	// Read reads output. It returns io.EOF when the program has ended and all output that it has written was read, even if other
@@ -40,7 +40,7 @@ type Program interface {
 	Signal(signal int) error
 	// Exit returns the exit status of the program. It is called after Read has returned an error.
 	Exit() caisson.ExitStatus
-	// Kill kills the program.
+	// Kill kills the program. It does not wait for its end.
 	Kill()
 	// Close closes the terminal.
 	Close() error

@@ -143,7 +143,7 @@ func (d Sockets) ask(id caisson.ID, kind byte) (t caisson.Terminal, err error) {
 	return parseInfo(payload)
 }
 
-// List lists the terminals, oldest first.
+// List returns information about the terminals with a socket in the directory, oldest first.
 func (d Sockets) List() (list []caisson.Terminal, err error) {
 	ids, err := d.list()
 	if err != nil {

@@ -83,7 +83,7 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 	b.waitUntil("it counts on", func() bool { return b.count("/count") > reached })
 }
 
-// testFreezeDie kills a sandbox while it is frozen.
+// testFreezeDie ends a frozen sandbox as if it had crashed.
 func testFreezeDie(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	b := s.create(t, "sleep", "1h")

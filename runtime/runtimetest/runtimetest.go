@@ -42,7 +42,7 @@ type suite struct {
 	layer string // directory of the layer
 }
 
-// A test is one test of the suite with its name.
+// A test is one test of the suite and its name.
 type test struct {
 	name string
 	run  func(t *testing.T, s *suite)
@@ -144,7 +144,7 @@ func (s *suite) create(t *testing.T, program ...string) *box {
 	return b
 }
 
-// create creates the sandbox with b.spec.
+// create creates the sandbox of the box with the spec b.spec.
 func (b *box) create() {
 	b.t.Helper()
 	must(b.t, "Create", b.Runtime.Create(b.ctx(), b.id, b.spec))
@@ -181,7 +181,7 @@ func (b *box) exec(e caisson.RuntimeExec) caisson.Process {
 	return p
 }
 
-// A result is the output and the exit status of a process.
+// A result is what a process has left: its output and its exit status.
 type result struct {
 	stdout, stderr string
 	status         caisson.ExitStatus
@@ -254,7 +254,7 @@ func (b *box) files() *guestd.Client {
 	return c
 }
 
-// read returns the content of a file of the sandbox.
+// read returns the content of the sandbox's file name.
 func (b *box) read(name string) string {
 	b.t.Helper()
 	r, err := b.files().ReadFile(b.ctx(), name, 0, 0)
@@ -402,7 +402,7 @@ func wantKind(t *testing.T, what string, err error, k caisson.Kind, mentions ...
 	}
 }
 
-// wantDone fails the test unless c is closed within opTimeout.
+// wantDone fails the test unless the channel c is closed within opTimeout. what names the channel.
 func wantDone(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
