@@ -274,7 +274,7 @@ type stdinWriter struct {
 	s      *execSession
 	credit *protocol.Credit   // number of bytes that the server is ready to receive
 	ctx    context.Context    // ends when the process has closed its input, when Close is called, or when the session ends
-	close  context.CancelFunc // ends ctx
+	close  context.CancelFunc // ends ctx; nothing is sent any more
 }
 
 // Write implements [io.Writer]. It waits until the server is ready to receive the data, and returns io.ErrClosedPipe if the
