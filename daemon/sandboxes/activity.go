@@ -15,18 +15,18 @@ type activity struct {
 	programs caisson.Programs
 
 	mu   sync.Mutex
-	uses map[caisson.ID]*uses // guarded by mu
+	uses map[caisson.ID]*useRecord // guarded by mu
 }
 
-// uses are the uses of a sandbox; guarded by activity.mu.
-type uses struct {
+// useRecord are the useRecord of a sandbox; guarded by activity.mu.
+type useRecord struct {
 	n     int       // uses in progress
 	until time.Time // requests of the ingress count as in progress until then
 	last  time.Time // end of the last use
 }
 
 func newActivity(programs caisson.Programs) *activity {
-	return &activity{start: now(), programs: programs, uses: map[caisson.ID]*uses{}}
+	return &activity{start: now(), programs: programs, uses: map[caisson.ID]*useRecord{}}
 }
 
 // begin counts a use of a sandbox until end is called.
@@ -43,15 +43,15 @@ func (a *activity) begin(id caisson.ID) (end func()) {
 	})
 }
 
-// touch counts a use of a sandbox that has ended already.
-func (a *activity) touch(id caisson.ID) { a.begin(id)() }
+// recordUse counts a use of a sandbox that has ended already.
+func (a *activity) recordUse(id caisson.ID) { a.begin(id)() }
 
 // requestLease is how long a request of the ingress counts as in progress after a report. While the request lasts, the wire
 // process repeats the report more often than that.
 const requestLease = 10 * time.Second
 
-// requested records a report about requests of the ingress to a sandbox. active reports whether any of them is in progress.
-func (a *activity) requested(id caisson.ID, active bool) {
+// recordRequests records a report about requests of the ingress to a sandbox. active reports whether any of them is in progress.
+func (a *activity) recordRequests(id caisson.ID, active bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u := a.entry(id)
@@ -62,10 +62,10 @@ func (a *activity) requested(id caisson.ID, active bool) {
 }
 
 // entry returns the uses of a sandbox, and creates the record if there is none. The caller must hold a.mu.
-func (a *activity) entry(id caisson.ID) *uses {
+func (a *activity) entry(id caisson.ID) *useRecord {
 	u := a.uses[id]
 	if u == nil {
-		u = &uses{}
+		u = &useRecord{}
 		a.uses[id] = u
 	}
 	return u
@@ -101,7 +101,7 @@ func (a *activity) inUse(id caisson.ID) bool {
 	return a.uses[id].inUse(now())
 }
 
-func (u *uses) inUse(at time.Time) bool { return u != nil && (u.n > 0 || at.Before(u.until)) }
+func (u *useRecord) inUse(at time.Time) bool { return u != nil && (u.n > 0 || at.Before(u.until)) }
 
 // forget forgets a sandbox that is being removed.
 func (a *activity) forget(id caisson.ID) {

@@ -65,7 +65,7 @@ func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 	if slices.ContainsFunc(list, func(sb *caisson.Sandbox) bool { return sb.Parent == "" }) {
 		return true
 	}
-	pooled := a.evictor.memoryOf(list)
+	pooled := a.evictor.forkMemory(list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.checkMemory(need, a.limits.MemoryReserve, pooled) == nil
@@ -75,7 +75,7 @@ func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 // Limits.PoolMemory.
 func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
 	list, err := a.evictor.list(ctx)
-	used := a.evictor.memoryOf(list)
+	used := a.evictor.forkMemory(list)
 	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
 		return caisson.Errorf(caisson.Exhausted, "forks that are made in advance have %s of memory, this one needs %s, and %s is the maximum; raise limits.poolMemory", used, need, most)
 	}
@@ -245,10 +245,10 @@ func hostTasks() (used, most int, err error) {
 	return used, most, nil
 }
 
-// memoryOf returns the memory in bytes that a sandbox restored from the checkpoint in dir uses from the start: the disk
+// checkpointMemory returns the memory in bytes that a sandbox restored from the checkpoint in dir uses from the start: the disk
 // space of the checkpoint's files, except the file archive and the workspace. The names of the other files depend on
 // the runtime.
-func memoryOf(dir string) caisson.Size {
+func checkpointMemory(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0 // The restore reports the error.

@@ -27,9 +27,9 @@ type builder struct {
 	accounts  caisson.AccountStore
 	admission *admission
 	hidden    *idSet
-	processes *processes
+	processes *processManager
 	clients   *fileClients
-	dirs      dirs
+	dirs      dataDir
 	images    interface {
 		Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	}
@@ -64,7 +64,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	back.Push(func() error { return b.dirs.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })
-	if err := b.dirs.makeDir(sb); err != nil {
+	if err := b.dirs.makeSandboxDir(sb); err != nil {
 		return rootfs, err
 	}
 	if err := b.processes.run(ctx, sb, source{}); err != nil {
@@ -83,7 +83,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 		}
 	}
 	progress(caisson.Progress{Stage: "freeze"})
-	tar := b.dirs.inDir(sb.ID, filesTar)
+	tar := b.dirs.sandboxPath(sb.ID, filesTar)
 	if err := writeFile(tar, func(f *os.File) error { return b.runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
 		return rootfs, err
 	}

@@ -9,21 +9,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// captures writes the state of sandboxes, for snapshots and forks.
-type captures struct {
+// capturer writes the state of sandboxes, for snapshots and forks.
+type capturer struct {
 	runtime interface {
 		fileSaver
 		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
 	}
 	freezer    *freezer
 	clients    *fileClients
-	workspaces *workspaces
-	dirs       dirs
+	workspaces *workspaceManager
+	dirs       dataDir
 }
 
 // captureAll writes the current state of a sandbox, including the changes in its workspace, to the new directory dir.
 // The caller must hold the sandbox's lock.
-func (c *captures) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *capturer) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	if sb.Spec.Workspace == "" {
 		return c.capture(ctx, sb, dir, memory)
 	}
@@ -43,7 +43,7 @@ func (c *captures) captureAll(ctx context.Context, sb *caisson.Sandbox, dir stri
 
 // capture writes the current state of a sandbox, without its workspace, to the new directory dir. Returns a Conflict
 // error if the placeholder for workspaces contains files. The caller must hold the sandbox's lock.
-func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *capturer) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
 		if err := c.writeCapture(ctx, sb, part, memory); err != nil {
 			return err
@@ -53,11 +53,11 @@ func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 }
 
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the directory part.
-func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
+func (c *capturer) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
 		// This includes the dependencies file: it records what the sandbox was started on before the pause, not the
 		// current build and host.
-		return linkCheckpoint(c.dirs.inDir(sb.ID, pauseDir), part, memory)
+		return linkCheckpoint(c.dirs.sandboxPath(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)
 	var err error
@@ -69,7 +69,7 @@ func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part s
 	case sb.State == caisson.Running:
 		err = writeFile(tar, func(f *os.File) error { return c.runtime.SaveFiles(ctx, sb.ID, f) })
 	default:
-		err = linkFile(c.dirs.inDir(sb.ID, filesTar), tar)
+		err = linkFile(c.dirs.sandboxPath(sb.ID, filesTar), tar)
 	}
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func linkCheckpoint(from, to string, memory bool) error {
 }
 
 // whileFrozen calls do while a running sandbox is frozen, so that do captures the state at a single instant.
-func (c *captures) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
+func (c *capturer) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
 	c.clients.drop(id) // A frozen sandbox does not reply to its file client.
 	err := c.freezer.freeze(ctx, id)
 	if err == nil {

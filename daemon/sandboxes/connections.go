@@ -23,9 +23,9 @@ type Connections struct {
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
 	activity *activity
 
-	mu       sync.Mutex
-	sandbox  map[caisson.ID]int // number of connections by sandbox; guarded by mu
-	accounts map[string]int     // number of connections by account; guarded by mu
+	mu        sync.Mutex
+	sandboxes map[caisson.ID]int // number of connections by sandbox; guarded by mu
+	accounts  map[string]int     // number of connections by account; guarded by mu
 }
 
 var _ caisson.Connections = (*Connections)(nil)
@@ -34,7 +34,7 @@ var _ caisson.Connections = (*Connections)(nil)
 func NewConnections(c *Core, d caisson.Dialer) *Connections {
 	return &Connections{
 		finder: c.api.lifecycle.finder, dial: d.Dial, activity: c.deadlines.activity,
-		sandbox: map[caisson.ID]int{}, accounts: map[string]int{},
+		sandboxes: map[caisson.ID]int{}, accounts: map[string]int{},
 	}
 }
 
@@ -81,13 +81,13 @@ func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectR
 func (s *Connections) count(sb *caisson.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sandbox[sb.ID] >= maxSandboxConnections {
+	if s.sandboxes[sb.ID] >= maxSandboxConnections {
 		return caisson.Errorf(caisson.Exhausted, "sandbox %s has %d connections; close some of them", sb.ID, maxSandboxConnections)
 	}
 	if s.accounts[sb.Account] >= maxAccountConnections {
 		return caisson.Errorf(caisson.Exhausted, "the account has %d connections to sandboxes; close some of them", maxAccountConnections)
 	}
-	s.sandbox[sb.ID]++
+	s.sandboxes[sb.ID]++
 	s.accounts[sb.Account]++
 	return nil
 }
@@ -95,8 +95,8 @@ func (s *Connections) count(sb *caisson.Sandbox) error {
 func (s *Connections) uncount(sb *caisson.Sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sandbox[sb.ID]--; s.sandbox[sb.ID] == 0 {
-		delete(s.sandbox, sb.ID)
+	if s.sandboxes[sb.ID]--; s.sandboxes[sb.ID] == 0 {
+		delete(s.sandboxes, sb.ID)
 	}
 	if s.accounts[sb.Account]--; s.accounts[sb.Account] == 0 {
 		delete(s.accounts, sb.Account)

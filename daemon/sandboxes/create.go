@@ -15,11 +15,11 @@ type Lifecycle struct {
 	planner   *planner
 	creator   *creator
 	pools     *pools
-	changes   *changes
+	changes   *changer
 	verbs     *verbs
 	remover   *remover
-	deadlines *deadlines
-	writers   *writers
+	deadlines *stepTimers
+	writers   *fileWriters
 }
 
 var _ caisson.Sandboxes = (*Lifecycle)(nil)
@@ -168,7 +168,7 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	return l.remover.end(ctx, sb.ID)
+	return l.remover.forceRemove(ctx, sb.ID)
 }
 
 // Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If

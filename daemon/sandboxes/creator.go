@@ -14,31 +14,31 @@ import (
 type creator struct {
 	accounts   caisson.AccountStore
 	sandboxes  caisson.Table[caisson.Sandbox]
-	states     states
-	locks      *locks
+	states     stateStore
+	locks      *sandboxLocks
 	admission  *admission
-	dirs       dirs
-	workspaces *workspaces
+	dirs       dataDir
+	workspaces *workspaceManager
 	network    network
-	processes  *processes
-	watches    *watches
-	deadlines  *deadlines
+	processes  *processManager
+	watches    *watcher
+	deadlines  *stepTimers
 }
 
 // recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the
 // caller, and the host's policies, models and workspaces.
 func (c *creator) recheck(ctx context.Context, p *plan) error {
-	policy := p.asked.policy // Forks that are made at the same time share it, and the check replaces its argument.
+	policy := p.request.policy // Forks that are made at the same time share it, and the check replaces its argument.
 	if policy != nil {
 		policy = new(*policy)
 	}
-	if err := c.network.check(ctx, "", policy, p.asked.models); err != nil {
+	if err := c.network.check(ctx, "", policy, p.request.models); err != nil {
 		return err
 	}
-	if err := c.network.checkAssignment(ctx, p.asked.assigned); err != nil {
+	if err := c.network.checkAssignment(ctx, p.request.assigned); err != nil {
 		return err
 	}
-	return c.workspaces.check(ctx, p.workspace, p.asked.mounts)
+	return c.workspaces.check(ctx, p.workspace, p.request.mounts)
 }
 
 // execute stores a planned sandbox, creates its directory, and starts it if that is planned.
@@ -56,7 +56,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	if p.from == nil {
 		_, err = c.accounts.Ensure(ctx, sb.Account)
 	} else if p.from.memory {
-		need = memoryOf(p.dir)
+		need = checkpointMemory(p.dir)
 	}
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return c.states.remove(clean, sb.ID) })
 	back.Push(func() error { return c.dirs.removeSandboxDir(clean, sb.ID) })
-	if err := c.dirs.makeDir(sb); err != nil {
+	if err := c.dirs.makeSandboxDir(sb); err != nil {
 		return nil, err
 	}
 	if err := c.dirs.recordMounts(sb.ID, sb.Spec.Mounts, p.handles); err != nil {
@@ -87,7 +87,7 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	if err := c.network.createBudget(ctx, sb); err != nil {
 		return nil, err
 	}
-	state, out := caisson.Created, started{}
+	state, out := caisson.Created, startOutcome{}
 	if p.start {
 		state = caisson.Running
 		if out, err = c.start(ctx, p, &back); err != nil {
@@ -106,21 +106,21 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	if state == caisson.Running {
 		c.watches.watch(made)
 	}
-	c.deadlines.activity.touch(made.ID)
+	c.deadlines.activity.recordUse(made.ID)
 	c.deadlines.arm(made)
 	c.publish(ctx, p, made, out)
 	c.workspaces.publishUnreviewed(ctx, made, p.workspace)
 	return made, nil
 }
 
-// started is the outcome of a start.
-type started struct {
+// startOutcome is the outcome of a start.
+type startOutcome struct {
 	filesOnly string   // why memory was not restored, or ""
 	shared    []string // see SharedRandomness in [caisson.Sandbox]
 }
 
 // start starts the processes of a planned sandbox. It adds the rollback to back.
-func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out started, err error) {
+func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out startOutcome, err error) {
 	id := p.sandbox.ID
 	switch {
 	case p.from == nil:
@@ -136,14 +136,14 @@ func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out sta
 	back.Push(func() error { return c.processes.halt(context.WithoutCancel(ctx), id) })
 	// Forks for runs are not examined: agents are forked only if their entry declares that forks draw different random
 	// values (see caisson.Warm).
-	if p.from != nil && p.from.memory && out.filesOnly == "" && p.asked.assigned == nil {
+	if p.from != nil && p.from.memory && out.filesOnly == "" && p.request.assigned == nil {
 		out.shared, err = c.processes.sharedRandomness(ctx, id)
 	}
 	return out, err
 }
 
 // publish publishes the event that a planned sandbox has been made.
-func (c *creator) publish(ctx context.Context, p *plan, made *caisson.Sandbox, out started) {
+func (c *creator) publish(ctx context.Context, p *plan, made *caisson.Sandbox, out startOutcome) {
 	if p.from == nil {
 		c.states.event(ctx, made, "sandbox."+string(made.State), map[string]string{"template": made.Template})
 		return

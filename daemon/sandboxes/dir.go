@@ -30,25 +30,29 @@ const (
 	partSuffix = durable.Part // suffix of a file or directory that is being written: never read, removed by Reconcile
 )
 
-// dirs defines the layout of the data directory, which is root.
-type dirs struct{ root string }
+// dataDir defines the layout of the data directory, which is root.
+type dataDir struct{ root string }
 
-func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
+func (d dataDir) sandboxDir(id caisson.ID) string {
+	return filepath.Join(d.root, "sandboxes", string(id))
+}
 
 // removeSandboxDir removes a sandbox's directory. Its placeholder may contain untrusted files written by guests.
-func (d dirs) removeSandboxDir(ctx context.Context, id caisson.ID) error {
+func (d dataDir) removeSandboxDir(ctx context.Context, id caisson.ID) error {
 	return guesttree.Remove(ctx, d.sandboxDir(id))
 }
 
-func (d dirs) snapshotDir(id caisson.ID) string {
+func (d dataDir) snapshotDir(id caisson.ID) string {
 	return filepath.Join(d.root, "snapshots", string(id))
 }
 
-// inDir returns the path of a file in a sandbox's directory.
-func (d dirs) inDir(id caisson.ID, name string) string { return filepath.Join(d.sandboxDir(id), name) }
+// sandboxPath returns the path of a file in a sandbox's directory.
+func (d dataDir) sandboxPath(id caisson.ID, name string) string {
+	return filepath.Join(d.sandboxDir(id), name)
+}
 
-// makeDir creates a sandbox's directory with its etc layer and its output FIFO.
-func (d dirs) makeDir(sb *caisson.Sandbox) error {
+// makeSandboxDir creates a sandbox's directory with its etc layer and its output FIFO.
+func (d dataDir) makeSandboxDir(sb *caisson.Sandbox) error {
 	dir := d.sandboxDir(sb.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -119,10 +123,10 @@ type mountRecord struct {
 
 // dropSaved removes saved state of a sandbox. Each file or directory is renamed before its removal, so that a partly
 // removed one never has its regular name.
-func (d dirs) dropSaved(id caisson.ID, names ...string) error {
+func (d dataDir) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
-		path := d.inDir(id, name)
+		path := d.sandboxPath(id, name)
 		if pathIfExists(path) == "" {
 			continue
 		}
@@ -132,7 +136,7 @@ func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 }
 
 // recordMounts stores the host directories of a request with their paths, devices and inodes.
-func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
+func (d dataDir) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
 	if len(mounts) == 0 {
 		return nil
 	}
@@ -154,7 +158,7 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 // resolveHostDir returns the path, device and inode of the host directory that a client has opened. Returns Invalid if it
 // is not a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the
 // client's path of the directory and field the request's field, both for errors.
-func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
+func (d dataDir) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
 		return found, caisson.Invalidf(field, "%.100q is not a directory", source)
@@ -189,7 +193,7 @@ func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found ho
 }
 
 // openMounts opens the host directories of a sandbox for a start. The caller must close them.
-func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
+func (d dataDir) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
 	data, err := os.ReadFile(filepath.Join(d.sandboxDir(id), mountsFile))
 	if os.IsNotExist(err) {
 		return nil, nil

@@ -25,10 +25,10 @@ type diskGuard struct {
 		lister
 		Written(id caisson.ID) (caisson.Size, error)
 	}
-	states     states
-	workspaces *workspaces
-	locks      *locks
-	watches    *watches
+	states     stateStore
+	workspaces *workspaceManager
+	locks      *sandboxLocks
+	watches    *watcher
 	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
 	reserve    caisson.Size                 // of the disk space
 	log        *slog.Logger
@@ -168,14 +168,14 @@ func (g *diskGuard) measure(ctx context.Context, sb *caisson.Sandbox) (w diskUsa
 
 // openWritten opens the host directory that contains a sandbox's changes to its workspace, or its volume; nil if it has
 // neither.
-func (w *workspaces) openWritten(sb *caisson.Sandbox) (*os.File, error) {
+func (w *workspaceManager) openWritten(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
 	case sb.Spec.Volume != nil && w.volumes != nil:
 		return w.volumes.OpenData(sb.Spec.Volume.ID)
 	case sb.Spec.Workspace != "" && w.layers != nil:
 		return w.layers.OpenUpper(sb.Spec.Workspace)
 	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt != "":
-		return os.Open(filepath.Join(w.dirs.inDir(sb.ID, placeholderDir), upperDir))
+		return os.Open(filepath.Join(w.dirs.sandboxPath(sb.ID, placeholderDir), upperDir))
 	}
 	return nil, nil
 }

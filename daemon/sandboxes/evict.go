@@ -11,9 +11,9 @@ import (
 
 // evictor evicts sandboxes of pools when the host has no room for others.
 type evictor struct {
-	states  states
+	states  stateStore
 	remover *remover
-	dirs    dirs
+	dirs    dataDir
 	log     *slog.Logger
 }
 
@@ -23,16 +23,16 @@ func (s *evictor) list(ctx context.Context) ([]*caisson.Sandbox, error) {
 	return slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.State != caisson.Running }), err
 }
 
-// memoryOf returns how much memory the forks among pooled sandboxes have, in bytes: that of the checkpoints from which they were
+// forkMemory returns how much memory the forks among pooled sandboxes have, in bytes: that of the checkpoints from which they were
 // restored.
-func (s *evictor) memoryOf(list []*caisson.Sandbox) (sum caisson.Size) {
+func (s *evictor) forkMemory(list []*caisson.Sandbox) (sum caisson.Size) {
 	size := map[caisson.ID]caisson.Size{} // by snapshot
 	for _, sb := range list {
 		if sb.Parent == "" {
 			continue
 		}
 		if _, ok := size[sb.Parent]; !ok {
-			size[sb.Parent] = memoryOf(s.dirs.snapshotDir(sb.Parent))
+			size[sb.Parent] = checkpointMemory(s.dirs.snapshotDir(sb.Parent))
 		}
 		sum += size[sb.Parent]
 	}

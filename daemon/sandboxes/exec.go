@@ -15,7 +15,7 @@ import (
 // Processes implements [caisson.Processes].
 type Processes struct {
 	finder  finder
-	states  states
+	states  stateStore
 	runtime interface {
 		execer
 		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
@@ -24,7 +24,7 @@ type Processes struct {
 	}
 	activity *activity
 	traffic  Traffic // nil: no traffic statistics
-	logs     *logs
+	logs     *commandLogs
 }
 
 var _ caisson.Processes = (*Processes)(nil)
@@ -81,7 +81,7 @@ func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 // the process. The sandbox counts as in use until the process is closed.
 type reasonedProcess struct {
 	caisson.Process
-	states states
+	states stateStore
 	id     caisson.ID
 	end    func() // of the use of the sandbox
 }

@@ -25,12 +25,12 @@ var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
 // expiry executes the steps of sandboxes at the times at which they are due, see [step].
 type expiry struct {
-	states     states
-	locks      *locks
-	deadlines  *deadlines
+	states     stateStore
+	locks      *sandboxLocks
+	deadlines  *stepTimers
 	remover    *remover
 	keeper     *keeper
-	changes    *changes
+	changes    *changer
 	verbs      *verbs
 	background *background.Group
 	log        *slog.Logger
@@ -60,7 +60,7 @@ func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	defer release()
-	if err := e.changes.settle(ctx, id); err != nil {
+	if err := e.changes.resolvePrevious(ctx, id); err != nil {
 		return err
 	}
 	sb, err := e.states.get(ctx, id)
@@ -69,7 +69,7 @@ func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
 	}
 	due, ok := e.due(sb)
 	if ok {
-		sb, err = e.do(ctx, sb, due)
+		sb, err = e.execute(ctx, sb, due)
 		if errors.Is(err, errUsed) {
 			sb, err = e.states.get(ctx, id)
 		}
@@ -92,7 +92,7 @@ func (e *expiry) lock(ctx context.Context, id caisson.ID) (release func(), err e
 	if due, ok := e.due(sb); !ok || due.act != actRemove {
 		return e.locks.acquire(ctx, id)
 	}
-	if !e.keeper.wants(sb) || e.keeper.gaveUp(sb) {
+	if !e.keeper.takesFinal(sb) || e.keeper.retriesEnded(sb) {
 		return e.remover.lock(ctx, id)
 	}
 	wait, cancel := context.WithTimeout(ctx, e.retry)
@@ -109,9 +109,9 @@ func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
 	return step{}, false
 }
 
-// do executes a step, and returns the resulting record of the sandbox; nil if the sandbox was removed. The caller must hold the
+// execute executes a step, and returns the resulting record of the sandbox; nil if the sandbox was removed. The caller must hold the
 // sandbox's lock.
-func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
+func (e *expiry) execute(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
 	if (s.act == actRemove || s.act == actExpire) && s.limit > 0 && !isAnnounced(sb, s.until) {
 		// The time of the announcement has passed, because the host was busy or no daemon ran.
 		announced, err := e.announce(ctx, sb, s)
@@ -133,20 +133,20 @@ func (e *expiry) do(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.
 	case actWake:
 		return e.wake(ctx, sb)
 	case actSuspend:
-		return e.rest(ctx, sb, s, caisson.VerbSuspend, e.verbs.suspend)
+		return e.autoPause(ctx, sb, s, caisson.VerbSuspend, e.verbs.suspend)
 	case actPause:
-		return e.rest(ctx, sb, s, caisson.VerbPause, e.verbs.pause)
+		return e.autoPause(ctx, sb, s, caisson.VerbPause, e.verbs.pause)
 	}
-	return e.rest(ctx, sb, s, caisson.VerbStop, func(ctx context.Context, b *caisson.Sandbox) error {
+	return e.autoPause(ctx, sb, s, caisson.VerbStop, func(ctx context.Context, b *caisson.Sandbox) error {
 		return e.verbs.stop(ctx, b, idleGrace)
 	})
 }
 
 // remove removes a sandbox whose hard TTL has ended. If the sandbox gets a final snapshot, remove takes it first.
 func (e *expiry) remove(ctx context.Context, sb *caisson.Sandbox) error {
-	if e.keeper.wants(sb) {
-		if err := e.keep(ctx, sb); err != nil {
-			if !e.keeper.gaveUp(sb) {
+	if e.keeper.takesFinal(sb) {
+		if err := e.takeFinalSnapshot(ctx, sb); err != nil {
+			if !e.keeper.retriesEnded(sb) {
 				return err
 			}
 			e.log.ErrorContext(ctx, "a sandbox whose hard ttl is over is removed without its final snapshot, which could not be taken",
@@ -156,14 +156,14 @@ func (e *expiry) remove(ctx context.Context, sb *caisson.Sandbox) error {
 	return e.remover.remove(ctx, sb.ID, "hard ttl of "+sb.Spec.HardTTL.String()+" reached")
 }
 
-// keep takes the final snapshot of a sandbox.
-func (e *expiry) keep(ctx context.Context, sb *caisson.Sandbox) (err error) {
+// takeFinalSnapshot takes the final snapshot of a sandbox.
+func (e *expiry) takeFinalSnapshot(ctx context.Context, sb *caisson.Sandbox) (err error) {
 	if sb.State == caisson.Suspended { // A frozen sandbox has to be paused to be captured.
 		if sb, err = e.changes.changeLocked(ctx, sb.ID, caisson.VerbPause, e.verbs.pause); err != nil {
 			return err
 		}
 	}
-	return e.keeper.keep(ctx, sb)
+	return e.keeper.takeFinal(ctx, sb)
 }
 
 // announce publishes that a sandbox will be paused or removed soon. It first stores that the time was announced, so that the
@@ -208,8 +208,8 @@ func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbo
 	})
 }
 
-// rest suspends, pauses or stops a sandbox that nobody uses.
-func (e *expiry) rest(ctx context.Context, sb *caisson.Sandbox, s step, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error,
+// autoPause suspends, pauses or stops a sandbox that nobody uses.
+func (e *expiry) autoPause(ctx context.Context, sb *caisson.Sandbox, s step, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error,
 ) (*caisson.Sandbox, error) {
 	return e.changes.changeLocked(ctx, sb.ID, v, func(ctx context.Context, b *caisson.Sandbox) error {
 		if e.deadlines.activity.inUse(b.ID) { // A use that begins from here on sees that the state has changed.

@@ -17,4 +17,4 @@ func (c *Core) RetryDue(after time.Duration) { c.expiry.retry = after }
 func (c *Core) Expire(ctx context.Context, id caisson.ID) error { return c.expiry.expire(ctx, id) }
 
 // KeepFor sets how long a sandbox is kept whose final snapshot cannot be taken.
-func (c *Core) KeepFor(d time.Duration) { c.expiry.keeper.keepFor = d }
+func (c *Core) KeepFor(d time.Duration) { c.expiry.keeper.retryFor = d }

@@ -58,8 +58,8 @@ func (g *fileClient) close() {
 // standInTTL is how long a stand-in is kept after its last use.
 const standInTTL = 5 * time.Second
 
-// running returns the client of a running sandbox.
-func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
+// acquireRunning returns the client of a acquireRunning sandbox.
+func (gs *fileClients) acquireRunning(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
@@ -75,8 +75,8 @@ func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	return g.client, func() { gs.release(id, g) }
 }
 
-// standIn returns the client of the stand-in for a sandbox; nil if there is none.
-func (gs *fileClients) standIn(of caisson.ID) (*guestd.Client, func()) {
+// acquireStandIn returns the client of the stand-in for a sandbox; nil if there is none.
+func (gs *fileClients) acquireStandIn(of caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[of]
@@ -159,8 +159,8 @@ func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	})
 }
 
-// with calls use with the file client of a sandbox.
-func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
+// withClient calls use withClient the file client of a sandbox.
+func (f *Files) withClient(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
 	client, release, err := f.access.acquire(ctx, ref, write)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, 
 
 // WriteFile implements [caisson.Files].
 func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, true, func(c *guestd.Client) (err error) {
+	err = f.withClient(ctx, ref, true, func(c *guestd.Client) (err error) {
 		info, err = c.WriteFile(ctx, path, mode, r)
 		return err
 	})
@@ -216,12 +216,12 @@ func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r 
 
 // WriteTree implements [caisson.Files].
 func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
-	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
+	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
 }
 
 // ListFiles implements [caisson.Files].
 func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
+	err = f.withClient(ctx, ref, false, func(c *guestd.Client) (err error) {
 		list, err = c.ListFiles(ctx, path)
 		return err
 	})
@@ -230,7 +230,7 @@ func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson
 
 // StatFile implements [caisson.Files].
 func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
+	err = f.withClient(ctx, ref, false, func(c *guestd.Client) (err error) {
 		info, err = c.StatFile(ctx, path)
 		return err
 	})
@@ -239,17 +239,17 @@ func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.F
 
 // MakeDir implements [caisson.Files].
 func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
-	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
+	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
 }
 
 // MoveFile implements [caisson.Files].
 func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
-	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
+	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
 }
 
 // RemoveFile implements [caisson.Files].
 func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
+	return f.withClient(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
 }
 
 // WatchFiles implements [caisson.Files].

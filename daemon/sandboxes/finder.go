@@ -51,25 +51,25 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 		}
 		return err
 	}
-	if wired(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {
+	if hasWire(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {
 		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.Whose(sb.Build))
 	}
 	return nil
 }
 
-// states stores the states of sandboxes, of any account, and publishes events about them.
-type states struct {
+// stateStore stores the stateStore of sandboxes, of any account, and publishes events about them.
+type stateStore struct {
 	sandboxes caisson.Table[caisson.Sandbox]
 	events    caisson.Publisher
 }
 
 // get returns a sandbox of any account.
-func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
+func (s stateStore) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
 	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
 }
 
 // list returns all sandboxes in a scope.
-func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
+func (s stateStore) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
 	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
 
@@ -79,8 +79,8 @@ func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
 func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
 func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
-// put inserts obj under a name. If the account already has an object with that name, put applies change to that object instead.
-func put[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
+// insertOrChange inserts obj under a name. If the account already has an object with that name, insertOrChange applies change to that object instead.
+func insertOrChange[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
 	for {
 		stored, err := table.Update(ctx, caisson.In(account), name, change)
 		if caisson.KindOf(err) != caisson.NotFound {
@@ -97,7 +97,7 @@ func put[T any](ctx context.Context, table caisson.Table[T], account, name strin
 var errUnchanged = errors.New("unchanged")
 
 // set stores a state, and the fields that change sets.
-func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
 			if err := change(s); err != nil {
@@ -120,7 +120,7 @@ func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change
 }
 
 // update stores the fields that change sets.
-func (s states) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (s stateStore) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
 }
 
@@ -136,12 +136,12 @@ func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {
 }
 
 // remove deletes the record of a sandbox.
-func (s states) remove(ctx context.Context, id caisson.ID) error {
+func (s stateStore) remove(ctx context.Context, id caisson.ID) error {
 	return s.sandboxes.Delete(ctx, caisson.AllAccounts(), string(id))
 }
 
 // event publishes an event about a sandbox.
-func (s states) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
+func (s stateStore) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
 	s.events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
 }
 

@@ -11,9 +11,9 @@ import (
 type freezer struct {
 	runtime interface {
 		caisson.Freezer
-		ender
+		doneReporter
 	}
-	states states
+	states stateStore
 }
 
 // thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.

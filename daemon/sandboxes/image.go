@@ -85,7 +85,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = now()
 	}
-	stored, err := put(ctx, s.images, img.Account, name, img, func(old *caisson.Image) error {
+	stored, err := insertOrChange(ctx, s.images, img.Account, name, img, func(old *caisson.Image) error {
 		*old = *img
 		return nil
 	})

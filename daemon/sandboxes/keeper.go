@@ -15,13 +15,13 @@ import (
 type keeper struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
-	dirs       dirs
+	dirs       dataDir
 	hidden     *idSet
-	captures   *captures
-	workspaces *workspaces
+	captures   *capturer
+	workspaces *workspaceManager
 
-	start   time.Time     // of the daemon
-	keepFor time.Duration // finalRetry, or less in tests
+	start    time.Time     // of the daemon
+	retryFor time.Duration // finalRetry, or less in tests
 }
 
 // finalRetry is how long after the hard TTL a sandbox is kept whose final snapshot cannot be taken.
@@ -59,9 +59,9 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	return snap, nil
 }
 
-// wants reports whether a sandbox gets a final snapshot before it is removed at the end of its hard TTL. A sandbox that never
+// takesFinal reports whether a sandbox gets a final snapshot before it is removed at the end of its hard TTL. A sandbox that never
 // ran, has failed, is already being removed, or did not request one in FinalSnapshot gets none.
-func (k *keeper) wants(sb *caisson.Sandbox) bool {
+func (k *keeper) takesFinal(sb *caisson.Sandbox) bool {
 	switch sb.State {
 	case caisson.Creating, caisson.Created, caisson.Failed, caisson.Removing:
 		return false
@@ -69,18 +69,18 @@ func (k *keeper) wants(sb *caisson.Sandbox) bool {
 	return sb.Spec.FinalSnapshot
 }
 
-// gaveUp reports whether a sandbox is to be removed even if its final snapshot cannot be taken.
-func (k *keeper) gaveUp(sb *caisson.Sandbox) bool {
+// retriesEnded reports whether a sandbox is to be removed even if its final snapshot cannot be taken.
+func (k *keeper) retriesEnded(sb *caisson.Sandbox) bool {
 	end := *sb.RemoveAt
 	if end.Before(k.start) { // No daemon ran when the TTL ended, so keepFor is counted from the start.
 		end = k.start
 	}
-	return now().After(end.Add(k.keepFor))
+	return now().After(end.Add(k.retryFor))
 }
 
-// keep takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has already taken it. The caller
+// takeFinal takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has already taken it. The caller
 // must hold the sandbox's lock.
-func (k *keeper) keep(ctx context.Context, sb *caisson.Sandbox) error {
+func (k *keeper) takeFinal(ctx context.Context, sb *caisson.Sandbox) error {
 	name := string(sb.ID) + "-final"
 	had, err := k.snapshots.Get(ctx, caisson.In(sb.Account), name)
 	if err == nil && had.Sandbox == sb.ID && had.Labels[labelFinal] != "" {

@@ -8,15 +8,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// changes performs changes of sandboxes, one at a time of each.
-type changes struct {
+// changer performs changer of sandboxes, one at a time of each.
+type changer struct {
 	finder     finder
-	states     states
-	locks      *locks
+	states     stateStore
+	locks      *sandboxLocks
 	resolver   *resolver
-	watches    *watches
-	deadlines  *deadlines
-	dirs       dirs
+	watches    *watcher
+	deadlines  *stepTimers
+	dirs       dataDir
 	unresolved *idSet
 	disconnect func(ctx context.Context, id caisson.ID) error // see NetworkConfig; may be nil
 	log        *slog.Logger
@@ -24,7 +24,7 @@ type changes struct {
 
 // change performs one change of a sandbox: it stores the transient state, calls act, and stores the outcome. If act
 // fails, the previous state is stored, or the state in act's error (see [stateError]).
-func (c *changes) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (c *changer) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	sb, err := c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -42,14 +42,14 @@ func (c *changes) change(ctx context.Context, ref string, v caisson.Verb, act fu
 		return nil, err
 	}
 	defer release()
-	if err := c.settle(ctx, sb.ID); err != nil {
+	if err := c.resolvePrevious(ctx, sb.ID); err != nil {
 		return nil, err
 	}
 	return c.changeLocked(ctx, sb.ID, v, act)
 }
 
-// settle determines the outcome of the sandbox's previous change if that could not be stored. The caller must hold the sandbox's lock.
-func (c *changes) settle(ctx context.Context, id caisson.ID) error {
+// resolvePrevious determines the outcome of the sandbox's previous change if that could not be stored. The caller must hold the sandbox's lock.
+func (c *changer) resolvePrevious(ctx context.Context, id caisson.ID) error {
 	if !c.unresolved.has(id) {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (c *changes) settle(ctx context.Context, id caisson.ID) error {
 }
 
 // changeLocked is like change, but the caller must already hold the sandbox's lock.
-func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Transition()
 	var before caisson.State
 	sb, err := c.states.set(ctx, id, via, func(s *caisson.Sandbox) error {
@@ -118,7 +118,7 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 		c.watches.services.ensureFollowed(done)
 	}
 	if to == caisson.Running {
-		c.deadlines.activity.touch(id)
+		c.deadlines.activity.recordUse(id)
 	}
 	c.deadlines.arm(done)
 	return done, nil
@@ -126,7 +126,7 @@ func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 
 // disconnectFor closes the connections from outside to a sandbox before a change that stops its processes, so that no request waits
 // for a frozen sandbox. The sandbox's transient state is stored already.
-func (c *changes) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
+func (c *changer) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
 	if c.disconnect == nil || v != caisson.VerbSuspend && v != caisson.VerbPause && v != caisson.VerbStop {
 		return
 	}

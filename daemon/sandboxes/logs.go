@@ -24,17 +24,17 @@ const (
 	logSize = 2 << 20
 )
 
-// logs are the logs of sandboxes' commands.
-type logs struct {
-	dirs       dirs
-	states     states
+// commandLogs are the commandLogs of sandboxes' commands.
+type commandLogs struct {
+	dirs       dataDir
+	states     stateStore
 	background *background.Group // readers that follow a log end with it
 	log        *slog.Logger
 }
 
 // collect copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
 // writes do not fail while there is no reader; the command blocks when the pipe is full.
-func (l *logs) collect(ctx context.Context, id caisson.ID) {
+func (l *commandLogs) collect(ctx context.Context, id caisson.ID) {
 	dir := l.dirs.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -151,7 +151,7 @@ func (w *logWriter) close() {
 }
 
 // open returns a reader of a sandbox's log.
-func (l *logs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
+func (l *commandLogs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
 	dir := l.dirs.sandboxDir(sb.ID)
 	r := &logReader{ctx: ctx, logs: l, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
 	for _, name := range []string{oldLog, logFile} {
@@ -171,7 +171,7 @@ func (l *logs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.R
 // logReader reads a log, and follows it through its rotations.
 type logReader struct {
 	ctx    context.Context
-	logs   *logs
+	logs   *commandLogs
 	id     caisson.ID
 	dir    string
 	files  []*os.File // files to read; the first one is being read

@@ -16,18 +16,18 @@ import (
 // layers.
 const goneReason = "its files are gone from disk"
 
-// missing finds objects of the store that have no files.
-type missing struct {
+// missingFinder finds objects of the store that have no files.
+type missingFinder struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	images    caisson.Table[caisson.Image]
 	templates caisson.Table[caisson.Template]
-	dirs      dirs
+	dirs      dataDir
 	events    caisson.Publisher
 	log       *slog.Logger
 }
 
 // forget implements [Core.ForgetMissing].
-func (m *missing) forget(ctx context.Context) error {
+func (m *missingFinder) forget(ctx context.Context) error {
 	snaps, err := caisson.ListAll(ctx, m.snapshots, caisson.AllAccounts(), snapshotID)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (m *missing) forget(ctx context.Context) error {
 		return err
 	}
 	for _, i := range imgs {
-		if !m.gone(i.Rootfs) {
+		if !m.lacksLayer(i.Rootfs) {
 			continue
 		}
 		if err := m.images.Delete(ctx, caisson.In(i.Account), i.Reference); err != nil {
@@ -59,7 +59,7 @@ func (m *missing) forget(ctx context.Context) error {
 		return err
 	}
 	for _, t := range tpls {
-		if t.Built == nil || !m.gone(t.Built.Rootfs) {
+		if t.Built == nil || !m.lacksLayer(t.Built.Rootfs) {
 			continue
 		}
 		if _, err := m.templates.Update(ctx, caisson.In(t.Account), t.Name, func(t *caisson.Template) error {
@@ -73,9 +73,9 @@ func (m *missing) forget(ctx context.Context) error {
 	return nil
 }
 
-// gone reports whether a layer of f is missing or is not in the data directory. A layer in another data directory counts as
+// lacksLayer reports whether a layer of f is missing or is not in the data directory. A layer in another data directory counts as
 // missing, because it may be removed at any time.
-func (m *missing) gone(f caisson.Rootfs) bool {
+func (m *missingFinder) lacksLayer(f caisson.Rootfs) bool {
 	return slices.ContainsFunc(f.Layers, func(l string) bool {
 		rel, err := filepath.Rel(m.dirs.root, l)
 		return err != nil || !filepath.IsLocal(rel) || isMissing(l)
@@ -83,7 +83,7 @@ func (m *missing) gone(f caisson.Rootfs) bool {
 }
 
 // reportRemoved publishes that an object was removed because it has no files.
-func (m *missing) reportRemoved(ctx context.Context, account, kind, name string) {
+func (m *missingFinder) reportRemoved(ctx context.Context, account, kind, name string) {
 	m.log.WarnContext(ctx, "an object without files was removed", "kind", kind, "name", name, "account", account)
 	m.events.Publish(ctx, account, kind+".removed", name, map[string]string{"reason": goneReason})
 }

@@ -141,8 +141,8 @@ func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 // budgetKey returns the key of the budget of a sandbox.
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
-// wired reports whether a sandbox has a wire while no change of it is in progress.
-func wired(sb *caisson.Sandbox) bool {
+// hasWire reports whether a sandbox has a wire while no change of it is in progress.
+func hasWire(sb *caisson.Sandbox) bool {
 	return sb.State == caisson.Running || sb.State == caisson.Suspended
 }
 
@@ -192,7 +192,7 @@ func (n network) detach(ctx context.Context, id caisson.ID) error {
 // PolicyService implements [caisson.Policies].
 type PolicyService struct {
 	finder  finder
-	states  states
+	states  stateStore
 	wires   *wireChanges
 	network network
 	egress  Egress  // nil: no wires
@@ -245,7 +245,7 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 			return nil, err
 		}
 	}
-	if !wired(sb) || s.traffic == nil {
+	if !hasWire(sb) || s.traffic == nil {
 		return e, nil
 	}
 	e.Recent, err = s.traffic.Recent(ctx, sb.ID)

@@ -20,7 +20,7 @@ type plan struct {
 	handles   []caisson.Handle // the host directories in the sandbox's mounts
 	// randomness is what happens to random state in restored memory, see [source].
 	randomness string
-	asked      asked
+	request    recheckedFields
 }
 
 // store sets the part of the plan that is stored with the sandbox.
@@ -34,9 +34,9 @@ func (p *plan) store() {
 	}
 }
 
-// asked contains the fields of a request that creator.recheck validates again before the plan is executed, because rights,
+// recheckedFields contains the fields of a request that creator.recheck validates again before the plan is executed, because rights,
 // policies and limits may have changed in the meantime.
-type asked struct {
+type recheckedFields struct {
 	policy   *caisson.Policy
 	models   *caisson.ModelGrant
 	assigned *caisson.Assignment
@@ -50,8 +50,8 @@ type planner struct {
 	holds      interface{ Hold() (release func()) }
 	snapshots  caisson.Table[caisson.Snapshot]
 	network    network
-	workspaces *workspaces
-	dirs       dirs
+	workspaces *workspaceManager
+	dirs       dataDir
 	node       string
 	programs   caisson.Programs
 }
@@ -126,7 +126,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	}
 	pl = &plan{
 		sandbox: sb, start: !req.NoStart, workspace: req.Workspace,
-		asked: asked{req.Policy, req.Models, req.Assigned, req.Mounts},
+		request: recheckedFields{req.Policy, req.Models, req.Assigned, req.Mounts},
 	}
 	sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
 	sb.Spec.WorkspaceAt = req.Placeholder
@@ -147,7 +147,7 @@ func (p *planner) restore(ctx context.Context, req *caisson.CreateRequest) (*pla
 	override(&snap.Spec.TTL, req.TTL)
 	override(&snap.Spec.HardTTL, req.HardTTL)
 	snap.Spec.Randomness = cmp.Or(req.Randomness, snap.Spec.Randomness)
-	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
+	plans, err := p.forks(snapshotOrigin(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
 		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness, AutoPause: req.AutoPause, FinalSnapshot: req.FinalSnapshot,
 	})
@@ -202,7 +202,7 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 		pl := &plan{
 			sandbox: sb, from: &from, dir: dir, start: true, workspace: req.Workspace,
 			// If several sandboxes are restored from the same memory, each must draw its own random numbers.
-			randomness: randomnessOpenSSL, asked: asked{req.Policy, req.Models, req.Assigned, nil},
+			randomness: randomnessOpenSSL, request: recheckedFields{req.Policy, req.Models, req.Assigned, nil},
 		}
 		sb.Spec.Resources, sb.Spec.Models, sb.Spec.Workspace, sb.Spec.Volume = limits, req.Models, "", nil
 		if sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, nil, nil); len(pl.handles) > 0 {
@@ -241,7 +241,7 @@ func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, 
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	plans, err := p.forks(originOf(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{Count: 1})
+	plans, err := p.forks(snapshotOrigin(snap), p.dirs.snapshotDir(snap.ID), &caisson.ForkRequest{Count: 1})
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -279,7 +279,7 @@ func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 	return r, nil
 }
 
-// originOf returns a snapshot as the origin of forks.
-func originOf(s *caisson.Snapshot) origin {
+// snapshotOrigin returns a snapshot as the origin of forks.
+func snapshotOrigin(s *caisson.Snapshot) origin {
 	return origin{id: s.ID, account: s.Account, template: s.Template, spec: s.Spec, rootfs: s.Rootfs, memory: s.Memory}
 }

@@ -24,9 +24,9 @@ type pools struct {
 	planner    *planner
 	creator    *creator
 	remover    *remover
-	states     states
+	states     stateStore
 	network    network
-	deadlines  *deadlines
+	deadlines  *stepTimers
 	admission  *admission
 	background *background.Group
 	log        *slog.Logger
@@ -54,8 +54,8 @@ func (k poolKey) contains(sb *caisson.Sandbox) bool {
 	return sb.Pooled && sb.Account == k.account && sb.Template == k.template && sb.Parent == k.snapshot
 }
 
-// fits reports whether a request for the sandbox want can be answered with the pooled sandbox sb.
-func (k poolKey) fits(sb, want *caisson.Sandbox) bool {
+// canAnswer reports whether a request for the sandbox want can be answered with the pooled sandbox sb.
+func (k poolKey) canAnswer(sb, want *caisson.Sandbox) bool {
 	if k.snapshot == "" {
 		return matchesSpec(sb, want)
 	}
@@ -85,7 +85,7 @@ func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.F
 		return nil, nil
 	}
 	began := time.Now()
-	plans, err := p.planner.forks(originOf(snap), p.planner.dirs.snapshotDir(snap.ID), req)
+	plans, err := p.planner.forks(snapshotOrigin(snap), p.planner.dirs.snapshotDir(snap.ID), req)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 		return nil, err
 	}
 	for _, sb := range ready {
-		if !key.fits(sb, want) {
+		if !key.canAnswer(sb, want) {
 			continue
 		}
 		got, err := p.states.set(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
@@ -135,9 +135,9 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 		}
 		if err != nil {
 			// Without its wire's configuration the sandbox does not match the request.
-			return nil, errors.Join(err, p.remover.end(context.WithoutCancel(ctx), got.ID))
+			return nil, errors.Join(err, p.remover.forceRemove(context.WithoutCancel(ctx), got.ID))
 		}
-		p.deadlines.activity.touch(got.ID)
+		p.deadlines.activity.recordUse(got.ID)
 		p.deadlines.arm(got)
 		return got, nil
 	}
@@ -275,7 +275,7 @@ func (p *pools) removeUnfit(ctx context.Context, key poolKey, size int, want *ca
 	}
 	fit := 0
 	for _, sb := range list {
-		if fit < size && key.fits(sb, want) {
+		if fit < size && key.canAnswer(sb, want) {
 			fit++
 		} else if err := p.remover.discard(ctx, sb.ID, "no longer needed in the pool", isPooled); err != nil {
 			return false, err

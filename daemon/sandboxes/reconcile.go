@@ -16,13 +16,13 @@ import (
 // reconciler makes store and host consistent when the daemon starts.
 type reconciler struct {
 	runtime    lister
-	states     states
+	states     stateStore
 	resolver   *resolver
 	garbage    *garbage
 	network    network
-	watches    *watches
-	deadlines  *deadlines
-	missing    *missing
+	watches    *watcher
+	deadlines  *stepTimers
+	missing    *missingFinder
 	pools      *pools
 	unresolved *idSet
 	log        *slog.Logger
@@ -65,7 +65,7 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 		return garbage, err
 	}
 	for _, sb := range boxes {
-		if wired(sb) {
+		if hasWire(sb) {
 			if err := r.network.reattach(ctx, sb, netns); err != nil {
 				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access,
 				// which is safe.
@@ -85,12 +85,12 @@ type garbage struct {
 		lister
 		Remains() ([]caisson.ID, error)
 	}
-	states    states
+	states    stateStore
 	snapshots caisson.Table[caisson.Snapshot]
-	dirs      dirs
+	dirs      dataDir
 	hidden    *idSet // ids that are in use but not in the store
 	leftovers *idSet // see [processes]
-	processes *processes
+	processes *processManager
 }
 
 // collect implements [Core.CollectGarbage].

@@ -11,19 +11,19 @@ import (
 
 // remover removes sandboxes.
 type remover struct {
-	states     states
-	locks      *locks
-	watches    *watches
-	deadlines  *deadlines
-	processes  *processes
-	workspaces *workspaces
-	dirs       dirs
+	states     stateStore
+	locks      *sandboxLocks
+	watches    *watcher
+	deadlines  *stepTimers
+	processes  *processManager
+	workspaces *workspaceManager
+	dirs       dataDir
 	network    network
 	unresolved *idSet
 }
 
-// end removes a sandbox even if a change of it is in progress.
-func (r *remover) end(ctx context.Context, id caisson.ID) error {
+// forceRemove removes a sandbox even if a change of it is in progress.
+func (r *remover) forceRemove(ctx context.Context, id caisson.ID) error {
 	release, err := r.lock(ctx, id)
 	if err != nil {
 		return err
@@ -103,16 +103,16 @@ func (r *remover) remove(ctx context.Context, id caisson.ID, reason string) erro
 	return nil
 }
 
-// locks serialises the changes of each sandbox.
-type locks struct{ keylock.Locks }
+// sandboxLocks serialises the changes of each sandbox.
+type sandboxLocks struct{ keylock.Locks }
 
 // acquire waits for the sandbox's lock until ctx ends.
-func (l *locks) acquire(ctx context.Context, id caisson.ID) (release func(), err error) {
+func (l *sandboxLocks) acquire(ctx context.Context, id caisson.ID) (release func(), err error) {
 	return l.Acquire(ctx, string(id))
 }
 
 // tryAcquire acquires the sandbox's lock, or returns a Conflict error if it is held.
-func (l *locks) tryAcquire(id caisson.ID) (release func(), err error) {
+func (l *sandboxLocks) tryAcquire(id caisson.ID) (release func(), err error) {
 	release, ok := l.Try(string(id))
 	if !ok {
 		return nil, caisson.Errorf(caisson.Conflict, "another change of this sandbox is under way; try again when it is done")
@@ -125,7 +125,7 @@ func (l *locks) tryAcquire(id caisson.ID) (release func(), err error) {
 const lockWait = time.Second
 
 // acquireSoon waits up to lockWait for the sandbox's lock, and then returns a Conflict error.
-func (l *locks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
+func (l *sandboxLocks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
 	little, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	if release, err = l.acquire(little, id); err != nil && ctx.Err() == nil {

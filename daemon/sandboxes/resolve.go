@@ -20,12 +20,12 @@ type resolver struct {
 		lister
 		Thaw(ctx context.Context, id caisson.ID) error
 	}
-	states     states
-	dirs       dirs
+	states     stateStore
+	dirs       dataDir
 	freezer    *freezer
-	processes  *processes
-	watches    *watches
-	deadlines  *deadlines
+	processes  *processManager
+	watches    *watcher
+	deadlines  *stepTimers
 	remover    *remover
 	unresolved *idSet
 	log        *slog.Logger
@@ -54,7 +54,7 @@ func (r *resolver) resolve(ctx context.Context, id caisson.ID) error {
 	if sb, err = r.states.get(ctx, id); err != nil {
 		return err
 	}
-	if wired(sb) {
+	if hasWire(sb) {
 		r.watches.ensureWatched(sb)
 	}
 	r.deadlines.arm(sb)
@@ -70,8 +70,8 @@ const thawTimeout = 3 * time.Second
 
 // reconcile determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
 func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
-	paused := pathIfExists(r.dirs.inDir(sb.ID, pauseDir)) != ""
-	files := pathIfExists(r.dirs.inDir(sb.ID, filesTar)) != ""
+	paused := pathIfExists(r.dirs.sandboxPath(sb.ID, pauseDir)) != ""
+	files := pathIfExists(r.dirs.sandboxPath(sb.ID, filesTar)) != ""
 	to, reason := stateAfterCrash(sb.State, found.Running, paused, files)
 	if to == caisson.Created && isMissing(r.dirs.sandboxDir(sb.ID)) {
 		to, reason = caisson.Failed, goneReason

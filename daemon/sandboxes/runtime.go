@@ -36,7 +36,7 @@ type (
 	execer interface {
 		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error)
 	}
-	ender interface {
+	doneReporter interface {
 		Done(id caisson.ID) <-chan struct{}
 	}
 	fileSaver interface {
@@ -47,6 +47,6 @@ type (
 		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error
 		Destroy(ctx context.Context, id caisson.ID) error
 		execer
-		ender
+		doneReporter
 	}
 )

@@ -11,21 +11,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// specs builds the specs with which the runtime starts sandboxes.
-type specs struct {
+// specBuilder builds the specBuilder with which the runtime starts sandboxes.
+type specBuilder struct {
 	accounts caisson.AccountStore
 	images   interface {
 		Host(ctx context.Context) (*caisson.Image, error)
 	}
 	runtime    interface{ Capabilities() caisson.Capabilities }
-	workspaces *workspaces
-	dirs       dirs
+	workspaces *workspaceManager
+	dirs       dataDir
 	programs   caisson.Programs
 }
 
 // forStart returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
 // sandbox's directory. release closes the files that it opened, and must be called even after an error.
-func (s *specs) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
+func (s *specBuilder) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = s.baseSpec(ctx, sb)
 	if err != nil {
 		return spec, release, err
@@ -43,7 +43,7 @@ func (s *specs) forStart(ctx context.Context, sb *caisson.Sandbox, from source) 
 
 // baseSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files that it
 // opened, and may be called even after an error.
-func (s *specs) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
+func (s *specBuilder) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := s.accounts.Get(ctx, sb.Account)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *specs) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson
 }
 
 // dependencies returns the dependencies of a memory snapshot of a sandbox that starts now.
-func (s *specs) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
+func (s *specBuilder) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := s.runtime.Capabilities()
 	d = caisson.Dependencies{Build: s.programs.Current, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {
@@ -144,7 +144,7 @@ func copyDepends(from, to string) error {
 
 // mismatch returns why a checkpoint that was taken with the dependencies had cannot be restored on a host with the dependencies
 // have, or "" if it can.
-func (s *specs) mismatch(had, have caisson.Dependencies) string {
+func (s *specBuilder) mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case !s.programs.Supports(had.Build):
 		return "it was taken with programs " + s.programs.Whose(had.Build)

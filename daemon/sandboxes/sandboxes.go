@@ -128,15 +128,15 @@ func (l *Limits) Validate() error {
 type Core struct {
 	node       string
 	background *background.Group
-	states     states
-	deadlines  *deadlines
+	states     stateStore
+	deadlines  *stepTimers
 	clients    *fileClients
 	diskGuard  *diskGuard
 	admission  *admission
 	expiry     *expiry
 	reconciler *reconciler
 	wires      *wireChanges
-	decisions  *decisions
+	decisions  *decisionRecorder
 	api        services
 }
 
@@ -177,37 +177,37 @@ func New(cfg Config) (*Core, error) {
 	runtime, log := cfg.Runtime, cfg.Log
 	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
 	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
-	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
+	background, locks, dirs := background.New(), &sandboxLocks{}, dataDir{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
-	finder, states, catalog := finder{boxes, cfg.Programs}, states{boxes, cfg.Events}, catalog{templates}
+	finder, states, catalog := finder{boxes, cfg.Programs}, stateStore{boxes, cfg.Events}, catalog{templates}
 	network := network{
 		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
 		budget: cfg.Limits.Budget,
 	}
-	logs := &logs{dirs: dirs, states: states, background: background, log: log}
-	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
+	logs := &commandLogs{dirs: dirs, states: states, background: background, log: log}
+	writers := &fileWriters{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
 	activity := newActivity(cfg.Programs)
-	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
+	deadlines := &stepTimers{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	images := &ImageService{
 		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
 		users: rootfsUsers{boxes, snapshots, templates},
 	}
-	workspaces := &workspaces{
+	workspaces := &workspaceManager{
 		layers: cfg.Workspaces, volumes: cfg.Volumes, accounts: accounts, states: states, dirs: dirs,
 	}
-	specs := &specs{
+	specs := &specBuilder{
 		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, programs: cfg.Programs,
 	}
-	processes := &processes{
+	processes := &processManager{
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
-		leftovers: leftovers, lacks: cfg.Host.Lacks,
+		leftovers: leftovers, checkHost: cfg.Host.Lacks,
 	}
 	supervisors := &supervisors{
-		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*following{},
+		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*followerHandle{},
 	}
-	watches := &watches{
+	watches := &watcher{
 		runtime: runtime, ends: ends, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
 		background: background, log: log, stops: map[caisson.ID]func(){},
 	}
@@ -223,7 +223,7 @@ func New(cfg Config) (*Core, error) {
 		runtime: runtime, states: states, dirs: dirs, freezer: freezer, processes: processes, watches: watches, deadlines: deadlines,
 		remover: remover, unresolved: unresolved, log: log,
 	}
-	changes := &changes{
+	changes := &changer{
 		finder: finder, states: states, locks: locks, resolver: resolver, watches: watches, deadlines: deadlines, dirs: dirs,
 		unresolved: unresolved, disconnect: cfg.Network.Disconnect, log: log,
 	}
@@ -244,10 +244,10 @@ func New(cfg Config) (*Core, error) {
 		admission: admission, background: background, log: log, filling: map[poolKey]int{},
 	}
 	wires := &wireChanges{finder: finder, states: states, locks: locks, network: network, activity: activity, log: log}
-	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
+	captures := &capturer{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
 	keeper := &keeper{
 		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
-		start: activity.start, keepFor: finalRetry,
+		start: activity.start, retryFor: finalRetry,
 	}
 	garbage := &garbage{
 		runtime: runtime, states: states, snapshots: snapshots, dirs: dirs, hidden: hidden, leftovers: leftovers, processes: processes,
@@ -266,10 +266,10 @@ func New(cfg Config) (*Core, error) {
 		reconciler: &reconciler{
 			runtime: runtime, states: states, resolver: resolver, garbage: garbage, network: network,
 			watches: watches, deadlines: deadlines, pools: pools, unresolved: unresolved, log: log,
-			missing: &missing{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
+			missing: &missingFinder{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
 		},
 		wires:     wires,
-		decisions: &decisions{events: cfg.Events, background: background, log: log},
+		decisions: &decisionRecorder{events: cfg.Events, background: background, log: log},
 		api: services{
 			lifecycle: &Lifecycle{
 				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pools: pools, changes: changes, verbs: verbs,
@@ -373,7 +373,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 
 // Requested records that the ingress has passed a request to a sandbox. active reports whether such requests are in progress; the
 // sandbox then counts as in use for some seconds.
-func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.requested(id, active) }
+func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.recordRequests(id, active) }
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {

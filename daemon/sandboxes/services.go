@@ -17,8 +17,8 @@ import (
 // ServiceService implements [caisson.Services].
 type ServiceService struct {
 	finder      finder
-	states      states
-	locks       *locks
+	states      stateStore
+	locks       *sandboxLocks
 	supervisors *supervisors
 }
 

@@ -13,14 +13,14 @@ import (
 // Snapshots implements [caisson.Snapshots].
 type Snapshots struct {
 	finder     finder
-	locks      *locks
+	locks      *sandboxLocks
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
-	dirs       dirs
+	dirs       dataDir
 	hidden     *idSet
-	captures   *captures
+	captures   *capturer
 	keeper     *keeper
-	workspaces *workspaces
+	workspaces *workspaceManager
 	forker     *forker
 	pools      *pools
 }
@@ -131,7 +131,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		if fork, err := s.pools.fork(ctx, snap, &req); fork != nil || err != nil {
 			return []*caisson.Sandbox{fork}, err
 		}
-		return s.forker.fork(ctx, originOf(snap), s.dirs.snapshotDir(snap.ID), &req)
+		return s.forker.fork(ctx, snapshotOrigin(snap), s.dirs.snapshotDir(snap.ID), &req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return nil, err
 	}
 	if sb.State == caisson.Paused {
-		return s.forker.fork(ctx, from, s.dirs.inDir(sb.ID, pauseDir), &req)
+		return s.forker.fork(ctx, from, s.dirs.sandboxPath(sb.ID, pauseDir), &req)
 	}
 	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
 	from.capture = caisson.NewID(caisson.SnapshotPrefix)

@@ -13,14 +13,14 @@ import (
 // fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it is the client of a stand-in.
 type fileAccess struct {
 	finder    finder
-	locks     *locks
+	locks     *sandboxLocks
 	activity  *activity
 	clients   *fileClients
 	admission *admission
 	hidden    *idSet
-	specs     *specs
+	specs     *specBuilder
 	runtime   standInRuntime
-	dirs      dirs
+	dirs      dataDir
 	log       *slog.Logger
 }
 
@@ -34,7 +34,7 @@ type standInRuntime interface {
 type standIn struct {
 	id      caisson.ID
 	runtime standInRuntime
-	dirs    dirs
+	dirs    dataDir
 	log     *slog.Logger
 	hidden  *idSet          // has id until the removal
 	ctx     context.Context // for its removal
@@ -59,7 +59,7 @@ func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*gues
 		return nil, nil, err
 	}
 	if sb.State == caisson.Running {
-		client, release := a.clients.running(sb.ID)
+		client, release := a.clients.acquireRunning(sb.ID)
 		return client, func() { release(); end() }, nil
 	}
 	defer end()
@@ -82,17 +82,17 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 		return nil, nil, err
 	}
 	if of.State == caisson.Running {
-		client, release := a.clients.running(of.ID)
+		client, release := a.clients.acquireRunning(of.ID)
 		return client, release, nil
 	}
-	if client, release := a.clients.standIn(of.ID); client != nil {
+	if client, release := a.clients.acquireStandIn(of.ID); client != nil {
 		return client, release, nil
 	}
 	a.clients.drop(of.ID) // It dates from when the sandbox was running.
 
-	files := a.dirs.inDir(of.ID, filesTar)
+	files := a.dirs.sandboxPath(of.ID, filesTar)
 	if of.State == caisson.Paused {
-		files = a.dirs.inDir(of.ID, pauseDir+"/"+filesTar)
+		files = a.dirs.sandboxPath(of.ID, pauseDir+"/"+filesTar)
 	}
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
@@ -107,7 +107,7 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 	defer admitted()
 	a.hidden.set(sb.ID, true)
 	in := &standIn{id: sb.ID, runtime: a.runtime, dirs: a.dirs, log: a.log, hidden: a.hidden, ctx: context.WithoutCancel(ctx)}
-	if err := a.dirs.makeDir(&sb); err != nil {
+	if err := a.dirs.makeSandboxDir(&sb); err != nil {
 		in.remove()
 		return nil, nil, err
 	}

@@ -23,21 +23,21 @@ type source struct {
 	randomness string
 }
 
-// processes manages the processes of sandboxes, using the runtime and the wires.
-type processes struct {
+// processManager manages the processManager of sandboxes, using the runtime and the wires.
+type processManager struct {
 	runtime    starter
 	randomness caisson.RandomnessReporter // nil: unknown
-	specs      *specs
+	specs      *specBuilder
 	network    network
-	writers    *writers
+	writers    *fileWriters
 	clients    *fileClients
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
-	lacks     func() error // as in [HostConfig]
+	checkHost func() error // as in [HostConfig]
 }
 
 // run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
-func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
+func (h *processManager) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
 	h.clients.drop(sb.ID) // It uses a stand-in, which dates from when the sandbox did not run.
 	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
@@ -74,11 +74,11 @@ func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (
 
 // explain returns the error to report for a failed start. If err is an internal error and the host lacks something that every
 // sandbox needs, it returns an error that says so; otherwise it returns err.
-func (h *processes) explain(err error) error {
-	if h.lacks == nil || caisson.KindOf(err) != caisson.Internal {
+func (h *processManager) explain(err error) error {
+	if h.checkHost == nil || caisson.KindOf(err) != caisson.Internal {
 		return err
 	}
-	if lacks := h.lacks(); lacks != nil {
+	if lacks := h.checkHost(); lacks != nil {
 		return caisson.Wrap(err, caisson.KindOf(lacks), "%s", caisson.MessageOf(lacks))
 	}
 	return err
@@ -87,7 +87,7 @@ func (h *processes) explain(err error) error {
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise with its
 // files only; then filesOnly is the reason. randomness is as in [source]. runFrom sets sb.Build, because memory must be restored
 // with the programs that it was captured with.
-func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
+func (h *processManager) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
 		return "", err
@@ -104,12 +104,12 @@ func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, rando
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// halter is the type of [processes.halt].
-type halter = func(ctx context.Context, id caisson.ID) error
+// haltFunc is the type of [processes.halt].
+type haltFunc = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
 // keep their wire.
-func (h *processes) halt(ctx context.Context, id caisson.ID) error {
+func (h *processManager) halt(ctx context.Context, id caisson.ID) error {
 	h.clients.drop(id)
 	err := h.kill(ctx, id)
 	if err == nil || ended(h.runtime, id) {
@@ -120,13 +120,13 @@ func (h *processes) halt(ctx context.Context, id caisson.ID) error {
 }
 
 // kill kills the processes of a sandbox.
-func (h *processes) kill(ctx context.Context, id caisson.ID) error {
-	h.writers.keep(ctx, id)
+func (h *processManager) kill(ctx context.Context, id caisson.ID) error {
+	h.writers.save(ctx, id)
 	return h.runtime.Destroy(ctx, id)
 }
 
 // ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.
-func ended(runtime ender, id caisson.ID) bool {
+func ended(runtime doneReporter, id caisson.ID) bool {
 	select {
 	case <-runtime.Done(id):
 		return true
@@ -137,7 +137,7 @@ func ended(runtime ender, id caisson.ID) bool {
 
 // sharedRandomness returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
 // the runtime cannot determine them.
-func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+func (h *processManager) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	if h.randomness == nil {
 		return nil, nil
 	}
@@ -149,7 +149,7 @@ const probeTimeout = 20 * time.Second
 
 // probe checks that a restored sandbox can run a process. A restore may succeed although the sandbox dies immediately
 // afterwards, for example if an executable in its root file system has been replaced.
-func (h *processes) probe(ctx context.Context, sb *caisson.Sandbox) error {
+func (h *processManager) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	p, err := h.runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: []string{"/.caisson/init", "-"}})

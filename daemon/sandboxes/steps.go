@@ -79,7 +79,7 @@ func (a *activity) idleSteps(sb *caisson.Sandbox) (list []step) {
 	default:
 		return nil
 	}
-	if wired(sb) && !a.programs.Supports(sb.Build) { // It can only be stopped.
+	if hasWire(sb) && !a.programs.Supports(sb.Build) { // It can only be stopped.
 		p.Suspend, p.Pause = 0, 0
 	}
 	if sb.WakeAt != nil { // A stopped sandbox cannot be woken.

@@ -25,20 +25,20 @@ type supervisors struct {
 	runtime interface {
 		caisson.Dialer
 		execer
-		ender
+		doneReporter
 	}
-	states     states
+	states     stateStore
 	programs   caisson.Programs
 	background *background.Group
 	log        *slog.Logger
 	applying   keylock.Locks // by sandbox; held while services are sent to its supervisor
 
 	mu        sync.Mutex
-	followers map[caisson.ID]*following // guarded by mu
+	followers map[caisson.ID]*followerHandle // guarded by mu
 }
 
-// following is the handle of a running follower.
-type following struct{ cancel context.CancelFunc }
+// followerHandle is the handle of a running follower.
+type followerHandle struct{ cancel context.CancelFunc }
 
 // follow follows the services of a sandbox that has begun to run, or that has been woken.
 func (s *supervisors) follow(sb *caisson.Sandbox) {
@@ -57,13 +57,13 @@ func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.background.Context())
-	this := &following{cancel}
+	handle := &followerHandle{cancel}
 	f := &follower{
-		supervisors: s, id: sb.ID, this: this, began: time.Now(), published: map[string]caisson.ServiceState{},
+		supervisors: s, id: sb.ID, this: handle, began: time.Now(), published: map[string]caisson.ServiceState{},
 		events: rate.NewLimiter(rate.Every(serviceEventPause), serviceEventBurst),
 	}
 	if s.background.Start(func(context.Context) { f.run(ctx) }) {
-		s.followers[sb.ID] = this
+		s.followers[sb.ID] = handle
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *supervisors) unfollow(id caisson.ID) {
 }
 
 // forget removes a follower that has ended.
-func (s *supervisors) forget(id caisson.ID, f *following) {
+func (s *supervisors) forget(id caisson.ID, f *followerHandle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.cancel()
@@ -188,7 +188,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 type follower struct {
 	supervisors *supervisors
 	id          caisson.ID
-	this        *following
+	this        *followerHandle
 	began       time.Time
 	published   map[string]caisson.ServiceState // the last event of each service: ready or failed
 	events      *rate.Limiter

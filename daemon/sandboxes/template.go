@@ -97,7 +97,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.accounts.Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	stored, err := put(ctx, t.catalog.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
+	stored, err := insertOrChange(ctx, t.catalog.templates, tpl.Account, tpl.Name, &tpl, func(old *caisson.Template) error {
 		next := tpl
 		next.CreatedAt = old.CreatedAt
 		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {

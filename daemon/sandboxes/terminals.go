@@ -26,7 +26,7 @@ const attachTimeout = 10 * time.Second
 type Terminals struct {
 	finder   finder
 	runtime  execer
-	states   states
+	states   stateStore
 	activity *activity
 	// dial connects to a unix socket in a sandbox.
 	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)

@@ -16,18 +16,18 @@ import (
 type verbs struct {
 	runtime interface {
 		fileSaver
-		ender
+		doneReporter
 		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
 		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
 		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
 	}
-	states    states
+	states    stateStore
 	admission *admission
-	processes *processes
+	processes *processManager
 	freezer   *freezer
 	clients   *fileClients
-	watches   *watches
-	dirs      dirs
+	watches   *watcher
+	dirs      dataDir
 	programs  caisson.Programs
 }
 
@@ -39,7 +39,7 @@ func (v *verbs) start(ctx context.Context, sb *caisson.Sandbox) error {
 	}
 	defer admitted()
 	sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = v.programs.Current, nil, "", nil
-	return v.processes.run(ctx, sb, source{files: pathIfExists(v.dirs.inDir(sb.ID, filesTar))})
+	return v.processes.run(ctx, sb, source{files: pathIfExists(v.dirs.sandboxPath(sb.ID, filesTar))})
 }
 
 // pathIfExists returns path, or "" if there is no file at path.
@@ -91,7 +91,7 @@ func (v *verbs) shutDown(ctx context.Context, id caisson.ID, grace time.Duration
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // No process runs any longer, so the stop cannot be rolled back.
-	tar := v.dirs.inDir(id, filesTar)
+	tar := v.dirs.sandboxPath(id, filesTar)
 	if err := writeFile(tar, func(f *os.File) error { return v.runtime.SaveFiles(ctx, id, f) }); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (v *verbs) shutDown(ctx context.Context, id caisson.ID, grace time.Duration
 
 // stopPaused keeps the files of a paused sandbox and removes its memory.
 func (v *verbs) stopPaused(sb *caisson.Sandbox) error {
-	if err := os.Rename(v.dirs.inDir(sb.ID, pauseDir+"/"+filesTar), v.dirs.inDir(sb.ID, filesTar)); err != nil {
+	if err := os.Rename(v.dirs.sandboxPath(sb.ID, pauseDir+"/"+filesTar), v.dirs.sandboxPath(sb.ID, filesTar)); err != nil {
 		return err
 	}
 	return v.dirs.dropSaved(sb.ID, pauseDir)
@@ -162,7 +162,7 @@ func (v *verbs) commandEnded(ctx context.Context, id caisson.ID) bool {
 
 // pause writes the sandbox's memory and files to its pauseDir and kills its processes.
 func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
-	err := writeDir(v.dirs.inDir(sb.ID, pauseDir), func(dir string) error {
+	err := writeDir(v.dirs.sandboxPath(sb.ID, pauseDir), func(dir string) error {
 		v.clients.drop(sb.ID)
 		if err := v.runtime.Checkpoint(ctx, sb.ID, dir, false); err != nil {
 			return err
@@ -186,8 +186,8 @@ func (v *verbs) pause(ctx context.Context, sb *caisson.Sandbox) error {
 
 // resume starts a paused sandbox from its pauseDir.
 func (v *verbs) resume(ctx context.Context, sb *caisson.Sandbox) error {
-	dir := v.dirs.inDir(sb.ID, pauseDir)
-	admitted, err := v.admission.admit(ctx, sb, memoryOf(dir))
+	dir := v.dirs.sandboxPath(sb.ID, pauseDir)
+	admitted, err := v.admission.admit(ctx, sb, checkpointMemory(dir))
 	if err != nil {
 		return err
 	}

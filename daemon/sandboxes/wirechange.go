@@ -11,8 +11,8 @@ import (
 // wireChanges changes what the wires of sandboxes are configured with.
 type wireChanges struct {
 	finder   finder
-	states   states
-	locks    *locks
+	states   stateStore
+	locks    *sandboxLocks
 	network  network
 	activity *activity
 	log      *slog.Logger
@@ -29,17 +29,17 @@ func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Ass
 			return nil, err
 		}
 		sb.Assigned = to
-		w.activity.touch(sb.ID) // the end of a run is the end of a use
+		w.activity.recordUse(sb.ID) // the end of a run is the end of a use
 		return func(sb *caisson.Sandbox) { sb.Assigned = old }, nil
 	})
 }
 
-// setWire sets fields of a sandbox, and returns a function that restores them.
-type setWire = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
+// setFields sets fields of a sandbox, and returns a function that restores them.
+type setFields = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
 
 // change stores the fields of a sandbox that set sets, and applies them to its wire. If that fails, it restores the fields with
 // the function that set has returned.
-func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*caisson.Sandbox, error) {
+func (w *wireChanges) change(ctx context.Context, ref string, set setFields) (*caisson.Sandbox, error) {
 	sb, err := w.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (w *wireChanges) change(ctx context.Context, ref string, set setWire) (*cai
 		undo, err = set(s)
 		return err
 	})
-	if err != nil || !wired(changed) {
+	if err != nil || !hasWire(changed) {
 		return changed, err // A sandbox without a wire gets the change with its next wire.
 	}
 	err = w.network.configure(ctx, changed)

@@ -19,18 +19,18 @@ import (
 // workspaceTarget is the default mount point of a workspace.
 const workspaceTarget = "/workspace"
 
-// workspaces manages the workspaces and volumes of sandboxes.
-type workspaces struct {
+// workspaceManager manages the workspaceManager and volumes of sandboxes.
+type workspaceManager struct {
 	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
 	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
 	accounts caisson.AccountStore
-	states   states
-	dirs     dirs
+	states   stateStore
+	dirs     dataDir
 }
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
 // other mounts.
-func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+func (w *workspaceManager) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	if req == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handl
 
 // create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
 // sandbox has it. It adds the rollback to back; halt ends the processes of the sandbox.
-func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt halter, back *undo.Stack) error {
+func (w *workspaceManager) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
 	}
@@ -105,7 +105,7 @@ func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caiss
 }
 
 // publishUnreviewed publishes an event that the sandbox's changes to a host directory are not reviewed.
-func (w *workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
+func (w *workspaceManager) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
 		w.states.event(ctx, sb, "workspace.direct", map[string]string{
 			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
@@ -114,7 +114,7 @@ func (w *workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox,
 }
 
 // open returns the mount of a sandbox's workspace or volume, or of the placeholder for one, for a start; nil if it has none.
-func (w *workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+func (w *workspaceManager) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	switch {
 	case sb.Spec.Volume != nil:
 		return w.openVolume(ctx, sb)
@@ -132,7 +132,7 @@ func (w *workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.R
 }
 
 // release releases the workspace of a removed sandbox, or detaches its volume.
-func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
+func (w *workspaceManager) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.volumes != nil {
 		return w.volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
@@ -146,7 +146,7 @@ func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 const workspaceDir = "workspace"
 
 // capture adds the workspace of a frozen or stopped sandbox to its capture in dir.
-func (w *workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
+func (w *workspaceManager) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
 	if w.layers == nil {
 		return caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot capture a sandbox that has one")
 	}
@@ -159,7 +159,7 @@ func (w *workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir strin
 
 // checkForkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
 // needs a workspace and none is requested.
-func (w *workspaces) checkForkable(from *origin, req *caisson.ForkRequest) error {
+func (w *workspaceManager) checkForkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
 	case len(from.spec.Mounts) > 0:
@@ -205,12 +205,12 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 
 // makePlaceholder creates the directories of a sandbox's placeholder. It is mounted like a workspace, so that a fork of the
 // sandbox's memory can have a real workspace at the same mount point.
-func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
+func (w *workspaceManager) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
 	account, err := w.accounts.Get(ctx, sb.Account)
 	if err != nil {
 		return err
 	}
-	dir := w.dirs.inDir(sb.ID, placeholderDir)
+	dir := w.dirs.sandboxPath(sb.ID, placeholderDir)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -223,8 +223,8 @@ func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) e
 }
 
 // openPlaceholder returns the mount of a sandbox's placeholder.
-func (w *workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
-	dir := w.dirs.inDir(sb.ID, placeholderDir)
+func (w *workspaceManager) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
+	dir := w.dirs.sandboxPath(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
 	for name, f := range map[string]**os.File{emptyDir: &m.Source, upperDir: &m.Overlay.Upper, workDir: &m.Overlay.Work} {
 		if *f, err = os.Open(filepath.Join(dir, name)); err != nil {
@@ -237,11 +237,11 @@ func (w *workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.Runt
 
 // checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
 // them, and processes that have them open could not continue.
-func (w *workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
+func (w *workspaceManager) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
 	}
-	d, err := os.Open(filepath.Join(w.dirs.inDir(sb.ID, placeholderDir), upperDir))
+	d, err := os.Open(filepath.Join(w.dirs.sandboxPath(sb.ID, placeholderDir), upperDir))
 	if err != nil {
 		return err
 	}
@@ -267,8 +267,8 @@ func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, re
 // onceHandle is a Handle whose Close may be called more than once. Later calls return the result of the first.
 type onceHandle struct {
 	caisson.Handle
-	closed func() error
+	close func() error
 }
 
 // Close implements [caisson.Handle].
-func (h onceHandle) Close() error { return h.closed() }
+func (h onceHandle) Close() error { return h.close() }

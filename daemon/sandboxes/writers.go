@@ -21,16 +21,16 @@ const writersFile = "writers.json"
 // changed files were not saved.
 const writersTimeout = 2 * time.Second
 
-// writers returns and stores records of which process was the last to change each file in a workspace.
-type writers struct {
-	states  states
+// fileWriters returns and stores records of which process was the last to change each file in a workspace.
+type fileWriters struct {
+	states  stateStore
 	runtime caisson.WriterRecorder // nil: not recorded
-	dirs    dirs
+	dirs    dataDir
 	log     *slog.Logger
 }
 
 // byID implements [Lifecycle.Writers].
-func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+func (w *fileWriters) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	sb, err := w.states.get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, er
 }
 
 // query implements Writers for a sandbox that has been read from the store.
-func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
+func (w *fileWriters) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
@@ -56,8 +56,8 @@ func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writ
 	return now.After(before), nil
 }
 
-// keep writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
-func (w *writers) keep(ctx context.Context, id caisson.ID) {
+// save writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
+func (w *fileWriters) save(ctx context.Context, id caisson.ID) {
 	if w.runtime == nil {
 		return
 	}
