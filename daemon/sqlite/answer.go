@@ -12,12 +12,12 @@ import (
 
 // answers implements [caisson.AnswerStore].
 type answers struct {
-	db      *db
-	get     *sql.Stmt
-	claim   *sql.Stmt // Inserts a key without an answer.
-	finish  *sql.Stmt // Sets the answer of a claimed key.
-	unclaim *sql.Stmt // Deletes a claimed key.
-	trim    *sql.Stmt
+	db        *db
+	get       *sql.Stmt
+	insertKey *sql.Stmt // Inserts a key without an answer.
+	setAnswer *sql.Stmt // Sets the answer of a claimed key.
+	deleteKey *sql.Stmt // Deletes a claimed key.
+	trim      *sql.Stmt
 }
 
 // getAnswer returns the fingerprint of the request with a key, whether it has an answer, and the answer.
@@ -25,12 +25,12 @@ const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WH
 
 func newAnswers(p *preparer) *answers {
 	return &answers{
-		db:      p.db,
-		get:     p.write(getAnswer),
-		claim:   p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
-		finish:  p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
-		unclaim: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),
-		trim:    p.write(`DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE at < ? LIMIT ?)`),
+		db:        p.db,
+		get:       p.write(getAnswer),
+		insertKey: p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
+		setAnswer: p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
+		deleteKey: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),
+		trim:      p.write(`DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE at < ? LIMIT ?)`),
 	}
 }
 
@@ -45,7 +45,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 		err := tx.StmtContext(ctx, s.get).QueryRowContext(ctx, account, key).Scan(&before, &answered, &answer)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			_, err := tx.StmtContext(ctx, s.claim).ExecContext(ctx, account, key, fingerprint[:], now.UnixMicro())
+			_, err := tx.StmtContext(ctx, s.insertKey).ExecContext(ctx, account, key, fingerprint[:], now.UnixMicro())
 			return err
 		case err != nil:
 			return err
@@ -69,9 +69,9 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) error {
 	none := caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
 	if answer == nil {
-		return s.db.writeFound(ctx, none, s.unclaim, account, key)
+		return s.db.writeFound(ctx, none, s.deleteKey, account, key)
 	}
-	return s.db.writeFound(ctx, none, s.finish, answer, account, key)
+	return s.db.writeFound(ctx, none, s.setAnswer, answer, account, key)
 }
 
 // Trim implements [caisson.AnswerStore]. Each batch is a separate transaction.

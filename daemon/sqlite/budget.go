@@ -215,7 +215,7 @@ func (l *ledger) setAmounts(ctx context.Context, b *caisson.Budget) (err error) 
 
 // ListBudgets implements [caisson.LedgerStore]. Budgets are sorted by key.
 func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
-	list, err := readRows(scanBudget)(l.budgets.list.QueryContext(ctx, accountOf(in)))
+	list, err := readRows(scanBudget)(l.budgets.list.QueryContext(ctx, accountParam(in)))
 	for _, b := range list {
 		if err == nil {
 			err = l.setAmounts(ctx, b)
@@ -230,7 +230,7 @@ func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.
 // DeleteBudget implements [caisson.LedgerStore].
 func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string) error {
 	none := caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
-	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountOf(in))
+	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountParam(in))
 }
 
 // scanBudget reads the budgetColumns.

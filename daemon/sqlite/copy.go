@@ -14,7 +14,7 @@ import (
 // version of its schema. A daemon may use the database meanwhile. The copy has no free pages, which could contain data of deleted
 // rows. Returns Conflict if path is no database that this build can use.
 func Copy(ctx context.Context, path, into string) (schema int, err error) {
-	schema, err = with(ctx, path, func(src *sql.DB) error {
+	schema, err = withDatabase(ctx, path, func(src *sql.DB) error {
 		_, err := src.ExecContext(ctx, "VACUUM INTO ?", into)
 		return (&db{}).explain(err)
 	})
@@ -27,11 +27,11 @@ func Copy(ctx context.Context, path, into string) (schema int, err error) {
 // Check reads the whole database at path and returns the version of its schema. Returns Conflict if it is damaged or this build cannot use
 // it.
 func Check(ctx context.Context, path string) (schema int, err error) {
-	return with(ctx, path, func(db *sql.DB) error { return check(ctx, db, path) })
+	return withDatabase(ctx, path, func(db *sql.DB) error { return checkIntegrity(ctx, db, path) })
 }
 
-// with calls do with a database whose schema this build knows, without migrating it.
-func with(ctx context.Context, path string, do func(*sql.DB) error) (schema int, err error) {
+// withDatabase calls do withDatabase a database whose schema this build knows, without migrating it.
+func withDatabase(ctx context.Context, path string, do func(*sql.DB) error) (schema int, err error) {
 	if _, err := os.Lstat(path); err != nil {
 		return 0, err
 	}

@@ -95,7 +95,7 @@ func (s *credentials) List(ctx context.Context, in caisson.Scope) ([]*caisson.Cr
 	all, err := readRows(func(s scanner) (*caisson.Credential, error) {
 		c, err := scanCredential(s)
 		return c.Credential, err
-	})(s.list.QueryContext(ctx, accountOf(in)))
+	})(s.list.QueryContext(ctx, accountParam(in)))
 	return all, s.db.explain(err)
 }
 
@@ -120,7 +120,7 @@ type sealedCredential struct {
 // one returns the only credential that stmt finds. It returns NotFound if there is none and Conflict if there are
 // several.
 func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c sealedCredential, err error) {
-	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountOf(in)))
+	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountParam(in)))
 	switch {
 	case err != nil:
 		return c, err

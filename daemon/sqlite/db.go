@@ -205,8 +205,8 @@ func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	return stmt
 }
 
-// accountOf returns the account that a statement compares with; NULL means all accounts.
-func accountOf(in caisson.Scope) sql.NullString {
+// accountParam returns the account that a statement compares with; NULL means all accounts.
+func accountParam(in caisson.Scope) sql.NullString {
 	account, all := in.Account()
 	return sql.NullString{String: account, Valid: !all}
 }

@@ -30,7 +30,7 @@ type docs[T any] struct {
 	// find returns the object that ref refers to, or an error if there is none. tx is nil for readers.
 	find           func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
 	duplicateError func(err error, obj *T) error // Returns the error for a duplicate value; nil if only the ID is unique.
-	documentOf     func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
+	documentFor    func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
 	fill           func(*T, row)                 // Sets the fields that the document does not contain; may be nil.
 }
 
@@ -62,11 +62,11 @@ func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
 		args = append(args, value)
 	}
 	_, err = d.db.writeOne(ctx, d.insert, append(append(args, d.columns(obj)...), doc)...)
-	return d.conflictOf(err, obj)
+	return d.explainDuplicate(err, obj)
 }
 
-// conflictOf returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
-func (d *docs[T]) conflictOf(err error, obj *T) error {
+// explainDuplicate returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
+func (d *docs[T]) explainDuplicate(err error, obj *T) error {
 	switch {
 	case !isDuplicate(err):
 		return err
@@ -115,7 +115,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 	case refused != nil:
 		return nil, refused
 	case err != nil:
-		return nil, d.conflictOf(err, obj)
+		return nil, d.explainDuplicate(err, obj)
 	}
 	return obj, nil
 }
@@ -143,8 +143,8 @@ func (d *docs[T]) decode(r row) (*T, error) {
 
 // document returns the value that is encoded as the document of obj, and that the document is decoded into.
 func (d *docs[T]) document(obj *T) any {
-	if d.documentOf != nil {
-		return d.documentOf(obj)
+	if d.documentFor != nil {
+		return d.documentFor(obj)
 	}
 	return obj
 }
@@ -175,7 +175,7 @@ type idTable[T any] struct {
 	get            *sql.Stmt                  // Arguments: reference and scope.
 	getTx          *sql.Stmt                  // Arguments: ID and scope; for transactions of the writer.
 	scan           func(scanner) (row, error) // Reads a row of get or getTx.
-	place          pagePosition               // For list.
+	position       pagePosition               // For list.
 	remove         *sql.Stmt                  // Arguments: ID and scope; nil if Delete is not used.
 }
 
@@ -189,8 +189,8 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	if t.getTx == nil {
 		t.getTx, t.scan = p.write(one), scanRow
 	}
-	if t.place.stmt == nil {
-		t.place = pagePosition{p.read(`SELECT max(seq) FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "before",
+	if t.position.stmt == nil {
+		t.position = pagePosition{p.read(`SELECT max(seq) FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "before",
 			"%.40q is not in this list, or not any more; start from the first page"}
 	}
 	return t
@@ -202,7 +202,7 @@ func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref
 	if tx != nil {
 		stmt = tx.StmtContext(ctx, t.getTx)
 	}
-	r, err := t.scan(stmt.QueryRowContext(ctx, ref, accountOf(in)))
+	r, err := t.scan(stmt.QueryRowContext(ctx, ref, accountParam(in)))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = t.missing(ref)
 	}
@@ -221,7 +221,7 @@ func (t *idTable[T]) Update(ctx context.Context, in caisson.Scope, id caisson.ID
 
 // Delete implements [caisson.WorkspaceStore] and [caisson.DeliveryStore].
 func (t *idTable[T]) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
-	return t.db.writeFound(ctx, t.missing(string(id)), t.remove, string(id), accountOf(in))
+	return t.db.writeFound(ctx, t.missing(string(id)), t.remove, string(id), accountParam(in))
 }
 
 // list completes a query for documents and reads one page of them, newest first.
@@ -232,7 +232,7 @@ func (t *idTable[T]) list(
 		return nil, false, err
 	}
 	q.in(in)
-	if err := q.from(ctx, t.db, t.place, in, before); err != nil {
+	if err := q.from(ctx, t.db, t.position, in, before); err != nil {
 		return nil, false, err
 	}
 	q.add(" ORDER BY seq DESC LIMIT ?", limit+1)

@@ -23,7 +23,7 @@ func (d *db) explain(err error) error {
 	if caisson.KindOf(err) == caisson.Internal && d.closed.Load() {
 		return caisson.Wrap(err, caisson.Unavailable, "the store is closed")
 	}
-	code := codeOf(err)
+	code := resultCode(err)
 	switch code & 0xff { // The low byte is the class of the error.
 	case 0:
 		return err
@@ -37,8 +37,8 @@ func (d *db) explain(err error) error {
 	return fmt.Errorf("database: %w", err)
 }
 
-// codeOf returns SQLite's extended result code, or 0 if err is not an error of SQLite.
-func codeOf(err error) int {
+// resultCode returns SQLite's extended result code, or 0 if err is not an error of SQLite.
+func resultCode(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code()
 	}
@@ -47,7 +47,7 @@ func codeOf(err error) int {
 
 // isDuplicate reports whether err is a violation of a unique or primary key constraint.
 func isDuplicate(err error) bool {
-	switch codeOf(err) {
+	switch resultCode(err) {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
 		return true
 	}
@@ -56,7 +56,7 @@ func isDuplicate(err error) bool {
 
 // unstorable reports whether err means that a value does not fit into its column or the database.
 func unstorable(err error) bool {
-	switch codeOf(err) & 0xff {
+	switch resultCode(err) & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
 		return true
 	}
@@ -65,7 +65,7 @@ func unstorable(err error) bool {
 
 // isCorrupt reports whether err means that a file is not a valid database.
 func isCorrupt(err error) bool {
-	switch codeOf(err) & 0xff {
+	switch resultCode(err) & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return true
 	}

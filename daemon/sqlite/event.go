@@ -159,7 +159,7 @@ func (s *events) After(ctx context.Context, in caisson.Scope, subject string, se
 		return nil, caisson.Invalidf("limit", "ask for at least one event")
 	}
 	stmt, args := s.all, []any{seq, subject, limit}
-	if account := accountOf(in); account.Valid {
+	if account := accountParam(in); account.Valid {
 		stmt, args = s.account, append(args, account)
 		if subject != "" {
 			stmt = s.subject

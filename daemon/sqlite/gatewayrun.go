@@ -56,25 +56,25 @@ func (s *gatewayRuns) Put(ctx context.Context, in caisson.Scope, r *caisson.Gate
 
 // Get implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Get(ctx context.Context, in caisson.Scope, run string) (*caisson.GatewayRun, error) {
-	r, err := scanGatewayRun(s.get.QueryRowContext(ctx, accountOf(in), run))
+	r, err := scanGatewayRun(s.get.QueryRowContext(ctx, accountParam(in), run))
 	return r, s.db.explainRow(err, noGatewayRun(run))
 }
 
 // List implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) List(ctx context.Context, in caisson.Scope) ([]*caisson.GatewayRun, error) {
-	all, err := readRows(scanGatewayRun)(s.list.QueryContext(ctx, accountOf(in)))
+	all, err := readRows(scanGatewayRun)(s.list.QueryContext(ctx, accountParam(in)))
 	return all, s.db.explain(err)
 }
 
 // Count implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Count(ctx context.Context, in caisson.Scope) (n int, err error) {
-	err = s.count.QueryRowContext(ctx, accountOf(in)).Scan(&n)
+	err = s.count.QueryRowContext(ctx, accountParam(in)).Scan(&n)
 	return n, s.db.explain(err)
 }
 
 // End implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) End(ctx context.Context, in caisson.Scope, run string, at time.Time) error {
-	return s.db.writeFound(ctx, noGatewayRun(run), s.end, accountOf(in), run, at.UnixMicro())
+	return s.db.writeFound(ctx, noGatewayRun(run), s.end, accountParam(in), run, at.UnixMicro())
 }
 
 // Owner implements [caisson.GatewayRunStore].

@@ -5,7 +5,7 @@ import "strings"
 // objectKind describes the objects of a table.
 type objectKind[T any] struct {
 	noun    string // For messages; also the name of the SQL table.
-	named   bool   // Objects are identified by account and name and listed by name; otherwise by ID and in order of creation.
+	byName  bool   // Objects are identified by account and name and listed by name; otherwise by ID and in order of creation.
 	columns func(*T) objectColumns
 }
 
@@ -20,9 +20,9 @@ type objectColumns struct {
 	state   string
 }
 
-// named returns the kind of objects that are identified by account and name and listed by name.
-func named[T any](noun string, of func(*T) (account, name string)) objectKind[T] {
-	return objectKind[T]{noun: noun, named: true, columns: func(obj *T) objectColumns {
+// namedKind returns the kind of objects that are identified by account and name and listed by name.
+func namedKind[T any](noun string, of func(*T) (account, name string)) objectKind[T] {
+	return objectKind[T]{noun: noun, byName: true, columns: func(obj *T) objectColumns {
 		c := objectColumns{}
 		if c.account, c.name = of(obj); c.name != "" {
 			c.key = c.account + "/" + c.name // It is unambiguous because account names contain no slash.

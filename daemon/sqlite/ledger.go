@@ -30,7 +30,7 @@ type ledger struct {
 	receipt       *sql.Stmt    // Inserts the source and reference of a call.
 	lineage       *sql.Stmt    // Inserts an ancestor of a run.
 	sum           *sql.Stmt    // Adds to a row of the table usage.
-	place         pagePosition // For Calls.
+	position      pagePosition // For Calls.
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -60,7 +60,7 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
 				estimated = estimated + excluded.estimated, ` + upsertSums("input", "output", "cache_read", "cache_write", "cost")),
-		place: pagePosition{p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "after",
+		position: pagePosition{p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "after",
 			"%.40q is not a call of this list; start from the first page"},
 		budgets: newBudgetStmts(p),
 		leases:  newLeaseStmts(p),

@@ -27,7 +27,7 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 		if err := s.Scan(&name, &r.doc); err != nil {
 			return nil, err
 		}
-		if n >= f.Limit && !(t.kind.named && name.String == last) {
+		if n >= f.Limit && !(t.kind.byName && name.String == last) {
 			return nil, errPageFull
 		}
 		last = name.String
@@ -41,10 +41,10 @@ func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter
 	q := newQuery(t.kind.sql("SELECT name, doc FROM TABLE WHERE true"))
 	q.in(in)
 	order := " ORDER BY seq"
-	if t.kind.named {
+	if t.kind.byName {
 		q.is("name >", string(f.After))
 		order = " ORDER BY name, account"
-	} else if err := q.from(ctx, t.db, t.place, in, f.After); err != nil {
+	} else if err := q.from(ctx, t.db, t.position, in, f.After); err != nil {
 		return nil, err
 	}
 	q.is("name =", f.Name)
@@ -87,7 +87,7 @@ func (q *query) is(comparison, value string) {
 
 // in appends the condition that rows belong to the account of a scope.
 func (q *query) in(scope caisson.Scope) {
-	if account := accountOf(scope); account.Valid {
+	if account := accountParam(scope); account.Valid {
 		q.and("account = ?", account)
 	}
 }
@@ -117,7 +117,7 @@ func (q *query) from(ctx context.Context, d *db, p pagePosition, in caisson.Scop
 		return nil
 	}
 	var seq sql.NullInt64
-	if err := noRows(p.stmt.QueryRowContext(ctx, string(id), accountOf(in)).Scan(&seq)); err != nil {
+	if err := noRows(p.stmt.QueryRowContext(ctx, string(id), accountParam(in)).Scan(&seq)); err != nil {
 		return d.explain(err)
 	}
 	if !seq.Valid {

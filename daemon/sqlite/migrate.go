@@ -25,7 +25,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 	if _, err := schemaVersion(ctx, db, path, len(steps)); err != nil {
 		return err
 	}
-	if err := check(ctx, db, path); err != nil {
+	if err := checkIntegrity(ctx, db, path); err != nil {
 		return err
 	}
 	if err := enableWAL(ctx, db); err != nil {
@@ -104,7 +104,7 @@ func schemaVersion(ctx context.Context, q querier, path string, newest int) (int
 		{"SELECT count(*) FROM sqlite_schema", &objects},
 	} {
 		if err := q.QueryRowContext(ctx, v.query).Scan(v.into); err != nil {
-			return 0, refuse(err, path)
+			return 0, invalidDatabase(err, path)
 		}
 	}
 	switch {
@@ -118,21 +118,21 @@ func schemaVersion(ctx context.Context, q querier, path string, newest int) (int
 	return version, nil
 }
 
-// check reads the whole database once to detect damage.
-func check(ctx context.Context, q querier, path string) error {
+// checkIntegrity reads the whole database once to detect damage.
+func checkIntegrity(ctx context.Context, q querier, path string) error {
 	var result string
 	if err := q.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
-		return refuse(err, path)
+		return invalidDatabase(err, path)
 	}
 	if result != "ok" {
-		return refuse(fmt.Errorf("quick_check: %s", result), path)
+		return invalidDatabase(fmt.Errorf("quick_check: %s", result), path)
 	}
 	return nil
 }
 
-// refuse returns a Conflict error for a file that is not a valid database, and an error of SQLite with another cause unchanged.
-func refuse(err error, path string) error {
-	if codeOf(err) != 0 && !isCorrupt(err) {
+// invalidDatabase returns a Conflict error for a file that is not a valid database, and an error of SQLite with another cause unchanged.
+func invalidDatabase(err error, path string) error {
+	if resultCode(err) != 0 && !isCorrupt(err) {
 		return err
 	}
 	return caisson.Wrap(err, caisson.Conflict, "%s is damaged or not a database; restore it from a backup or use another --data", path)

@@ -61,14 +61,14 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 			update: p.write(
 				`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
-			documentOf: func(r *caisson.Run) any { return &storedRun{r, &r.Plan} },
-			fill:       func(r *caisson.Run, row row) { r.Children = row.children },
+			documentFor: func(r *caisson.Run) any { return &storedRun{r, &r.Plan} },
+			fill:        func(r *caisson.Run, row row) { r.Children = row.children },
 		},
 		notFoundFormat: "there is no run %.40q; see caisson runs ls",
 		get:            p.read(one),
 		getTx:          p.write(one),
 		scan:           scanRun,
-		place: pagePosition{p.read(`SELECT max(seq) FROM (
+		position: pagePosition{p.read(`SELECT max(seq) FROM (
 			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
 		) WHERE ?2 IS NULL OR account = ?2`), "before", "%.40q is not in this list, or was long ago; start from the first page"},
 	})
@@ -106,7 +106,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 		}
 		return nil
 	})
-	return s.conflictOf(err, r)
+	return s.explainDuplicate(err, r)
 }
 
 // checkRun rejects a run that has no id or account, whose lineage is too long, or whose lineage is inconsistent: it must end with

@@ -42,7 +42,7 @@ func (s *runs) Events(ctx context.Context, in caisson.Scope, run caisson.ID, aft
 		return nil, caisson.Invalidf("limit", "ask for at least one event")
 	}
 	var key int64
-	err := s.events.find.QueryRowContext(ctx, string(run), accountOf(in)).Scan(&key)
+	err := s.events.find.QueryRowContext(ctx, string(run), accountParam(in)).Scan(&key)
 	if err != nil {
 		return nil, s.db.explainRow(err, s.missing(string(run)))
 	}

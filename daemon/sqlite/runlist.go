@@ -30,7 +30,7 @@ func (s *runs) query(ctx context.Context, in caisson.Scope, f caisson.RunFilter)
 		q.and("seq IN (SELECT seq FROM run WHERE id = ? UNION ALL SELECT run FROM run_under WHERE ancestor = ?)", string(f.Under), string(f.Under))
 	}
 	oneOf(q, "state", f.States)
-	if err := q.from(ctx, s.db, s.place, in, f.Before); err != nil {
+	if err := q.from(ctx, s.db, s.position, in, f.Before); err != nil {
 		return nil, err
 	}
 	q.add(" ORDER BY seq DESC LIMIT ?) ORDER BY seq DESC", f.Limit+1)

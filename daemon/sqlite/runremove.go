@@ -57,7 +57,7 @@ type removedRun struct {
 // Delete implements [caisson.RunStore]. The run is removed at once, its events in batches.
 func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		gone, err := readRows(scanRemovedRun)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
+		gone, err := readRows(scanRemovedRun)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountParam(in)))
 		if err == nil && len(gone) == 0 {
 			return s.missing(string(id))
 		}

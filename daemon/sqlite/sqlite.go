@@ -128,8 +128,8 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.snapshots = newTable(p, objectKind[caisson.Snapshot]{noun: "snapshot", columns: func(o *caisson.Snapshot) objectColumns {
 		return objectColumns{key: string(o.ID), account: o.Account, name: o.Name}
 	}})
-	s.templates = newTable(p, named("template", func(t *caisson.Template) (account, name string) { return t.Account, t.Name }))
-	s.images = newTable(p, named("image", func(i *caisson.Image) (account, name string) { return i.Account, i.Reference }))
+	s.templates = newTable(p, namedKind("template", func(t *caisson.Template) (account, name string) { return t.Account, t.Name }))
+	s.images = newTable(p, namedKind("image", func(i *caisson.Image) (account, name string) { return i.Account, i.Reference }))
 	s.accounts = newAccounts(p, c.Now)
 	s.tokens = newTokens(p)
 	s.events = newEvents(p, events, c.Log)
@@ -137,7 +137,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.credentials = newCredentials(p)
 	s.ledger = newLedger(p, c.Now)
 	s.gatewayRuns = newGatewayRuns(p)
-	s.agents = newTable(p, named("agent", func(a *caisson.Agent) (account, name string) { return a.Account, a.ID }))
+	s.agents = newTable(p, namedKind("agent", func(a *caisson.Agent) (account, name string) { return a.Account, a.ID }))
 	s.volumes = newTable(p, objectKind[caisson.Volume]{noun: "volume", columns: func(v *caisson.Volume) objectColumns {
 		return objectColumns{key: string(v.ID), account: v.Account, name: v.Name}
 	}})
@@ -149,7 +149,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 		return objectColumns{key: string(o.ID), account: o.Account, name: caisson.SessionName(o.Agent, o.User, o.Key)}
 	}})
 	s.workspaces = newWorkspaces(p)
-	s.repos = newTable(p, named("repo", func(r *caisson.Repo) (account, name string) { return r.Account, r.Name }))
+	s.repos = newTable(p, namedKind("repo", func(r *caisson.Repo) (account, name string) { return r.Account, r.Name }))
 	s.deliveries = newDeliveries(p)
 	return s.db.explain(p.err)
 }

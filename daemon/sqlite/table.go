@@ -19,7 +19,7 @@ type table[T any] struct {
 	kind          objectKind[T]
 	lookup        lookup       // For readers.
 	txLookup      lookup       // For transactions of the writer.
-	place         pagePosition // For List, unless kind.named.
+	position      pagePosition // For List, unless kind.named.
 	remove        *sql.Stmt
 	recordRemoved *sql.Stmt // Inserts the position of a deleted object; nil if kind.named.
 	pruneRemoved  *sql.Stmt // Deletes the oldest positions that recordRemoved has inserted; nil if kind.named.
@@ -55,8 +55,8 @@ func newTable[T any](p *preparer, k objectKind[T]) *table[T] {
 		remove:   p.write(q(`DELETE FROM TABLE WHERE seq = ?`)),
 	}
 	t.find, t.duplicateError = t.byRef, t.nameConflict
-	if !k.named {
-		t.place = pagePosition{p.read(q(`SELECT max(seq) FROM (
+	if !k.byName {
+		t.position = pagePosition{p.read(q(`SELECT max(seq) FROM (
 			SELECT seq, account FROM TABLE WHERE key = ?1 UNION ALL SELECT seq, account FROM TABLE_gone WHERE key = ?1
 		) WHERE ?2 IS NULL OR account = ?2`)), "after", "%.40q is not in this list, or was long ago; start from the first page"}
 		t.recordRemoved = p.write(q(`REPLACE INTO TABLE_gone (key, account, seq) VALUES (?, ?, ?)`))
@@ -77,7 +77,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 		if err != nil {
 			return err
 		}
-		if _, err := tx.StmtContext(ctx, t.remove).ExecContext(ctx, r.seq); err != nil || t.kind.named {
+		if _, err := tx.StmtContext(ctx, t.remove).ExecContext(ctx, r.seq); err != nil || t.kind.byName {
 			return err
 		}
 		obj, err := t.decode(r)
@@ -104,8 +104,8 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 	if tx != nil {
 		l, use = t.txLookup, func(s *sql.Stmt) *sql.Stmt { return tx.StmtContext(ctx, s) }
 	}
-	account := accountOf(in)
-	if !t.kind.named {
+	account := accountParam(in)
+	if !t.kind.byName {
 		r, err := scanRow(use(l.byKey).QueryRowContext(ctx, ref, account))
 		if !errors.Is(err, sql.ErrNoRows) {
 			return r, err
@@ -139,7 +139,7 @@ func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.
 // nameConflict returns the Conflict error for an object whose key or name exists already.
 func (t *table[T]) nameConflict(err error, obj *T) error {
 	c := t.kind.columns(obj)
-	if !t.kind.named && strings.Contains(err.Error(), t.noun+".key") {
+	if !t.kind.byName && strings.Contains(err.Error(), t.noun+".key") {
 		return caisson.Wrap(err, caisson.Conflict, "%s %s exists already", t.noun, c.key)
 	}
 	return caisson.Wrap(err, caisson.Conflict, "a %s named %.100q exists already; choose another name or remove it first", t.noun, c.name)

@@ -76,13 +76,13 @@ func (t *tokens) Used(ctx context.Context, id caisson.ID, at time.Time) error {
 
 // List implements [caisson.TokenStore]. Tokens are sorted newest first.
 func (t *tokens) List(ctx context.Context, in caisson.Scope) ([]*caisson.Token, error) {
-	all, err := readRows(scanToken)(t.list.QueryContext(ctx, accountOf(in)))
+	all, err := readRows(scanToken)(t.list.QueryContext(ctx, accountParam(in)))
 	return all, t.db.explain(err)
 }
 
 // Delete implements [caisson.TokenStore].
 func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
-	return t.db.writeFound(ctx, noToken(id), t.remove, string(id), accountOf(in))
+	return t.db.writeFound(ctx, noToken(id), t.remove, string(id), accountParam(in))
 }
 
 // noToken returns the error for a token that does not exist in the scope.

@@ -82,7 +82,7 @@ func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
 	q.is("agent =", u.Agent)
 	q.is("model =", u.Model)
 	if u.Under != "" {
-		q.under(accountOf(in), u.Under)
+		q.under(accountParam(in), u.Under)
 	}
 }
 
@@ -98,7 +98,7 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 		return nil, false, err
 	}
 	q := newQuery("SELECT doc FROM call WHERE true")
-	if err := q.from(ctx, l.db, l.place, in, after); err != nil {
+	if err := q.from(ctx, l.db, l.position, in, after); err != nil {
 		return nil, false, err
 	}
 	q.usage(in, u)

@@ -32,9 +32,9 @@ func newWorkspaces(p *preparer) workspaces {
 			columns: func(w *caisson.Workspace) []any {
 				return []any{string(w.Sandbox), string(w.Run), string(w.State)}
 			},
-			insert:     p.write(`INSERT INTO workspace (id, account, sandbox, run, state, doc) VALUES (?, ?, ?, ?, ?, ?)`),
-			update:     p.write(`UPDATE workspace SET sandbox = ?, run = ?, state = ?, doc = ? WHERE seq = ?`),
-			documentOf: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
+			insert:      p.write(`INSERT INTO workspace (id, account, sandbox, run, state, doc) VALUES (?, ?, ?, ?, ?, ?)`),
+			update:      p.write(`UPDATE workspace SET sandbox = ?, run = ?, state = ?, doc = ? WHERE seq = ?`),
+			documentFor: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
 		},
 		notFoundFormat: "there is no workspace %.40q, and no sandbox or run of that id has one; see caisson workspace ls",
 		// An ID takes precedence. No other value can equal it: the prefixes of IDs differ.
@@ -72,7 +72,7 @@ func (s workspaces) List(ctx context.Context, in caisson.Scope, f caisson.Worksp
 // InsertReceipt implements [caisson.WorkspaceStore]. It returns NotFound if the workspace does not exist.
 func (s workspaces) InsertReceipt(ctx context.Context, r *caisson.SyncReceipt) error {
 	err := s.receipts.Insert(ctx, r)
-	if codeOf(err) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
+	if resultCode(err) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
 		return s.missing(string(r.Workspace))
 	}
 	return err
