@@ -100,7 +100,7 @@ func kernelBootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-func nameOf(journal caisson.ID) string { return journalDir + "/" + string(journal) + journalExt }
+func journalPath(journal caisson.ID) string { return journalDir + "/" + string(journal) + journalExt }
 
 // Begin creates a journal for a process that runs a [Meter]. f is append-only. The caller passes it to that process only, and
 // closes its own descriptor. The journal cannot be finished as long as a process has it open.
@@ -110,13 +110,13 @@ func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err e
 		return "", nil, err
 	}
 	journal = caisson.NewID(caisson.JournalPrefix)
-	f, err = b.dir.OpenFile(nameOf(journal), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err = b.dir.OpenFile(journalPath(journal), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.Close(), b.dir.Remove(nameOf(journal)))
+			err = errors.Join(err, f.Close(), b.dir.Remove(journalPath(journal)))
 			f = nil
 		}
 	}()
@@ -152,7 +152,7 @@ func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) 
 	if r := b.journals[journal]; r != nil {
 		return r, nil
 	}
-	f, err := b.dir.Open(nameOf(journal))
+	f, err := b.dir.Open(journalPath(journal))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, caisson.Errorf(caisson.NotFound, "there is no journal %s", journal)
 	}
@@ -304,7 +304,7 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	b.log.ErrorContext(ctx, "a journal cannot be read and is set aside; what its gateway held of budgets counts as spent",
-		"journal", id, "file", nameOf(id)+damagedExt, "err", err)
+		"journal", id, "file", journalPath(id)+damagedExt, "err", err)
 	b.mu.Lock()
 	r := b.journals[id]
 	delete(b.journals, id)
@@ -316,7 +316,7 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	if err := b.store.Close(ctx, id, true); err != nil {
 		return err
 	}
-	if err := b.dir.Rename(nameOf(id), nameOf(id)+damagedExt); err != nil {
+	if err := b.dir.Rename(journalPath(id), journalPath(id)+damagedExt); err != nil {
 		b.log.ErrorContext(ctx, "a damaged journal cannot be renamed; the next start tries again", "journal", id, "err", err)
 	}
 	return nil
@@ -333,5 +333,5 @@ func (b *Book) removeJournal(r *reader) error {
 	b.mu.Lock()
 	delete(b.journals, r.rows.journal)
 	b.mu.Unlock()
-	return errors.Join(r.f.Close(), b.dir.Remove(nameOf(r.rows.journal)))
+	return errors.Join(r.f.Close(), b.dir.Remove(journalPath(r.rows.journal)))
 }

@@ -266,7 +266,7 @@ func TestShortened(t *testing.T) {
 	}
 	must(t, w.book.Ingest(t.Context()))
 	before := w.look("account/a")
-	must(t, os.Truncate(filepath.Join(w.path, nameOf(gw.journal)), 300))
+	must(t, os.Truncate(filepath.Join(w.path, journalPath(gw.journal)), 300))
 	gw.die()
 	w.restart()
 	if b := w.look("account/a"); len(w.rows()) != 3 || b.Used.Tokens < before.Used.Tokens+before.Held.Tokens {
@@ -317,7 +317,7 @@ func TestKilledBetween(t *testing.T) {
 	gw := w.gateway()
 	must(t, get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t).Settle(answer(10, 5)))
 	get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t)
-	name := filepath.Join(w.path, nameOf(gw.journal))
+	name := filepath.Join(w.path, journalPath(gw.journal))
 	saved := get(os.ReadFile(name))(t)
 	gw.finish()
 	must(t, os.WriteFile(name, saved, 0o600))
@@ -353,7 +353,7 @@ func TestLostFile(t *testing.T) {
 	gw := w.gateway()
 	get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t)
 	gw.die()
-	must(t, os.Remove(filepath.Join(w.path, nameOf(gw.journal))))
+	must(t, os.Remove(filepath.Join(w.path, journalPath(gw.journal))))
 	w.restart()
 	if b := w.look("account/a"); b.Used.Tokens != 100 || b.Held.Tokens != 0 {
 		t.Errorf("used %+v, held %+v", b.Used, b.Held)

@@ -112,7 +112,7 @@ func TestRecoverSetsAside(t *testing.T) {
 	if b := w.look("account/a"); b.Held.Tokens != 0 || b.Used.Tokens < 100+15 {
 		t.Errorf("used %+v, held %+v", b.Used, b.Held)
 	}
-	name := filepath.Join(w.path, nameOf(bad.journal))
+	name := filepath.Join(w.path, journalPath(bad.journal))
 	if _, err := os.Stat(name + damagedExt); err != nil {
 		t.Error(err)
 	}
@@ -124,7 +124,7 @@ func TestRecoverSetsAside(t *testing.T) {
 		t.Errorf("%d lines:\n%s", n, w.log.String())
 	}
 	// A directory in place of a journal.
-	must(t, os.Mkdir(filepath.Join(w.path, nameOf("jr-bbbbbbbbbbbbbbbb")), 0o700))
+	must(t, os.Mkdir(filepath.Join(w.path, journalPath("jr-bbbbbbbbbbbbbbbb")), 0o700))
 	w.restart()
 }
 

@@ -86,7 +86,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 		r.call.At = p.monotonicNow()
 		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
-			r.output, r.worst = output, d.At(output)
+			r.output, r.maximum = output, d.At(output)
 			p.deduct(r, keys, d)
 			p.mu.Unlock()
 			break
@@ -99,7 +99,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 	row := r.call
 	row.Status, row.Error, row.Estimated = 0, "", true
 	row.Tokens = caisson.TokenCount{Input: d.Fixed.Tokens, Output: r.output}
-	row.Cost = r.worst.USD
+	row.Cost = r.maximum.USD
 	p.refs.Add(1)
 	if err := p.journal.write(kindBegin, &row); err != nil {
 		// The reservation stays in force, because the record may have been written after all.
@@ -114,7 +114,7 @@ func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
 		b := p.budgets[budgetKey{r.call.Account, key}]
 		if !b.terms.unlimited {
-			b.available = b.available.Minus(r.worst)
+			b.available = b.available.Minus(r.maximum)
 			b.inFlight++
 			r.shares[i] = budgetShare{b, b.epoch}
 			p.prefetch(b, d)
@@ -130,7 +130,7 @@ func (p *segment) refund(r *reservation, took caisson.Amount) {
 	for _, s := range r.shares {
 		if s.budget != nil && s.budget.epoch == s.epoch {
 			// A cost above the maximum leaves a debt, which the next lease covers.
-			s.budget.available = s.budget.available.Plus(r.worst.Minus(took))
+			s.budget.available = s.budget.available.Plus(r.maximum.Minus(took))
 			s.budget.inFlight--
 		}
 	}
@@ -148,7 +148,7 @@ type reservation struct {
 	segment *segment
 	call    caisson.Call
 	output  int64
-	worst   caisson.Amount
+	maximum caisson.Amount
 	shares  [4 + caisson.MaxLineage]budgetShare // the maximum number of budgets of a guest
 	settled atomic.Bool
 }
