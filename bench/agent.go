@@ -22,7 +22,7 @@ type agents struct{ *suite }
 
 // agentsBenchmark converts a benchmark of agents to a benchmark of suite. ensure returns the stage for f.
 func agentsBenchmark(
-	ensure func(agents, context.Context) (*agentStage, error), f func(agents, context.Context, *agentStage) error,
+	ensure func(agents, context.Context) (*agentSetup, error), f func(agents, context.Context, *agentSetup) error,
 ) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error {
 		t, err := ensure(agents{s}, ctx)
@@ -44,7 +44,7 @@ const removalTimeout = 30 * time.Second
 
 // run starts a run, follows its events to the last one and returns the run. It returns an error if the run did not
 // succeed.
-func (t *agentStage) run(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
+func (t *agentSetup) run(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	start := time.Now()
 	run, err := t.api.StartRun(ctx, req)
 	if err != nil {
@@ -73,7 +73,7 @@ func (t *agentStage) run(ctx context.Context, req caisson.RunRequest) (*measured
 }
 
 // runAndRemove is like run, but also waits until the run's sandbox has been removed.
-func (t *agentStage) runAndRemove(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
+func (t *agentSetup) runAndRemove(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	tr, err := t.run(ctx, req)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (t *agentStage) runAndRemove(ctx context.Context, req caisson.RunRequest) (
 }
 
 // stderrTail returns the end of the standard error of a failed run's agent.
-func (t *agentStage) stderrTail(ctx context.Context, id caisson.ID) string {
+func (t *agentSetup) stderrTail(ctx context.Context, id caisson.ID) string {
 	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
 	if err != nil {
 		return ""
@@ -94,7 +94,7 @@ func (t *agentStage) stderrTail(ctx context.Context, id caisson.ID) string {
 
 // waitRemoved waits until the sandboxes of runs have been removed. Removal happens after the end of a run and would otherwise
 // slow down the next measurement.
-func (t *agentStage) waitRemoved(ctx context.Context, trials ...*measuredRun) error {
+func (t *agentSetup) waitRemoved(ctx context.Context, trials ...*measuredRun) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTimeout)
 	defer cancel()
 	for _, tr := range trials {
@@ -115,12 +115,12 @@ func (t *agentStage) waitRemoved(ctx context.Context, trials ...*measuredRun) er
 	return nil
 }
 
-// trials are runs of one kind, in the order in which they happened. The first one is not counted, as in interleave.
-type trials []*measuredRun
+// measuredRuns are runs of one kind, in the order in which they happened. The first one is not counted, as in interleave.
+type measuredRuns []*measuredRun
 
 // record returns a measure that does a run and appends it to all. check returns an error if a successful run has a wrong
 // result.
-func (all *trials) record(run func(context.Context) (*measuredRun, error), check func(*caisson.Run) error) measure {
+func (all *measuredRuns) record(run func(context.Context) (*measuredRun, error), check func(*caisson.Run) error) measure {
 	return func(ctx context.Context) (samples, error) {
 		tr, err := run(ctx)
 		if err == nil {
@@ -146,7 +146,7 @@ func checkAnswer(text string) func(*caisson.Run) error {
 
 // phases returns rows with the phases of the median run. The remaining time, in no phase, is that of the request, the
 // queue, the store and the delivery of the events.
-func (all trials) phases(row string) []Row {
+func (all measuredRuns) phases(row string) []Row {
 	counted := slices.Clone(all[1:])
 	slices.SortFunc(counted, func(a, b *measuredRun) int { return cmp.Compare(a.ms, b.ms) })
 	median := counted[(len(counted)-1)/2]
@@ -161,7 +161,7 @@ func (all trials) phases(row string) []Row {
 }
 
 // addRun adds the row of runs and the rows of their phases.
-func (s agents) addRun(r Row, all trials) {
+func (s agents) addRun(r Row, all measuredRuns) {
 	s.add(r)
 	for _, p := range all.phases(r.Name) {
 		s.add(p)
@@ -172,8 +172,8 @@ func (s agents) addRun(r Row, all trials) {
 const shellAnswer = "done"
 
 // shell compares a run that does almost nothing with the sandbox and the process that the run consists of.
-func (s agents) shell(ctx context.Context, t *agentStage) error {
-	var ours trials
+func (s agents) shell(ctx context.Context, t *agentSetup) error {
+	var ours measuredRuns
 	var id string
 	bare := side{
 		do: func(ctx context.Context) (err error) {
@@ -199,8 +199,8 @@ func (s agents) shell(ctx context.Context, t *agentStage) error {
 
 // caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same
 // repository.
-func (s agents) caisson(ctx context.Context, t *agentStage) error {
-	var ours trials
+func (s agents) caisson(ctx context.Context, t *agentSetup) error {
+	var ours measuredRuns
 	native := filepath.Join(s.Dir, "native")
 	host := side{
 		before: func(context.Context) error { return errors.Join(os.RemoveAll(native), sample.Write(native)) },

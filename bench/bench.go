@@ -34,9 +34,9 @@ type Config struct {
 type suite struct {
 	Config
 	*daemon
-	bare  *runsc      // The baseline.
-	stage *agentStage // nil until a row requires it.
-	rows  []Row       // The rows so far.
+	baseline *runsc      // The baseline.
+	agents   *agentSetup // nil until a row requires it.
+	rows     []Row       // The rows so far.
 }
 
 // benchmarks are the functions that measure, with the prefix of the names of the rows that they add.
@@ -70,8 +70,8 @@ var benchmarks = []struct {
 	{"gate.diff", (*suite).gateDiff},
 	{"gate.mount", (*suite).gateMount},
 	{"relay.clone", (*suite).relayClone},
-	{"agent.shell", agentsBenchmark(agents.ensureStage, agents.shell)},
-	{"agent.caisson.warm", agentsBenchmark(agents.ensureStage, agents.caisson)},
+	{"agent.shell", agentsBenchmark(agents.ensureSetup, agents.shell)},
+	{"agent.caisson.warm", agentsBenchmark(agents.ensureSetup, agents.caisson)},
 	{"agent.openclaw.warm", agentsBenchmark(agents.ensureOpenclaw, agents.openclawWarm)},
 	{"agent.openclaw.directory", agentsBenchmark(agents.ensureOpenclaw, agents.openclawDirectory)},
 	{"agent.openclaw.pool", agentsBenchmark(agents.ensureOpenclaw, agents.openclawPool)},
@@ -133,13 +133,13 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 	if err != nil {
 		return err
 	}
-	if s.bare, err = newRunsc(ctx, s.Config, s.daemon, donor); err != nil {
+	if s.baseline, err = newRunsc(ctx, s.Config, s.daemon, donor); err != nil {
 		return fmt.Errorf("prepare the baseline: %w", err)
 	}
-	defer func() { err = errors.Join(err, s.bare.end()) }()
+	defer func() { err = errors.Join(err, s.baseline.end()) }()
 	defer func() {
-		if s.stage != nil {
-			err = errors.Join(err, s.stage.end())
+		if s.agents != nil {
+			err = errors.Join(err, s.agents.end())
 		}
 	}()
 	for _, measure := range selected {

@@ -102,7 +102,7 @@ func TestPhases(t *testing.T) {
 			{Name: "fork", Time: caisson.Duration(ms / 2 * float64(time.Millisecond))}, {Name: "agent", Time: caisson.Duration(time.Millisecond)},
 		}}}}
 	}
-	rows := trials{at(1000), at(30), at(10), at(20)}.phases("x")
+	rows := measuredRuns{at(1000), at(30), at(10), at(20)}.phases("x")
 	var got []string
 	for _, r := range rows {
 		got = append(got, r.String())

@@ -28,14 +28,14 @@ func (s *suite) createCold(ctx context.Context) error {
 		},
 		s.runsOnce(&once),
 		side{
-			before: func(ctx context.Context) (err error) { idle, err = s.bare.bundle(ctx); return err },
+			before: func(ctx context.Context) (err error) { idle, err = s.baseline.bundle(ctx); return err },
 			do: func(ctx context.Context) error {
-				if err := s.bare.start(ctx, idle); err != nil {
+				if err := s.baseline.start(ctx, idle); err != nil {
 					return err
 				}
-				return s.bare.exec(ctx, idle)
+				return s.baseline.exec(ctx, idle)
 			},
-			after: func(ctx context.Context) error { return s.bare.remove(ctx, idle) },
+			after: func(ctx context.Context) error { return s.baseline.remove(ctx, idle) },
 		},
 	)
 	if err != nil {
@@ -49,9 +49,9 @@ func (s *suite) createCold(ctx context.Context) error {
 // runsOnce returns the baseline in which one process creates a sandbox, runs the program in it and removes it.
 func (s *suite) runsOnce(id *string) side {
 	return side{
-		before: func(ctx context.Context) (err error) { *id, err = s.bare.bundle(ctx, program); return err },
-		do:     func(ctx context.Context) error { return s.bare.run(ctx, *id) },
-		after:  func(ctx context.Context) error { return s.bare.release(ctx, *id) },
+		before: func(ctx context.Context) (err error) { *id, err = s.baseline.bundle(ctx, program); return err },
+		do:     func(ctx context.Context) error { return s.baseline.run(ctx, *id) },
+		after:  func(ctx context.Context) error { return s.baseline.release(ctx, *id) },
 	}
 }
 
@@ -135,16 +135,16 @@ func (s *suite) createBurst(ctx context.Context) error {
 		side{
 			before: func(ctx context.Context) (err error) {
 				for i := range theirs {
-					if theirs[i], err = s.bare.bundle(ctx); err != nil {
+					if theirs[i], err = s.baseline.bundle(ctx); err != nil {
 						return err
 					}
 				}
 				return nil
 			},
 			do: func(ctx context.Context) error {
-				return concurrently(ctx, burst, func(ctx context.Context, i int) error { return s.bare.start(ctx, theirs[i]) })
+				return concurrently(ctx, burst, func(ctx context.Context, i int) error { return s.baseline.start(ctx, theirs[i]) })
 			},
-			after: func(ctx context.Context) error { return s.bare.remove(ctx, theirs[:]...) },
+			after: func(ctx context.Context) error { return s.baseline.remove(ctx, theirs[:]...) },
 		},
 	)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s traffic) dialThroughput(ctx context.Context) error {
 				if err != nil {
 					return nil, err
 				}
-				return stream(f, way, time.Second)
+				return transferRate(f, way, time.Second)
 			}
 		}
 		all, err := interleave(ctx, throughputSamples, dialled(toSink), overWire("receive"), dialled(fromSink), overWire("send"))
@@ -85,7 +85,7 @@ func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSand
 	}
 	_, err = s.api.Exec(ctx, box.id, caisson.ExecRequest{Command: []string{loadPath, "sink", fmt.Sprintf("127.0.0.1:%d", sinkPort)}, Detach: true})
 	if err == nil {
-		err = listening(ctx, rt, caisson.ID(box.id), sinkPort)
+		err = waitListening(ctx, rt, caisson.ID(box.id), sinkPort)
 	}
 	if err == nil {
 		err = f(rt, box)
@@ -93,8 +93,8 @@ func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSand
 	return errors.Join(err, rt.Close(), box.remove(ctx))
 }
 
-// listening waits until a program in a sandbox listens on a port of 127.0.0.1.
-func listening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID, port int) error {
+// waitListening waits until a program in a sandbox listens on a port of 127.0.0.1.
+func waitListening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
@@ -110,9 +110,9 @@ func listening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID, port int)
 	}
 }
 
-// stream returns the rate in Gbit/s of one transfer over a connection to a sink, and closes the connection. The time ends when the
+// transferRate returns the rate in Gbit/s of one transfer over a connection to a sink, and closes the connection. The time ends when the
 // receiver has everything.
-func stream(f *os.File, way byte, duration time.Duration) (_ samples, err error) {
+func transferRate(f *os.File, way byte, duration time.Duration) (_ samples, err error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {

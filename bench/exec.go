@@ -22,9 +22,9 @@ func (s *suite) execAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bare, err := s.bare.bundle(ctx)
+	bare, err := s.baseline.bundle(ctx)
 	if err == nil {
-		err = s.bare.start(ctx, bare)
+		err = s.baseline.start(ctx, bare)
 	}
 	if err != nil {
 		return errors.Join(err, rt.Close())
@@ -39,9 +39,9 @@ func (s *suite) execAPI(ctx context.Context) error {
 			p, err := rt.Exec(ctx, caisson.ID(id), caisson.RuntimeExec{Command: []string{program}})
 			return finish(ctx, p, err)
 		}},
-		side{do: func(ctx context.Context) error { return s.bare.exec(ctx, bare) }},
+		side{do: func(ctx context.Context) error { return s.baseline.exec(ctx, bare) }},
 	)
-	if err := errors.Join(err, rt.Close(), s.bare.remove(ctx, bare), s.api.Remove(ctx, id)); err != nil {
+	if err := errors.Join(err, rt.Close(), s.baseline.remove(ctx, bare), s.api.Remove(ctx, id)); err != nil {
 		return err
 	}
 	s.add(newRow("exec.api", "ms", all[0], "runsc exec", all[3]).atMostTimes(0.6))

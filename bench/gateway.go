@@ -10,16 +10,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A gatewayStand is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
-type gatewayStand struct {
+// A gatewaySetup is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
+type gatewaySetup struct {
 	mock, gateway *server
 	nginx         *nginx // nil if nginx is not installed.
 }
 
-// startStand starts the gateway in a separate process with the same handlers as the wire process (see the command in
+// startGateway starts the gateway in a separate process with the same handlers as the wire process (see the command in
 // bench/gateway). The gateway of the wire process can be reached only over wires.
-func (s traffic) startStand(ctx context.Context, name string) (_ *gatewayStand, err error) {
-	t := &gatewayStand{}
+func (s traffic) startGateway(ctx context.Context, name string) (_ *gatewaySetup, err error) {
+	t := &gatewaySetup{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.end())
@@ -39,7 +39,7 @@ func (s traffic) startStand(ctx context.Context, name string) (_ *gatewayStand, 
 	return t, err
 }
 
-func (t *gatewayStand) end() (err error) {
+func (t *gatewaySetup) end() (err error) {
 	if t.nginx != nil {
 		err = t.nginx.end()
 	}
@@ -52,7 +52,7 @@ func (t *gatewayStand) end() (err error) {
 }
 
 // count returns the number of calls in the gateway's ledger. The gateway must have ended.
-func (t *gatewayStand) count() (n int, err error) {
+func (t *gatewaySetup) count() (n int, err error) {
 	_, err = fmt.Sscan(t.gateway.out.String(), &n)
 	return n, err
 }
@@ -78,8 +78,8 @@ func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }
 
-// inMilliseconds converts the measurements of clients of the load program, which are in microseconds.
-func inMilliseconds(all []samples) []samples {
+// toMilliseconds converts the measurements of clients of the load program, which are in microseconds.
+func toMilliseconds(all []samples) []samples {
 	out := make([]samples, len(all))
 	for i, s := range all {
 		for _, us := range s {
@@ -92,7 +92,7 @@ func inMilliseconds(all []samples) []samples {
 // gatewayAdded compares calls of a model through the gateway with direct calls of the same model, and with calls
 // through nginx.
 func (s traffic) gatewayAdded(ctx context.Context) error {
-	t, err := s.startStand(ctx, "added")
+	t, err := s.startGateway(ctx, "added")
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	if n, err := t.count(); n != s.calls() {
 		return errors.Join(err, fmt.Errorf("there are %d calls in the ledger, of %d", n, s.calls()))
 	}
-	all = inMilliseconds(all)
+	all = toMilliseconds(all)
 	s.add(newRow("gateway.added", "ms", all[0], "direct", all[1]).atMostOver(0.3))
 	if t.nginx == nil {
 		s.add(newRow("gateway.added.nginx", "ms", all[0], withoutNginx, nil))
@@ -120,7 +120,7 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 // gatewayRate compares the number of calls per second that 32 clients make, with the clients and the model on the same
 // processors.
 func (s traffic) gatewayRate(ctx context.Context) error {
-	t, err := s.startStand(ctx, "rate")
+	t, err := s.startGateway(ctx, "rate")
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	if err != nil || len(rows) != 1 || rows[0].Calls != int64(s.calls()) {
 		return errors.Join(err, fmt.Errorf("the ledger says %+v, not one row of %d calls", rows, s.calls()))
 	}
-	all = inMilliseconds(all)
+	all = toMilliseconds(all)
 	s.add(newRow("gateway.inside", "ms", all[0], "relay over the same wire", all[1]).atMostOver(0.3))
 	return nil
 }

@@ -34,8 +34,8 @@ const modelPort = 7001
 // ingressConnections is the number of concurrent connections of rows about rates.
 const ingressConnections = 32
 
-// An ingressStand is a daemon with an ingress, and a sandbox whose HTTP server a route leads to. The route resumes the sandbox.
-type ingressStand struct {
+// An ingressSetup is a daemon with an ingress, and a sandbox whose HTTP server a route leads to. The route resumes the sandbox.
+type ingressSetup struct {
 	*daemon
 	box     *loadSandbox
 	runtime *gvisor.Runtime
@@ -43,7 +43,7 @@ type ingressStand struct {
 }
 
 // startIngress starts the daemon and the server.
-func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand, err error) {
+func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressSetup, err error) {
 	free, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand
 	if err := os.WriteFile(file, fmt.Appendf(nil, "ingress: {listen: '127.0.0.1:%s'}\n", port), 0o600); err != nil {
 		return nil, err
 	}
-	t := &ingressStand{host: "localhost:" + port}
+	t := &ingressSetup{host: "localhost:" + port}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.end(ctx))
@@ -75,7 +75,7 @@ func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand
 	if _, err := t.api.Exec(ctx, t.box.id, caisson.ExecRequest{Command: command, Detach: true}); err != nil {
 		return nil, err
 	}
-	if err := listening(ctx, t.runtime, caisson.ID(t.box.id), modelPort); err != nil {
+	if err := waitListening(ctx, t.runtime, caisson.ID(t.box.id), modelPort); err != nil {
 		return nil, err
 	}
 	const most = 1e6 // requests per second, more than a client can make
@@ -87,7 +87,7 @@ func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressStand
 }
 
 // end removes the sandbox and stops the daemon.
-func (t *ingressStand) end(ctx context.Context) (err error) {
+func (t *ingressSetup) end(ctx context.Context) (err error) {
 	if t.runtime != nil {
 		err = t.runtime.Close()
 	}
@@ -102,7 +102,7 @@ func (t *ingressStand) end(ctx context.Context) (err error) {
 
 // dialled runs a client of the load program on the host. Its connections are made with [gvisor.Runtime.Dial] and lead to the
 // server in the sandbox.
-func (s ingress) dialled(t *ingressStand, connections int, args ...string) measure {
+func (s ingress) dialled(t *ingressSetup, connections int, args ...string) measure {
 	return func(ctx context.Context) (_ samples, err error) {
 		var files []*os.File
 		defer func() {
@@ -132,7 +132,7 @@ func (s ingress) added(ctx context.Context) error {
 	if err := errors.Join(err, t.end(ctx)); err != nil {
 		return err
 	}
-	all = inMilliseconds(all)
+	all = toMilliseconds(all)
 	s.add(newRow("ingress.added", "ms", all[0], "direct by Dial", all[1]).atMostOver(0.3))
 	return nil
 }
@@ -193,7 +193,7 @@ func (s ingress) inside(ctx context.Context) error {
 }
 
 // firstByte makes a request on a new connection to the ingress, and returns when the first byte of the answer has arrived.
-func (t *ingressStand) firstByte(ctx context.Context) error {
+func (t *ingressSetup) firstByte(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.host)
 	if err != nil {
 		return err
@@ -233,11 +233,11 @@ func (s ingress) wakeSuspended(ctx context.Context) error {
 	return nil
 }
 
-// hold is a command that uses 100 MB of memory, and then creates the file held.
-var hold = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open(my $f, ">", "/tmp/held") or die; close $f; sleep 100_000`}
+// useMemory is a command that uses 100 MB of memory, and then creates the file held.
+var useMemory = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open(my $f, ">", "/tmp/held") or die; close $f; sleep 100_000`}
 
-// isHeld is a command that succeeds when hold uses its memory.
-var isHeld = []string{"/usr/bin/test", "-f", "/tmp/held"}
+// memoryInUse is a command that succeeds when hold uses its memory.
+var memoryInUse = []string{"/usr/bin/test", "-f", "/tmp/held"}
 
 // wakePaused compares two times for a sandbox with 100 MB of memory that is paused to disk: until the first byte of its response,
 // and until gVisor has restored such a sandbox.
@@ -247,18 +247,18 @@ func (s ingress) wakePaused(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.end(ctx)) }()
-	if _, err := t.api.Exec(ctx, t.box.id, caisson.ExecRequest{Command: hold, Detach: true}); err != nil {
+	if _, err := t.api.Exec(ctx, t.box.id, caisson.ExecRequest{Command: useMemory, Detach: true}); err != nil {
 		return err
 	}
-	bare, err := s.bare.bundle(ctx, hold...)
+	bare, err := s.baseline.bundle(ctx, useMemory...)
 	if err != nil {
 		return err
 	}
-	image, restored := filepath.Join(s.bare.dir, "held"), ""
-	err = s.bare.start(ctx, bare)
+	image, restored := filepath.Join(s.baseline.dir, "held"), ""
+	err = s.baseline.start(ctx, bare)
 	for _, held := range []func() error{
-		func() error { return t.execute(ctx, t.box.id, isHeld...) },
-		func() error { return s.bare.runCommand(ctx, append([]string{"exec", bare}, isHeld...)...) },
+		func() error { return t.execute(ctx, t.box.id, memoryInUse...) },
+		func() error { return s.baseline.runCommand(ctx, append([]string{"exec", bare}, memoryInUse...)...) },
 	} {
 		for end := time.Now().Add(time.Minute); err == nil && held() != nil; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -267,17 +267,20 @@ func (s ingress) wakePaused(ctx context.Context) (err error) {
 		}
 	}
 	if err == nil {
-		err = s.bare.checkpoint(ctx, bare, image)
+		err = s.baseline.checkpoint(ctx, bare, image)
 	}
-	if err := errors.Join(err, s.bare.remove(ctx, bare)); err != nil {
+	if err := errors.Join(err, s.baseline.remove(ctx, bare)); err != nil {
 		return err
 	}
 	all, err := compare(ctx, s.N/2,
 		side{before: func(ctx context.Context) error { _, err := t.api.Pause(ctx, t.box.id); return err }, do: t.firstByte},
 		side{
-			before: func(ctx context.Context) (err error) { restored, err = s.bare.bundle(ctx, hold...); return err },
-			do:     func(ctx context.Context) error { return s.bare.restore(ctx, restored, image) },
-			after:  func(ctx context.Context) error { return s.bare.remove(ctx, restored) },
+			before: func(ctx context.Context) (err error) {
+				restored, err = s.baseline.bundle(ctx, useMemory...)
+				return err
+			},
+			do:    func(ctx context.Context) error { return s.baseline.restore(ctx, restored, image) },
+			after: func(ctx context.Context) error { return s.baseline.remove(ctx, restored) },
 		},
 	)
 	if err := errors.Join(err, os.RemoveAll(image)); err != nil {
@@ -329,7 +332,7 @@ func (s *suite) paused(ctx context.Context) (err error) {
 		return err
 	}
 	for _, id := range ids {
-		if pids, _ := processesIn(filepath.Join("/caisson", string(instance), id)); len(pids) > 0 {
+		if pids, _ := cgroupProcesses(filepath.Join("/caisson", string(instance), id)); len(pids) > 0 {
 			return fmt.Errorf("%s is paused and has %d processes", id, len(pids))
 		}
 	}

@@ -31,7 +31,7 @@ const idleSandboxes = 20
 // idleMemory compares the private memory of all processes of an idle sandbox: the main process, the gofer and the
 // processes that run guest code.
 func (s *suite) idleMemory(ctx context.Context) error {
-	var pairs [idleSandboxes]pair
+	var pairs [idleSandboxes]sandboxPair
 	for i := range pairs {
 		var err error
 		if pairs[i], err = s.makePair(ctx); err != nil {
@@ -48,7 +48,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 	var ours, theirs samples
 	for _, p := range pairs {
 		for group, to := range map[string]*samples{
-			filepath.Join("/caisson", string(instance), p.ours): &ours, filepath.Join(s.bare.cgroup, p.bare): &theirs,
+			filepath.Join("/caisson", string(instance), p.ours): &ours, filepath.Join(s.baseline.cgroup, p.bare): &theirs,
 		} {
 			mb, err := privateDirty(group)
 			if err != nil {
@@ -66,7 +66,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 
 // privateDirty returns the sum of the private dirty memory of a cgroup's processes, in MB.
 func privateDirty(group string) (mb float64, err error) {
-	pids, err := processesIn(group)
+	pids, err := cgroupProcesses(group)
 	if err != nil {
 		return 0, err
 	}

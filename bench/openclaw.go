@@ -35,9 +35,9 @@ type openclawInstall struct {
 }
 
 // ensureOpenclaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.
-func (s agents) ensureOpenclaw(ctx context.Context) (*agentStage, error) {
-	t, err := s.ensureStage(ctx)
-	if err != nil || t.claw != nil {
+func (s agents) ensureOpenclaw(ctx context.Context) (*agentSetup, error) {
+	t, err := s.ensureSetup(ctx)
+	if err != nil || t.openclaw != nil {
 		return t, err
 	}
 	fmt.Fprintln(s.Log, "installing OpenClaw in a sandbox and making its warm snapshot; this takes minutes")
@@ -63,12 +63,12 @@ func (s agents) ensureOpenclaw(ctx context.Context) (*agentStage, error) {
 	if err := c.configure(t.models[talkModel].address); err != nil {
 		return nil, err
 	}
-	t.claw = c
+	t.openclaw = c
 	return t, nil
 }
 
 // copyOut copies the installation to a new directory on the host.
-func (t *agentStage) copyOut(ctx context.Context, dir string) (err error) {
+func (t *agentSetup) copyOut(ctx context.Context, dir string) (err error) {
 	sb, err := t.api.Create(ctx, caisson.CreateRequest{Template: openclawTemplate})
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *openclawInstall) turn(ctx context.Context) error {
 const openclawOnHost = "openclaw agent --local on the host"
 
 // measureTalk returns a measure of runs of an agent with talkPrompt.
-func (t *agentStage) measureTalk(all *trials, agent string, warm bool) measure {
+func (t *agentSetup) measureTalk(all *measuredRuns, agent string, warm bool) measure {
 	return all.record(func(ctx context.Context) (*measuredRun, error) {
 		return t.runAndRemove(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
 	}, checkTalk(warm))
@@ -164,9 +164,9 @@ func checkWarm(r *caisson.Run, warm bool) error {
 }
 
 // openclawWarm compares runs of OpenClaw from its warm snapshot with OpenClaw's own command line on the host.
-func (s agents) openclawWarm(ctx context.Context, t *agentStage) error {
-	var ours trials
-	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), side{do: t.claw.turn}.measure())
+func (s agents) openclawWarm(ctx context.Context, t *agentSetup) error {
+	var ours measuredRuns
+	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), side{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}
@@ -175,9 +175,9 @@ func (s agents) openclawWarm(ctx context.Context, t *agentStage) error {
 }
 
 // openclawCold is openclawWarm without a snapshot: each run starts OpenClaw's gateway.
-func (s agents) openclawCold(ctx context.Context, t *agentStage) error {
-	var ours trials
-	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), side{do: t.claw.turn}.measure())
+func (s agents) openclawCold(ctx context.Context, t *agentSetup) error {
+	var ours measuredRuns
+	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), side{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (s agents) openclawCold(ctx context.Context, t *agentStage) error {
 }
 
 // openclawTen measures the time until ten concurrently started runs have ended, and the duration of the slowest one.
-func (s agents) openclawTen(ctx context.Context, t *agentStage) error {
+func (s agents) openclawTen(ctx context.Context, t *agentSetup) error {
 	var slowest samples
 	all, err := interleave(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
 		var runs [concurrency]*measuredRun
@@ -218,7 +218,7 @@ func (s agents) openclawTen(ctx context.Context, t *agentStage) error {
 }
 
 // openclawSnapshot reports the size of the warm snapshot on disk.
-func (s agents) openclawSnapshot(ctx context.Context, t *agentStage) error {
-	s.add(newRow("agent.openclaw.snapshot", "MB", samples{float64(t.claw.size) / 1e6}, "", nil))
+func (s agents) openclawSnapshot(ctx context.Context, t *agentSetup) error {
+	s.add(newRow("agent.openclaw.snapshot", "MB", samples{float64(t.openclaw.size) / 1e6}, "", nil))
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 const poolTimeout = 2 * time.Minute
 
 // waitPool waits until n forks of OpenClaw's snapshot are ready.
-func (t *agentStage) waitPool(ctx context.Context, n int) error {
+func (t *agentSetup) waitPool(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	for {
@@ -41,7 +41,7 @@ func (t *agentStage) waitPool(ctx context.Context, n int) error {
 }
 
 // withPool calls f while n forks of OpenClaw's snapshot are kept ready, and removes the pool afterwards.
-func (t *agentStage) withPool(ctx context.Context, n int, f func() error) error {
+func (t *agentSetup) withPool(ctx context.Context, n int, f func() error) error {
 	if _, err := t.api.SetAgentPool(ctx, openclawAgent, n); err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (t *agentStage) withPool(ctx context.Context, n int, f func() error) error 
 }
 
 // openclawPool is openclawWarm with a fork that was made in advance for each run. It also measures how long the next fork takes.
-func (s agents) openclawPool(ctx context.Context, t *agentStage) error {
-	var ours trials
+func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
+	var ours measuredRuns
 	var refill samples
 	run := t.measureTalk(&ours, openclawAgent, true)
 	return t.withPool(ctx, 1, func() error {
@@ -68,7 +68,7 @@ func (s agents) openclawPool(ctx context.Context, t *agentStage) error {
 			err = t.waitPool(ctx, 1)
 			refill = append(refill, milliseconds(time.Since(start)))
 			return ms, err
-		}, side{do: t.claw.turn}.measure())
+		}, side{do: t.openclaw.turn}.measure())
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (s agents) openclawPool(ctx context.Context, t *agentStage) error {
 const poolDemand = 3
 
 // openclawPoolShort measures concurrent runs when the pool has one fork: the fastest and the slowest of them.
-func (s agents) openclawPoolShort(ctx context.Context, t *agentStage) error {
+func (s agents) openclawPoolShort(ctx context.Context, t *agentSetup) error {
 	var slowest samples
 	return t.withPool(ctx, 1, func() error {
 		all, err := interleave(ctx, max(s.N/4, 1), func(ctx context.Context) (samples, error) {
@@ -115,12 +115,12 @@ func (s agents) openclawPoolShort(ctx context.Context, t *agentStage) error {
 
 // openclawDirectory is openclawWarm with a directory of the host as the workspace. A fork gets the directory when it is made, so
 // no fork can be made in advance.
-func (s agents) openclawDirectory(ctx context.Context, t *agentStage) error {
+func (s agents) openclawDirectory(ctx context.Context, t *agentSetup) error {
 	dir := filepath.Join(s.Dir, "claw-directory")
 	if err := sample.Write(dir); err != nil {
 		return err
 	}
-	var ours trials
+	var ours measuredRuns
 	run := ours.record(func(ctx context.Context) (*measuredRun, error) {
 		f, err := os.Open(dir)
 		if err != nil {
@@ -130,7 +130,7 @@ func (s agents) openclawDirectory(ctx context.Context, t *agentStage) error {
 			Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt, Source: dir, Directory: f,
 		})
 	}, checkTalk(true))
-	all, err := interleave(ctx, max(s.N/4, 1), run, side{do: t.claw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/4, 1), run, side{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}

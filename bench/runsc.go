@@ -69,7 +69,7 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 	if err != nil {
 		return nil, err
 	}
-	if r.flags, err = r.flagsOf(d.runtimeDir(donor)); err != nil {
+	if r.flags, err = r.mainFlags(d.runtimeDir(donor)); err != nil {
 		return nil, err
 	}
 	r.spec.Root.Path, err = r.mountRootfs(ctx, d, donor)
@@ -96,8 +96,8 @@ func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	return nil
 }
 
-// flagsOf returns the gVisor flags of the main process of the sandbox with the directory dir.
-func (r *runsc) flagsOf(dir string) ([]string, error) {
+// mainFlags returns the gVisor flags of the main process of the sandbox with the directory dir.
+func (r *runsc) mainFlags(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	var state struct{ Main struct{ PID int } }
 	if err == nil {
@@ -307,8 +307,8 @@ func (r *runsc) release(ctx context.Context, id string) error {
 	return errors.Join(net.Close(), r.wires.Detach(ctx, caisson.ID(id)), os.RemoveAll(filepath.Join(r.dir, id)))
 }
 
-// processesIn returns the processes in a cgroup, by its path in the memory hierarchy (v1) or the unified one (v2).
-func processesIn(group string) ([]int, error) {
+// cgroupProcesses returns the processes in a cgroup, by its path in the memory hierarchy (v1) or the unified one (v2).
+func cgroupProcesses(group string) ([]int, error) {
 	var data []byte
 	err := errors.New("no hierarchy")
 	for _, root := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup"} {

@@ -9,21 +9,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pair is an idle sandbox of Caisson, and one of the baseline.
-type pair struct{ ours, bare string }
+// sandboxPair is an idle sandbox of Caisson, and one of the baseline.
+type sandboxPair struct{ ours, bare string }
 
-func (s *suite) makePair(ctx context.Context) (p pair, err error) {
+func (s *suite) makePair(ctx context.Context) (p sandboxPair, err error) {
 	if p.ours, err = s.create(ctx); err != nil {
 		return p, err
 	}
-	if p.bare, err = s.bare.bundle(ctx); err != nil {
+	if p.bare, err = s.baseline.bundle(ctx); err != nil {
 		return p, err
 	}
-	return p, s.bare.start(ctx, p.bare)
+	return p, s.baseline.start(ctx, p.bare)
 }
 
-func (s *suite) removePair(ctx context.Context, p pair) error {
-	return errors.Join(s.api.Remove(ctx, p.ours), s.bare.remove(ctx, p.bare))
+func (s *suite) removePair(ctx context.Context, p sandboxPair) error {
+	return errors.Join(s.api.Remove(ctx, p.ours), s.baseline.remove(ctx, p.bare))
 }
 
 // snapshotSmall compares the capture of an idle sandbox, which keeps running. Caisson's snapshot is durable when the
@@ -34,7 +34,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 		return err
 	}
 	var snap string
-	image := filepath.Join(s.bare.dir, "image")
+	image := filepath.Join(s.baseline.dir, "image")
 	all, err := compare(ctx, s.N,
 		side{
 			do: func(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.api.RemoveSnapshot(ctx, snap) },
 		},
 		side{
-			do:    func(ctx context.Context) error { return s.bare.checkpoint(ctx, p.bare, image) },
+			do:    func(ctx context.Context) error { return s.baseline.checkpoint(ctx, p.bare, image) },
 			after: func(context.Context) error { return os.RemoveAll(image) },
 		},
 	)
@@ -65,8 +65,8 @@ func (s *suite) forkSmall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	image, second := filepath.Join(s.bare.dir, "image"), filepath.Join(s.bare.dir, "image2")
-	if err := s.bare.checkpoint(ctx, p.bare, image); err != nil {
+	image, second := filepath.Join(s.baseline.dir, "image"), filepath.Join(s.baseline.dir, "image2")
+	if err := s.baseline.checkpoint(ctx, p.bare, image); err != nil {
 		return err
 	}
 	snap, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
@@ -86,25 +86,25 @@ func (s *suite) forkSmall(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, fork) },
 		}
 	}
-	bundle := func(ctx context.Context) (err error) { restored, err = s.bare.bundle(ctx); return err }
+	bundle := func(ctx context.Context) (err error) { restored, err = s.baseline.bundle(ctx); return err }
 	all, err := compare(ctx, s.N,
 		ours(string(snap.ID)),
 		side{
 			before: bundle,
-			do:     func(ctx context.Context) error { return s.bare.restore(ctx, restored, image) },
-			after:  func(ctx context.Context) error { return s.bare.remove(ctx, restored) },
+			do:     func(ctx context.Context) error { return s.baseline.restore(ctx, restored, image) },
+			after:  func(ctx context.Context) error { return s.baseline.remove(ctx, restored) },
 		},
 		ours(p.ours),
 		side{
 			before: bundle,
 			do: func(ctx context.Context) error {
-				if err := s.bare.checkpoint(ctx, p.bare, second); err != nil {
+				if err := s.baseline.checkpoint(ctx, p.bare, second); err != nil {
 					return err
 				}
-				return s.bare.restore(ctx, restored, second)
+				return s.baseline.restore(ctx, restored, second)
 			},
 			after: func(ctx context.Context) error {
-				return errors.Join(s.bare.remove(ctx, restored), os.RemoveAll(second))
+				return errors.Join(s.baseline.remove(ctx, restored), os.RemoveAll(second))
 			},
 		},
 	)

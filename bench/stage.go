@@ -19,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/scripted"
 )
 
-// An agentStage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
+// An agentSetup is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
 // the loopback interface of this network namespace for the same agents on the host.
-type agentStage struct {
+type agentSetup struct {
 	*daemon
-	models map[string]*hostModel // By name.
-	claw   *openclawInstall      // nil until a row requires it.
+	models   map[string]*hostModel // By name.
+	openclaw *openclawInstall      // nil until a row requires it.
 }
 
 // Names of the models, which follow scripts.
@@ -48,13 +48,13 @@ var scripts = map[string]string{
 // concurrency is the number of concurrent runs in the rows that openclawTen adds.
 const concurrency = 10
 
-// ensureStage returns the stage, which is created on the first call.
-func (s agents) ensureStage(ctx context.Context) (*agentStage, error) {
-	if s.stage != nil {
-		return s.stage, nil
+// ensureSetup returns the stage, which is created on the first call.
+func (s agents) ensureSetup(ctx context.Context) (*agentSetup, error) {
+	if s.agents != nil {
+		return s.agents, nil
 	}
-	t := &agentStage{models: map[string]*hostModel{}}
-	s.stage = t
+	t := &agentSetup{models: map[string]*hostModel{}}
+	s.agents = t
 	config := fmt.Sprintf("agentsDir: \"\"\nruns: {concurrent: %d, perAccount: %d}\nproviders:\n", concurrency, concurrency)
 	var models strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(scripts)) {
@@ -80,7 +80,7 @@ func (s agents) ensureStage(ctx context.Context) (*agentStage, error) {
 	return t, err
 }
 
-func (t *agentStage) end() (err error) {
+func (t *agentSetup) end() (err error) {
 	if t.daemon != nil {
 		err = t.daemon.stop()
 	}
