@@ -8,28 +8,29 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// activity records which sandboxes are in use from outside, and when each was used last. The records are in memory only: when the
-// daemon starts, running sandboxes count as just used.
+// activity records which sandboxes are in use from outside, and when the last use of each one ended. The records are in memory
+// only: when the daemon starts, running sandboxes count as just used.
 type activity struct {
-	start    time.Time // of the daemon
-	programs caisson.Programs
+	start    time.Time        // time at which the daemon started
+	programs caisson.Programs // sets of programs that this daemon supports
 
 	mu   sync.Mutex
 	uses map[caisson.ID]*useRecord // guarded by mu
 }
 
-// useRecord are the useRecord of a sandbox; guarded by activity.mu.
+// useRecord is the record of the uses of one sandbox. It is guarded by activity.mu.
 type useRecord struct {
-	n     int       // uses in progress
-	until time.Time // requests of the ingress count as in progress until then
-	last  time.Time // end of the last use
+	n     int       // number of uses in progress
+	until time.Time // requests of the ingress count as a use in progress until this time
+	last  time.Time // end of the last use, or time of the last report about requests
 }
 
+// newActivity returns an activity without records, for a daemon that starts now.
 func newActivity(programs caisson.Programs) *activity {
 	return &activity{start: now(), programs: programs, uses: map[caisson.ID]*useRecord{}}
 }
 
-// begin counts a use of a sandbox until end is called.
+// begin records that a use of a sandbox is in progress until end is called.
 func (a *activity) begin(id caisson.ID) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,14 +44,15 @@ func (a *activity) begin(id caisson.ID) (end func()) {
 	})
 }
 
-// recordUse counts a use of a sandbox that has ended already.
+// recordUse records a use of a sandbox that begins and ends now.
 func (a *activity) recordUse(id caisson.ID) { a.begin(id)() }
 
-// requestLease is how long a request of the ingress counts as in progress after a report. While the request lasts, the wire
-// process repeats the report more often than that.
+// requestLease is how long a request of the ingress to a sandbox counts as a use in progress after the wire process has reported
+// it. While the request lasts, the wire process repeats the report more often than that.
 const requestLease = 10 * time.Second
 
-// recordRequests records a report about requests of the ingress to a sandbox. active reports whether any of them is in progress.
+// recordRequests records a report of the wire process about requests of the ingress to a sandbox. active reports whether any of
+// the requests is in progress.
 func (a *activity) recordRequests(id caisson.ID, active bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +63,7 @@ func (a *activity) recordRequests(id caisson.ID, active bool) {
 	}
 }
 
-// entry returns the uses of a sandbox, and creates the record if there is none. The caller must hold a.mu.
+// entry returns the record of the uses of a sandbox, and creates it if there is none. The caller must hold a.mu.
 func (a *activity) entry(id caisson.ID) *useRecord {
 	u := a.uses[id]
 	if u == nil {
@@ -71,7 +73,8 @@ func (a *activity) entry(id caisson.ID) *useRecord {
 	return u
 }
 
-// last returns when a sandbox was used last: now if it is in use or serves a run.
+// last returns the time of the last use of a sandbox, and whether the sandbox is in use. A sandbox that serves a run is in use.
+// The time is the current one if the sandbox is in use.
 func (a *activity) last(sb *caisson.Sandbox) (at time.Time, inUse bool) {
 	current := now()
 	a.mu.Lock()
@@ -94,24 +97,25 @@ func (a *activity) last(sb *caisson.Sandbox) (at time.Time, inUse bool) {
 	return at, false
 }
 
-// inUse reports whether a use of a sandbox, other than by a run, is in progress.
+// inUse reports whether a use of a sandbox is in progress. A run that the sandbox serves does not count.
 func (a *activity) inUse(id caisson.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.uses[id].inUse(now())
 }
 
+// inUse reports whether a use is in progress at the given time. u may be nil.
 func (u *useRecord) inUse(at time.Time) bool { return u != nil && (u.n > 0 || at.Before(u.until)) }
 
-// forget forgets a sandbox that is being removed.
+// forget deletes the record of the uses of a sandbox that is being removed.
 func (a *activity) forget(id caisson.ID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.uses, id)
 }
 
-// use counts a use of a sandbox of the caller's account until end is called. Until then, the sandbox is not suspended, paused or
-// stopped by its autoPause. Returns an error if the sandbox's state does not allow v.
+// use records that a sandbox of the caller's account is in use until end is called. Until then, the sandbox is not suspended,
+// paused or stopped by its autoPause. Returns an error if the sandbox's state does not allow the verb v.
 func (a *activity) use(ctx context.Context, f finder, ref string, v caisson.Verb) (sb *caisson.Sandbox, end func(), err error) {
 	for {
 		if sb, err = f.findFor(ctx, ref, v); err != nil {
@@ -121,8 +125,8 @@ func (a *activity) use(ctx context.Context, f finder, ref string, v caisson.Verb
 		if sb.Spec.AutoPause == (caisson.AutoPause{}) {
 			return sb, end, nil
 		}
-		// Read the state again, because expiry may just be suspending the sandbox: it stores the new state before it checks for
-		// uses.
+		// Read the state again, because expiry may be suspending the sandbox: expiry stores the new state before it checks
+		// whether the sandbox is in use.
 		again, err := f.findFor(ctx, ref, v)
 		if err == nil && again.ID == sb.ID {
 			return again, end, nil

@@ -18,31 +18,33 @@ import (
 
 // admission decides whether the host has room for a sandbox that starts.
 type admission struct {
-	limits     Limits
-	runtime    lister
-	memory     caisson.MemoryWaiter // nil: restored sandboxes have all of their memory at once
+	limits  Limits
+	runtime lister
+	// memory waits until a restored sandbox has all of its memory; nil: restored sandboxes have it from the start.
+	memory     caisson.MemoryWaiter
 	evictor    *evictor
-	available  func() (caisson.Size, error) // the available memory of the host in bytes
-	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
+	available  func() (caisson.Size, error) // returns the available memory of the host in bytes
+	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
 	background *background.Group
 	log        *slog.Logger
 
 	mu             sync.Mutex
-	starting       map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
+	starting       map[caisson.ID]bool         // admitted sandboxes that may not be in the runtime's list yet; guarded by mu
 	reservedMemory map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
 }
 
-// admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called.
-// need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
-// reserved until the restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit
-// is reached. Sandboxes of pools are removed to make room for others; for a fork of a pool, twice the reserve must remain.
+// admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called. need is
+// the memory in bytes that a sandbox restored from a checkpoint uses from the start, otherwise 0; it is reserved until the
+// restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit is reached. Sandboxes of
+// pools are removed to make room for a sandbox that does not belong to a pool. For a fork that belongs to a pool, twice
+// Limits.MemoryReserve must remain available.
 func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson.Size) (release func(), err error) {
 	if err := a.checkDisk(); err != nil {
 		return nil, err
 	}
 	reserve := a.limits.MemoryReserve
 	if sb.Pooled && need > 0 {
-		if err := a.checkPool(ctx, need); err != nil {
+		if err := a.checkPoolMemory(ctx, need); err != nil {
 			return nil, err
 		}
 		reserve *= 2
@@ -55,8 +57,8 @@ func (a *admission) admit(ctx context.Context, sb *caisson.Sandbox, need caisson
 	}
 }
 
-// evictionHelps reports whether there are sandboxes in pools whose removal can make room for one that needs need bytes of memory.
-// How much memory the removal of a template's sandboxes makes available is not known, so that they are always removed.
+// evictionHelps reports whether the removal of sandboxes from pools can make room for a sandbox that needs need bytes of memory.
+// It returns true if a pool contains a sandbox of a template, because the memory that its removal makes available is not known.
 func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 	list, err := a.evictor.list(ctx)
 	if err != nil || len(list) == 0 {
@@ -71,9 +73,9 @@ func (a *admission) evictionHelps(ctx context.Context, need caisson.Size) bool {
 	return a.checkMemory(need, a.limits.MemoryReserve, pooled) == nil
 }
 
-// checkPool returns an Exhausted error if all forks in pools, with a new one that needs need bytes, would use more memory than
-// Limits.PoolMemory.
-func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
+// checkPoolMemory returns an Exhausted error if the forks in all pools, together with a new fork that needs need bytes of memory,
+// would use more memory than Limits.PoolMemory.
+func (a *admission) checkPoolMemory(ctx context.Context, need caisson.Size) error {
 	list, err := a.evictor.list(ctx)
 	used := a.evictor.forkMemory(list)
 	if most := a.limits.PoolMemory; err == nil && most > 0 && used+need > most {
@@ -82,7 +84,9 @@ func (a *admission) checkPool(ctx context.Context, need caisson.Size) error {
 	return err
 }
 
-// tryAdmit is like [admission.admit], but removes no other sandboxes. reserve is the memory in bytes that must remain available.
+// tryAdmit checks for [admission.admit] that the host has enough memory and process ids, and fewer sandboxes than
+// Limits.MaxSandboxes. It removes no sandboxes. need and release are those of admit; reserve is the memory in bytes that must
+// remain available.
 func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve caisson.Size) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,8 +119,8 @@ func (a *admission) tryAdmit(ctx context.Context, id caisson.ID, need, reserve c
 	}, nil
 }
 
-// releaseMemory ends the memory reservation of a sandbox. If the runtime is still filling the memory of the running sandbox,
-// the reservation ends when that is done.
+// releaseMemory ends the memory reservation of a sandbox. If the runtime is still filling the memory of the restored sandbox, the
+// reservation ends when the runtime has filled it.
 func (a *admission) releaseMemory(id caisson.ID) {
 	done := func() {
 		a.mu.Lock()
@@ -136,7 +140,7 @@ func (a *admission) releaseMemory(id caisson.ID) {
 	}
 }
 
-// waitForMemory waits until a running sandbox has all of its memory.
+// waitForMemory waits until the runtime has filled all memory of a restored sandbox.
 func (a *admission) waitForMemory(ctx context.Context, id caisson.ID) error {
 	if a.memory == nil {
 		return nil
@@ -144,7 +148,8 @@ func (a *admission) waitForMemory(ctx context.Context, id caisson.ID) error {
 	return a.memory.WaitForMemory(ctx, id)
 }
 
-// run evicts sandboxes of pools while the host has less memory available than is kept in reserve, until ctx ends.
+// run removes sandboxes from pools, one in each checkInterval, while the host has less available memory than
+// Limits.MemoryReserve. It returns when ctx ends.
 func (a *admission) run(ctx context.Context) {
 	if a.limits.MemoryReserve == 0 {
 		return
@@ -163,8 +168,8 @@ func (a *admission) run(ctx context.Context) {
 	}
 }
 
-// checkMemory returns an Exhausted error if the host has too little memory left, with freed bytes more than it has now, for a sandbox
-// that uses need bytes from the start and leaves reserve. The caller must hold a.mu.
+// checkMemory returns an Exhausted error if the host has too little available memory for a sandbox that uses need bytes from the
+// start: reserve bytes must remain. freed is the memory in bytes that counts as available in addition. The caller must hold a.mu.
 func (a *admission) checkMemory(need, reserve, freed caisson.Size) error {
 	if reserve == 0 {
 		return nil
@@ -186,8 +191,8 @@ func (a *admission) checkMemory(need, reserve, freed caisson.Size) error {
 	return nil
 }
 
-// checkCapacity returns an Exhausted error if the host has too little memory or too few PIDs left for a sandbox that uses need bytes of
-// memory from the start and leaves reserve. The caller must hold a.mu.
+// checkCapacity returns an Exhausted error if the host has too little memory, or too few process ids, for a sandbox that uses
+// need bytes of memory from the start: reserve bytes of memory must remain available. The caller must hold a.mu.
 func (a *admission) checkCapacity(need, reserve caisson.Size) error {
 	if err := a.checkMemory(need, reserve, 0); err != nil {
 		return err
@@ -204,7 +209,7 @@ func (a *admission) checkCapacity(need, reserve caisson.Size) error {
 	return nil
 }
 
-// checkDisk returns an Exhausted error if the host has too little disk space left.
+// checkDisk returns an Exhausted error if the file system of the data directory has less free space than Limits.DiskReserve.
 func (a *admission) checkDisk() error {
 	reserve := a.limits.DiskReserve
 	if reserve == 0 {
@@ -219,7 +224,7 @@ func (a *admission) checkDisk() error {
 
 // hostTasks returns the number of processes and threads on the host, and the maximum number that the kernel allows.
 func hostTasks() (used, most int, err error) {
-	data, err := os.ReadFile("/proc/loadavg") // 0.00 0.01 0.05 1/123 4567
+	data, err := os.ReadFile("/proc/loadavg") // such as "0.00 0.01 0.05 1/123 4567", where 123 is the number of tasks
 	if err != nil {
 		return 0, 0, err
 	}
@@ -251,7 +256,7 @@ func hostTasks() (used, most int, err error) {
 func checkpointMemory(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return 0 // The restore reports the error.
+		return 0 // The restore from the checkpoint reports the error.
 	}
 	var n caisson.Size
 	for _, e := range entries {

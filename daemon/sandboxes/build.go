@@ -26,7 +26,7 @@ type builder struct {
 	planner   *planner
 	accounts  caisson.AccountStore
 	admission *admission
-	hidden    *idSet
+	hidden    *idSet // ids that are in use but not in the store
 	processes *processManager
 	clients   *fileClients
 	dirs      dataDir
@@ -39,7 +39,8 @@ type builder struct {
 	}
 }
 
-// build runs a template's steps in a sandbox of its image, and stores the resulting changes as a layer.
+// build runs the set-up steps of a template in a sandbox of the template's image, and stores the files that they have changed as
+// a layer. rootfs is the image's root file system with this layer on top.
 func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
 	p, release, err := b.planner.fresh(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
 	if err != nil {
@@ -48,8 +49,8 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 	defer release()
 	sb := p.sandbox
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
-	// The steps may download what the template's policy allows. The result belongs to the account, which is part of the
-	// build key.
+	// The steps have the network access that the template's policy allows. Only templates of the same account use the built
+	// layer, because the account is part of the build key.
 	sb.Spec.Policy = tpl.Policy
 	if _, err := b.accounts.Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
@@ -126,7 +127,7 @@ func (b *builder) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson
 	go func() { out <- scan(proc.Stdout(), one) }()
 	go func() { errOut <- scan(proc.Stderr(), one) }()
 	status, err := proc.Wait(ctx)
-	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
+	// Processes that the step has left running may keep its outputs open. Closing the outputs ends the goroutines that read them.
 	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
 	last := cmp.Or(<-errOut, <-out)
 	if err != nil {
@@ -138,13 +139,14 @@ func (b *builder) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson
 	return nil
 }
 
-// outputTimeout is how long the output of a step may stay open after the step has ended.
+// outputTimeout is how long the output of a set-up step may stay open after the step has ended.
 const outputTimeout = 2 * time.Second
 
-// maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
+// maxLine is the maximum length in bytes of a line of a set-up step's output. Longer lines are cut.
 const maxLine = 4096
 
-// scan calls line for every line of r that is not empty, cut to maxLine bytes, and returns the last one.
+// scan reads r to its end, and calls line for each line that is not empty, cut to maxLine bytes. It returns the last of these
+// lines.
 func scan(r io.Reader, line func(string)) (last string) {
 	br := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -163,14 +165,15 @@ func scan(r io.Reader, line func(string)) (last string) {
 	}
 }
 
-// Limits of the seeds of a template: the files that its set-up steps write, all steps together. They are stored in the
-// template's row of the database; larger files belong in an image.
+// Limits of the seeds of a template, which are the files that its set-up steps write. The limits apply to all steps together.
+// Seeds are stored in the template's row of the database; larger files belong in an image.
 const (
-	maxSeeds     = 64
+	maxSeeds     = 64      // number of files
 	maxSeedBytes = 4 << 20 // contents of all files
 )
 
-// validateSeeds returns an Invalid error if a file of the steps is not valid, or all together exceed a limit.
+// validateSeeds returns an Invalid error if a file of the set-up steps is not valid, or if all files together exceed maxSeeds or
+// maxSeedBytes.
 func validateSeeds(steps []caisson.SetupStep) error {
 	n, size := 0, 0
 	for i, s := range steps {
@@ -191,7 +194,8 @@ func validateSeeds(steps []caisson.SetupStep) error {
 	return nil
 }
 
-// validateSeed returns an Invalid error if the path or the mode of a file is not valid.
+// validateSeed returns an Invalid error if the path or the mode of a file of a set-up step is not valid. field is its name in
+// errors.
 func validateSeed(field string, f caisson.SeedFile) error {
 	if err := validatePath(field+".path", f.Path); err != nil {
 		return err
@@ -210,7 +214,7 @@ func validateSeed(field string, f caisson.SeedFile) error {
 	return nil
 }
 
-// writeSeeds writes files in a running sandbox as its root, and creates their parent directories.
+// writeSeeds writes the files of a set-up step in a running sandbox as the guest's root, and creates their parent directories.
 func (b *builder) writeSeeds(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
 	if len(files) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// capturer writes the state of sandboxes, for snapshots and forks.
+// capturer writes captures of sandboxes, for snapshots and forks.
 type capturer struct {
 	runtime interface {
 		fileSaver
@@ -21,8 +21,8 @@ type capturer struct {
 	dirs       dataDir
 }
 
-// captureAll writes the current state of a sandbox, including the changes in its workspace, to the new directory dir.
-// The caller must hold the sandbox's lock.
+// captureAll writes a capture of a sandbox, including the changes in its workspace, to the new directory dir. The capture
+// contains the sandbox's memory if memory is true. The caller must hold the sandbox's lock.
 func (c *capturer) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	if sb.Spec.Workspace == "" {
 		return c.capture(ctx, sb, dir, memory)
@@ -41,8 +41,9 @@ func (c *capturer) captureAll(ctx context.Context, sb *caisson.Sandbox, dir stri
 	})
 }
 
-// capture writes the current state of a sandbox, without its workspace, to the new directory dir. Returns a Conflict
-// error if the placeholder for workspaces contains files. The caller must hold the sandbox's lock.
+// capture writes a capture of a sandbox, without its workspace, to the new directory dir. The capture contains the sandbox's
+// memory if memory is true. Returns a Conflict error if the sandbox's placeholder for a workspace contains files. The caller must
+// hold the sandbox's lock.
 func (c *capturer) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
 		if err := c.writeCapture(ctx, sb, part, memory); err != nil {
@@ -52,11 +53,11 @@ func (c *capturer) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 	})
 }
 
-// writeCapture writes a sandbox's files and, if memory is true, its memory to the directory part.
+// writeCapture writes a sandbox's files and, if memory is true, its memory to the existing directory part.
 func (c *capturer) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
-		// This includes the dependencies file: it records what the sandbox was started on before the pause, not the
-		// current build and host.
+		// The linked files include the dependencies of the build and host with which the sandbox was started before the pause.
+		// The current build and host may differ.
 		return linkCheckpoint(c.dirs.sandboxPath(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)
@@ -77,8 +78,8 @@ func (c *capturer) writeCapture(ctx context.Context, sb *caisson.Sandbox, part s
 	return copyDepends(c.dirs.sandboxDir(sb.ID), part)
 }
 
-// linkCheckpoint creates the same checkpoint in another directory. Checkpoints are immutable, so their files can be
-// shared.
+// linkCheckpoint links the files of the checkpoint in the directory from into the directory to. If memory is false, it omits the
+// memory. Checkpoints are immutable, so their files can be shared.
 func linkCheckpoint(from, to string, memory bool) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -95,7 +96,7 @@ func linkCheckpoint(from, to string, memory bool) error {
 	return nil
 }
 
-// whileFrozen calls do while a running sandbox is frozen, so that do captures the state at a single instant.
+// whileFrozen freezes a running sandbox, calls do and thaws the sandbox again, so that do captures the state at a single instant.
 func (c *capturer) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
 	c.clients.drop(id) // A frozen sandbox does not reply to its file client.
 	err := c.freezer.freeze(ctx, id)

@@ -10,16 +10,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Maximum numbers of connections that are open or being made through [Connections]. The runtime has limits of its own, for these
-// connections and those of other components together.
+// Maximum numbers of connections that are open or being made through [Connections]. The runtime has separate limits, which also
+// count connections of other components.
 const (
-	maxSandboxConnections = 512
-	maxAccountConnections = 2048
+	maxSandboxConnections = 512  // connections to one sandbox
+	maxAccountConnections = 2048 // connections to all sandboxes of one account
 )
 
 // Connections implements [caisson.Connections]. A connection can only lead into a sandbox, because its address contains no host.
 type Connections struct {
-	finder   finder
+	finder finder
+	// dial connects to a server in a sandbox, as in [caisson.Dialer].
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
 	activity *activity
 
@@ -44,7 +45,7 @@ func (s *Connections) Connect(ctx context.Context, ref string, req caisson.Conne
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // FileConn duplicates it
+	defer f.Close() // net.FileConn duplicates the descriptor
 	c, err := net.FileConn(f)
 	if err != nil {
 		release()
@@ -53,8 +54,8 @@ func (s *Connections) Connect(ctx context.Context, ref string, req caisson.Conne
 	return &countedConn{Conn: c.(*net.UnixConn), release: release}, nil
 }
 
-// Open is like Connect, for components that pass the descriptor on to another process. The connection counts towards the limits,
-// and as a use of the sandbox, until release is called.
+// Open is like Connect, for components that pass the descriptor of the connection on to another process. The connection counts
+// towards the limits, and as a use of the sandbox, until release is called.
 func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error) {
 	network, address, err := req.Address()
 	if err != nil {
@@ -77,7 +78,7 @@ func (s *Connections) Open(ctx context.Context, ref string, req caisson.ConnectR
 	return f, release, nil
 }
 
-// count counts a connection to sb. Returns an Exhausted error if a limit is reached.
+// count counts a new connection to sb. Returns an Exhausted error if the sandbox or its account has too many connections.
 func (s *Connections) count(sb *caisson.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,6 +93,7 @@ func (s *Connections) count(sb *caisson.Sandbox) error {
 	return nil
 }
 
+// uncount ends the counting of a connection to sb.
 func (s *Connections) uncount(sb *caisson.Sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,10 +105,10 @@ func (s *Connections) uncount(sb *caisson.Sandbox) {
 	}
 }
 
-// A countedConn is a connection that counts towards the limits until it is closed.
+// A countedConn is a connection that counts towards the limits of [Connections] until it is closed.
 type countedConn struct {
 	caisson.Conn
-	release func()
+	release func() // ends the counting of the connection
 }
 
 // Close implements [net.Conn].

@@ -129,13 +129,14 @@ func (l *Lifecycle) Extend(ctx context.Context, ref string, req caisson.ExtendRe
 	return sb, nil
 }
 
-// setAutoPause sets what happens while nobody uses a sandbox.
+// setAutoPause sets the AutoPause of a sandbox, which determines when it is suspended, paused and stopped while it is not in use.
 func setAutoPause(sb *caisson.Sandbox, p caisson.AutoPause) {
 	sb.Spec.AutoPause = p
 	setIdleSince(sb, sb.State, now())
 }
 
-// setWakeAt sets when a sandbox is woken; the zero time means never.
+// setWakeAt sets the time at which a suspended or paused sandbox is woken or resumed; the zero time means never. Returns a
+// Conflict error if the sandbox's state does not allow this.
 func setWakeAt(sb *caisson.Sandbox, at time.Time) error {
 	if at.IsZero() {
 		sb.WakeAt = nil
@@ -149,8 +150,8 @@ func setWakeAt(sb *caisson.Sandbox, at time.Time) error {
 	return nil
 }
 
-// armChanging sets the timer of a sandbox whose lock is not held. Because the sandbox may be changed at the same time, it sets
-// the timer again until the stored record is the one that the timer was set from.
+// armChanging sets the timer for the next step of a sandbox whose lock is not held. Because another request may change the
+// sandbox at the same time, it sets the timer again until the stored record equals the record that the timer was set from.
 func (l *Lifecycle) armChanging(ctx context.Context, sb *caisson.Sandbox) {
 	for {
 		l.deadlines.arm(sb)
@@ -171,10 +172,9 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	return l.remover.forceRemove(ctx, sb.ID)
 }
 
-// Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
-// the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
-// record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
-// account.
+// Writers returns which process was the last to change each file in a sandbox's workspace since the workspace was created. If the
+// sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not record writers,
+// and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's account.
 func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	return l.writers.byID(ctx, id)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// creator executes plans.
+// creator executes plans: it creates the planned sandboxes.
 type creator struct {
 	accounts   caisson.AccountStore
 	sandboxes  caisson.Table[caisson.Sandbox]
@@ -28,7 +28,7 @@ type creator struct {
 // recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the
 // caller, and the host's policies, models and workspaces.
 func (c *creator) recheck(ctx context.Context, p *plan) error {
-	policy := p.request.policy // Forks that are made at the same time share it, and the check replaces its argument.
+	policy := p.request.policy // copied below: forks of one request share it, and network.check changes it
 	if policy != nil {
 		policy = new(*policy)
 	}
@@ -41,7 +41,7 @@ func (c *creator) recheck(ctx context.Context, p *plan) error {
 	return c.workspaces.check(ctx, p.workspace, p.request.mounts)
 }
 
-// execute stores a planned sandbox, creates its directory, and starts it if that is planned.
+// execute stores a planned sandbox, creates its directory, and starts its processes if p.start is true.
 func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err error) {
 	sb := p.sandbox
 	release, err := c.locks.acquire(ctx, sb.ID)
@@ -113,13 +113,13 @@ func (c *creator) execute(ctx context.Context, p *plan) (_ *caisson.Sandbox, err
 	return made, nil
 }
 
-// startOutcome is the outcome of a start.
+// startOutcome is the outcome of a start of a planned sandbox.
 type startOutcome struct {
-	filesOnly string   // why memory was not restored, or ""
-	shared    []string // see SharedRandomness in [caisson.Sandbox]
+	filesOnly string   // reason why memory was not restored, or ""
+	shared    []string // value of SharedRandomness in [caisson.Sandbox]
 }
 
-// start starts the processes of a planned sandbox. It adds the rollback to back.
+// start starts the processes of a planned sandbox. It adds the function that ends them again to back.
 func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out startOutcome, err error) {
 	id := p.sandbox.ID
 	switch {
@@ -134,15 +134,15 @@ func (c *creator) start(ctx context.Context, p *plan, back *undo.Stack) (out sta
 		return out, err
 	}
 	back.Push(func() error { return c.processes.halt(context.WithoutCancel(ctx), id) })
-	// Forks for runs are not examined: agents are forked only if their entry declares that forks draw different random
-	// values (see caisson.Warm).
+	// The programs in a fork for a run are not examined: agents are forked only if their catalog entry declares that forks draw
+	// different random values (see caisson.Warm).
 	if p.from != nil && p.from.memory && out.filesOnly == "" && p.request.assigned == nil {
 		out.shared, err = c.processes.sharedRandomness(ctx, id)
 	}
 	return out, err
 }
 
-// publish publishes the event that a planned sandbox has been made.
+// publish publishes the event that a planned sandbox has been created or forked.
 func (c *creator) publish(ctx context.Context, p *plan, made *caisson.Sandbox, out startOutcome) {
 	if p.from == nil {
 		c.states.event(ctx, made, "sandbox."+string(made.State), map[string]string{"template": made.Template})

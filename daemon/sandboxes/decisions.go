@@ -20,7 +20,7 @@ const (
 	droppedInterval = 10 * time.Second
 )
 
-// decisionRecorder records the egress decisionRecorder of wires in the background, because wires must not wait for the disk. Its
+// decisionRecorder records the egress decisions of wires in the background, because wires must not wait for the disk. Its
 // goroutine runs only while the queue is not empty.
 type decisionRecorder struct {
 	events     caisson.Publisher
@@ -28,14 +28,14 @@ type decisionRecorder struct {
 	log        *slog.Logger
 
 	mu      sync.Mutex
-	queue   []guestDecisions // guarded by mu
-	waiting map[string]int   // number of lists in queue, by account; guarded by mu
-	running bool             // guarded by mu
-	dropped int              // number of decisions dropped since warned; guarded by mu
+	queue   []guestDecisions // calls of RecordDecisions that are not recorded yet; guarded by mu
+	waiting map[string]int   // number of lists in the queue by account; guarded by mu
+	running bool             // whether the goroutine runs; guarded by mu
+	dropped int              // number of decisions dropped since the last log message about them; guarded by mu
 	warned  time.Time        // time of the last log message about dropped decisions; guarded by mu
 }
 
-// guestDecisions is one call of RecordDecisions: decisions of the wire of one guest.
+// guestDecisions contains the arguments of one call of RecordDecisions: decisions of the wire of one guest.
 type guestDecisions struct {
 	guest caisson.Guest
 	list  []caisson.Decision
@@ -45,7 +45,7 @@ type guestDecisions struct {
 func (d *decisionRecorder) add(g caisson.Guest, list []caisson.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.waiting[g.Account] >= maxQueuedLists { // Decisions of other accounts are still recorded.
+	if d.waiting[g.Account] >= maxQueuedLists { // The limit is per account: decisions of other accounts are still recorded.
 		d.dropped += len(list)
 		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
 			d.log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
@@ -105,8 +105,8 @@ func (d *decisionRecorder) record(ctx context.Context, g caisson.Guest, list []c
 	d.events.PublishAll(ctx, events)
 }
 
-// maxDecisionText is the maximum length in bytes of each text of a decision. The wire process is not trusted to limit
-// it.
+// maxDecisionText is the maximum length in bytes of each text in the event of a decision. The wire process, which sends the
+// texts, is not trusted to limit them.
 const maxDecisionText = 300
 
 // guestFields returns the run, agent, attempt and trace of a guest as fields of an event. Fields that are not set are

@@ -33,17 +33,18 @@ func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.R
 	return detachedProcess{pid}, nil
 }
 
-// maxReply is the maximum size in bytes of what guestd prints for [runGuestd].
+// maxReply is the maximum size in bytes of the standard output that [runGuestd] reads.
 const maxReply = 1 << 20
 
-// runGuestd runs a guestd command to its end, and returns what it has printed, and the beginning of its messages. Both are untrusted.
+// runGuestd runs a guestd command in a sandbox to its end. It returns the command's standard output as out, and the beginning of
+// its standard error as said. Both are untrusted.
 func runGuestd(ctx context.Context, runtime execer, id caisson.ID, e caisson.RuntimeExec) (out []byte, said string, _ caisson.ExitStatus, err error) {
 	proc, err := execIn(ctx, runtime, id, e)
 	if err != nil {
 		return nil, "", caisson.ExitStatus{}, err
 	}
 	defer proc.Close()
-	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing unblocks the reads below.
+	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing the process unblocks the reads of its outputs.
 	messages := make(chan string, 1)
 	go func() { messages <- readShort(proc.Stderr()) }()
 	out, err = io.ReadAll(io.LimitReader(proc.Stdout(), maxReply))
@@ -57,7 +58,7 @@ func runGuestd(ctx context.Context, runtime execer, id caisson.ID, e caisson.Run
 	return out, strings.TrimSpace(<-messages), status, nil
 }
 
-// readShort returns the first 4096 bytes of the output of the guestd command, or "" if reading fails.
+// readShort returns the first 4096 bytes of the standard error of a guestd command, or "" if reading fails.
 func readShort(r io.Reader) string {
 	b, err := io.ReadAll(io.LimitReader(r, 4096))
 	if err != nil {
@@ -66,23 +67,36 @@ func readShort(r io.Reader) string {
 	return string(b)
 }
 
-// detachedProcess is the exec session of a detached process: it has no output and has ended with status 0.
+// detachedProcess implements [caisson.Process] for the exec session of a detached process: it has no output and has ended with
+// status 0.
 type detachedProcess struct{ pid int }
 
-func (s detachedProcess) PID() int              { return s.pid }
-func (s detachedProcess) Stdin() io.WriteCloser { return nil }
-func (s detachedProcess) Stdout() io.Reader     { return strings.NewReader("") }
-func (s detachedProcess) Stderr() io.Reader     { return strings.NewReader("") }
-func (s detachedProcess) Close() error          { return nil }
+// PID implements [caisson.Process].
+func (s detachedProcess) PID() int { return s.pid }
 
+// Stdin implements [caisson.Process].
+func (s detachedProcess) Stdin() io.WriteCloser { return nil }
+
+// Stdout implements [caisson.Process].
+func (s detachedProcess) Stdout() io.Reader { return strings.NewReader("") }
+
+// Stderr implements [caisson.Process].
+func (s detachedProcess) Stderr() io.Reader { return strings.NewReader("") }
+
+// Close implements [caisson.Process].
+func (s detachedProcess) Close() error { return nil }
+
+// Resize implements [caisson.Process]. It returns a Conflict error.
 func (s detachedProcess) Resize(rows, cols uint16) error {
 	return caisson.Errorf(caisson.Conflict, "a detached process has no terminal")
 }
 
+// Signal implements [caisson.Process]. It returns a Conflict error.
 func (s detachedProcess) Signal(context.Context, int) error {
 	return caisson.Errorf(caisson.Conflict, "the session of a detached process has ended; use kill with its pid")
 }
 
+// Wait implements [caisson.Process]. It returns the status 0 at once.
 func (s detachedProcess) Wait(context.Context) (caisson.ExitStatus, error) {
 	return caisson.ExitStatus{}, nil
 }

@@ -22,17 +22,19 @@ import (
 
 // Files of a sandbox's directory; see the package comment.
 const (
-	etcLayer   = "etc"
-	outputFIFO = "output"
-	mountsFile = "mounts.json"
-	filesTar   = "files.tar"
-	pauseDir   = "pause"
-	partSuffix = durable.Part // suffix of a file or directory that is being written: never read, removed by Reconcile
+	etcLayer   = "etc"         // directory of the topmost layer
+	outputFIFO = "output"      // FIFO for the output of the command
+	mountsFile = "mounts.json" // list of the mounted host directories, see [mountRecord]
+	filesTar   = "files.tar"   // archive of the changes to the root file system
+	pauseDir   = "pause"       // directory of the checkpoint of a paused sandbox
+	partSuffix = durable.Part  // suffix of a file or directory that is being written: it is never read, and Reconcile removes it
 )
 
-// dataDir defines the layout of the data directory, which is root.
+// dataDir is the data directory with the path root. Its methods return the paths of the files of sandboxes and snapshots, and
+// read and write these files.
 type dataDir struct{ root string }
 
+// sandboxDir returns the path of the directory of a sandbox.
 func (d dataDir) sandboxDir(id caisson.ID) string {
 	return filepath.Join(d.root, "sandboxes", string(id))
 }
@@ -42,11 +44,12 @@ func (d dataDir) removeSandboxDir(ctx context.Context, id caisson.ID) error {
 	return guesttree.Remove(ctx, d.sandboxDir(id))
 }
 
+// snapshotDir returns the path of the directory of a snapshot or of a temporary capture.
 func (d dataDir) snapshotDir(id caisson.ID) string {
 	return filepath.Join(d.root, "snapshots", string(id))
 }
 
-// sandboxPath returns the path of a file in a sandbox's directory.
+// sandboxPath returns the path of a file or directory in a sandbox's directory.
 func (d dataDir) sandboxPath(id caisson.ID, name string) string {
 	return filepath.Join(d.sandboxDir(id), name)
 }
@@ -63,8 +66,8 @@ func (d dataDir) makeSandboxDir(sb *caisson.Sandbox) error {
 	return unix.Mkfifo(filepath.Join(dir, outputFIFO), 0o600)
 }
 
-// writeEtc creates the topmost layer, which contains the files that differ between sandboxes. A fork gets its own
-// layer; files that its parent had overwritten hide those of the layer.
+// writeEtc creates the directory layer as the topmost layer of a sandbox, which contains the files that differ between sandboxes.
+// A fork gets its own layer; files that its parent had overwritten hide the files of the layer.
 func writeEtc(layer string, id caisson.ID) error {
 	var machine [16]byte
 	rand.Read(machine[:])
@@ -72,7 +75,7 @@ func writeEtc(layer string, id caisson.ID) error {
 		"hostname":   string(id) + "\n",
 		"hosts":      "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + string(id) + "\n",
 		"machine-id": hex.EncodeToString(machine[:]) + "\n",
-		// The resolver is the wire's gateway, which has the same address on every wire.
+		// The name server is the gateway of the wire, which has the same address on every wire.
 		"resolv.conf": "nameserver 10.87.0.1\noptions timeout:2 attempts:2\n",
 	}
 	for _, d := range []string{layer, filepath.Join(layer, "etc")} {
@@ -92,7 +95,8 @@ func writeEtc(layer string, id caisson.ID) error {
 	return nil
 }
 
-// makeOwned creates a directory that every user of a guest can enter; base is as in setOwner.
+// makeOwned creates a directory that every user of a guest can enter. It belongs to the guest's root, whose uid and gid on the
+// host are base.
 func makeOwned(p string, base int) error {
 	if err := os.Mkdir(p, 0o755); err != nil {
 		return err
@@ -100,8 +104,8 @@ func makeOwned(p string, base int) error {
 	return setOwner(p, base, 0o755)
 }
 
-// setOwner makes the guest's root, which is base on the host, the owner of a file, and sets its mode regardless of the umask.
-// If the daemon does not run as root, the owner remains unchanged.
+// setOwner makes the guest's root, whose uid and gid on the host are base, the owner of a file, and sets the file's mode
+// regardless of the umask. If the daemon does not run as root, the owner remains unchanged.
 func setOwner(p string, base int, mode os.FileMode) error {
 	if os.Geteuid() == 0 {
 		if err := os.Chown(p, base, base); err != nil {
@@ -111,18 +115,18 @@ func setOwner(p string, base int, mode os.FileMode) error {
 	return os.Chmod(p, mode)
 }
 
-// mountRecord is a host directory that a sandbox was created with, as stored in mountsFile. Starts open the directory by
-// Path, which is absolute and without symlinks, unlike Source, the path that the client named. Path must still lead to
-// the directory (device and inode) that the client had opened.
+// mountRecord is the entry in mountsFile of a host directory that a sandbox was created with. Source is the path that the client
+// named. When the sandbox starts, the daemon opens the directory by Path instead, and requires that it has the same device and
+// inode as the directory that the client had opened.
 type mountRecord struct {
 	caisson.Mount
-	Path   string
+	Path   string // absolute path without symlinks
 	Device uint64
 	Inode  uint64
 }
 
-// dropSaved removes saved state of a sandbox. Each file or directory is renamed before its removal, so that a partly
-// removed one never has its regular name.
+// dropSaved removes the files and directories of a sandbox's saved state that have the given names. Each one is renamed before
+// its removal, so that a partly removed one never has its regular name.
 func (d dataDir) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -135,7 +139,7 @@ func (d dataDir) dropSaved(id caisson.ID, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// recordMounts stores the host directories of a request with their paths, devices and inodes.
+// recordMounts stores the host directories of a request with their paths, devices and inodes in mountsFile.
 func (d dataDir) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
 	if len(mounts) == 0 {
 		return nil
@@ -155,9 +159,9 @@ func (d dataDir) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []c
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
-// resolveHostDir returns the path, device and inode of the host directory that a client has opened. Returns Invalid if it
-// is not a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the
-// client's path of the directory and field the request's field, both for errors.
+// resolveHostDir returns the path, device and inode of the host directory that a client has opened. Returns Invalid if it is not
+// a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the path that the
+// client named, and field the name of the request's field; both are for errors.
 func (d dataDir) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
@@ -185,14 +189,14 @@ func (d dataDir) resolveHostDir(dir caisson.Handle, source, field string) (found
 	if err != nil {
 		return found, err
 	}
-	// Each start of the sandbox opens the directory by its path, see openMounts.
+	// The directory must be reachable by its path, because each start of the sandbox opens it by the path, see openMounts.
 	if err := found.CheckReachable(dir.Fd()); errors.Is(err, hostdir.ErrOtherNamespace) {
 		return found, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", source, err)
 	}
 	return found, nil
 }
 
-// openMounts opens the host directories of a sandbox for a start. The caller must close them.
+// openMounts opens the mounted host directories of a sandbox for a start. The caller must close them with closeMounts.
 func (d dataDir) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
 	data, err := os.ReadFile(filepath.Join(d.sandboxDir(id), mountsFile))
 	if os.IsNotExist(err) {
@@ -238,13 +242,13 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 	}
 }
 
-// writeFile is [durable.Write] with the errors of diskFull.
+// writeFile is [durable.Write], but it returns the error of diskFull if the disk is full.
 func writeFile(path string, save func(*os.File) error) error {
 	return diskFull(durable.Write(path, save))
 }
 
-// writeDir calls fill to write the contents of the new directory path, which exists afterwards either completely or not
-// at all.
+// writeDir creates the directory path with the contents that fill writes to the temporary directory dir. Afterwards path exists
+// either completely or not at all.
 func writeDir(path string, fill func(dir string) error) (err error) {
 	defer func() { err = diskFull(err) }()
 	part := path + partSuffix

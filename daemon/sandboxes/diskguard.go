@@ -29,20 +29,20 @@ type diskGuard struct {
 	workspaces *workspaceManager
 	locks      *sandboxLocks
 	watches    *watcher
-	free       func() (caisson.Size, error) // the free disk space for the data directory in bytes
-	reserve    caisson.Size                 // of the disk space
+	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
+	reserve    caisson.Size                 // Limits.DiskReserve
 	log        *slog.Logger
 
 	mu        sync.Mutex               // held during a check
-	lastUsage map[caisson.ID]diskUsage // usage at the last check; guarded by mu
+	lastUsage map[caisson.ID]diskUsage // usage of each sandbox at the last check; guarded by mu
 }
 
-// Intervals and limits of the checks.
+// Intervals and limits of the checks of a [diskGuard].
 const (
-	checkInterval   = 5 * time.Second
-	lowDiskInterval = time.Second     // when the disk is nearly full
+	checkInterval   = 5 * time.Second // between two checks
+	lowDiskInterval = time.Second     // between two checks while the disk is nearly full
 	checkShare      = 20              // a check takes at most 1/checkShare of the time
-	measureTimeout  = 5 * time.Second // timeout for measuring one sandbox; the count so far is then a lower bound
+	measureTimeout  = 5 * time.Second // timeout for measuring one sandbox; the size counted so far is then a lower bound
 	maxDepth        = 300             // maximum depth of nested directories; the gate rejects deeper ones anyway
 	minFileSize     = 4 << 10         // bytes that each file counts at least, because its inode and name need space too
 	minGrowth       = 1 << 20         // growth in bytes below which a sandbox is not stopped when the disk is nearly full
@@ -50,12 +50,12 @@ const (
 
 // diskUsage is the disk space that a sandbox uses on the host.
 type diskUsage struct {
-	layer   caisson.Size // used by its workspace's layer or by its volume
-	root    caisson.Size // used by its changes to its root file system
-	tooDeep bool         // there are directories too deep to be measured
+	layer   caisson.Size // bytes in its workspace's layer or in its volume
+	root    caisson.Size // bytes of its changes to its root file system
+	tooDeep bool         // directories are nested deeper than maxDepth, so that the layer cannot be measured completely
 }
 
-// run checks repeatedly until ctx ends.
+// run checks the disk usage of sandboxes repeatedly until ctx ends.
 func (g *diskGuard) run(ctx context.Context) {
 	for {
 		began := time.Now()
@@ -122,8 +122,9 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 	return free < reserve
 }
 
-// exceeds returns why a sandbox exceeds the limit of its workspace, or "" if it does not. A sandbox that already exceeded
-// the limit at its first check may continue while it does not grow, so that it can delete files.
+// exceeds returns the reason why a sandbox exceeds the disk limit of its workspace, or "" if it does not. last is the usage at
+// the last check; known is false if there is no last check. A sandbox that exceeded the limit at its first check may continue
+// while its usage does not grow, so that it can delete files.
 func (w diskUsage) exceeds(sb *caisson.Sandbox, last diskUsage, known bool) string {
 	limit := sb.Spec.Resources.Disk
 	switch {
@@ -137,8 +138,8 @@ func (w diskUsage) exceeds(sb *caisson.Sandbox, last diskUsage, known bool) stri
 	return fmt.Sprintf("what it has written to its workspace takes %s of at most %s; the changes are kept; begin another one with more disk", w.layer, limit)
 }
 
-// growthSince returns how many bytes a sandbox has written since the last check. Data that was in a volume before the first
-// check is not counted.
+// growthSince returns the number of bytes that a sandbox has written since the last check, whose usage is last; known is false if
+// there is no last check. Data that was in a volume before the first check is not counted.
 func (w diskUsage) growthSince(sb *caisson.Sandbox, last diskUsage, known bool) caisson.Size {
 	if !known && sb.Spec.Volume != nil {
 		last.layer = w.layer
@@ -161,13 +162,13 @@ func (g *diskGuard) measure(ctx context.Context, sb *caisson.Sandbox) (w diskUsa
 	n, err := guesttree.Count(ctx, dir, maxDepth)
 	w.layer, w.tooDeep = caisson.Size(max(n.Bytes, n.Files*minFileSize)), errors.Is(err, guesttree.ErrDeep)
 	if w.tooDeep || ctx.Err() != nil {
-		err = nil // The count is a lower bound.
+		err = nil // The size counted so far is a lower bound.
 	}
 	return w, err
 }
 
-// openWritten opens the host directory that contains a sandbox's changes to its workspace, or its volume; nil if it has
-// neither.
+// openWritten opens the host directory that receives what a sandbox writes to its workspace, placeholder or volume. Returns nil
+// if the sandbox has none of them.
 func (w *workspaceManager) openWritten(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
 	case sb.Spec.Volume != nil && w.volumes != nil:
@@ -180,7 +181,7 @@ func (w *workspaceManager) openWritten(sb *caisson.Sandbox) (*os.File, error) {
 	return nil, nil
 }
 
-// isGone reports whether err means that the sandbox has ended in the meantime.
+// isGone reports whether err, the error of a measurement, means that the sandbox has ended in the meantime.
 func isGone(err error) bool {
 	kind := caisson.KindOf(err)
 	return kind == caisson.NotFound || kind == caisson.Conflict || errors.Is(err, fs.ErrNotExist)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// evictor evicts sandboxes of pools when the host has no room for others.
+// evictor removes sandboxes from pools when the host has no room for other sandboxes.
 type evictor struct {
 	states  stateStore
 	remover *remover
@@ -23,10 +23,10 @@ func (s *evictor) list(ctx context.Context) ([]*caisson.Sandbox, error) {
 	return slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.State != caisson.Running }), err
 }
 
-// forkMemory returns how much memory the forks among pooled sandboxes have, in bytes: that of the checkpoints from which they were
-// restored.
+// forkMemory returns the memory in bytes of the forks in a list of pooled sandboxes. Each fork counts as much as the checkpoint
+// from which it was restored.
 func (s *evictor) forkMemory(list []*caisson.Sandbox) (sum caisson.Size) {
-	size := map[caisson.ID]caisson.Size{} // by snapshot
+	size := map[caisson.ID]caisson.Size{} // memory in bytes by snapshot
 	for _, sb := range list {
 		if sb.Parent == "" {
 			continue
@@ -39,7 +39,8 @@ func (s *evictor) forkMemory(list []*caisson.Sandbox) (sum caisson.Size) {
 	return sum
 }
 
-// evict removes a sandbox of a pool, and reports whether there was one. Forks are removed first, because they have most memory.
+// evict removes one sandbox from a pool, and reports whether it has removed one. Forks are removed before other sandboxes,
+// because they have most memory.
 func (s *evictor) evict(ctx context.Context) bool {
 	list, err := s.list(ctx)
 	if err != nil || len(list) == 0 {

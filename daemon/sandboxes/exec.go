@@ -58,7 +58,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	return reasonedProcess{proc, p.states, sb.ID, end}, nil
 }
 
-// exec starts a process in a sandbox.
+// exec starts a process in a running sandbox for a request that has been validated.
 func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.ExecRequest) (caisson.Process, error) {
 	e := caisson.RuntimeExec{
 		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, req),
@@ -82,8 +82,8 @@ func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 type reasonedProcess struct {
 	caisson.Process
 	states stateStore
-	id     caisson.ID
-	end    func() // of the use of the sandbox
+	id     caisson.ID // id of the sandbox
+	end    func()     // ends the use of the sandbox
 }
 
 // Close implements [caisson.Process].
@@ -152,7 +152,7 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 type timeLimited struct {
 	caisson.Process
 	timer   *time.Timer // sets expired and kills the process
-	expired atomic.Bool
+	expired atomic.Bool // whether the time limit was reached
 }
 
 // limitTime returns p with a time limit that is counted from now.

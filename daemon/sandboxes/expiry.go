@@ -11,19 +11,19 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// deadlineRetry is the delay before a failed step is retried.
+// deadlineRetry is the delay before a [step] of a sandbox that has failed is retried.
 const deadlineRetry = time.Minute
 
-// idleGrace is the time between SIGTERM and SIGKILL for sandboxes that are stopped because nobody uses them.
+// idleGrace is the time between SIGTERM and SIGKILL for sandboxes that are stopped because they are not in use.
 const idleGrace = 10 * time.Second
 
-// idleReason begins the reason of sandboxes that are suspended, paused or stopped because nobody uses them.
+// idleReason is the beginning of the reason of sandboxes that are suspended, paused or stopped because they are not in use.
 const idleReason = "not used for "
 
-// errUsed reports that a sandbox is used again.
+// errUsed reports that a sandbox that was to be suspended, paused or stopped is in use again.
 var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
-// expiry executes the steps of sandboxes at the times at which they are due, see [step].
+// expiry executes the steps of sandboxes when they are due, see [step].
 type expiry struct {
 	states     stateStore
 	locks      *sandboxLocks
@@ -34,10 +34,10 @@ type expiry struct {
 	verbs      *verbs
 	background *background.Group
 	log        *slog.Logger
-	retry      time.Duration // deadlineRetry, or less in tests
+	retry      time.Duration // delay before a failed step is retried: deadlineRetry, or less in tests
 }
 
-// run handles deadlines until ctx ends.
+// run executes the steps of sandboxes whose timers have fired, until ctx ends.
 func (e *expiry) run(ctx context.Context) {
 	for {
 		select {
@@ -81,15 +81,15 @@ func (e *expiry) expire(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// lock acquires a sandbox's lock and waits for a change in progress. If the sandbox is due to be removed without a final
-// snapshot, lock kills its processes when the change takes too long. If it gets a final snapshot first, lock returns an error after
-// waiting for e.retry.
+// lock acquires a sandbox's lock, and waits while a change of the sandbox is in progress. If the sandbox is due to be removed
+// without a final snapshot and the change takes too long, lock kills the sandbox's processes. If the sandbox is due to be removed
+// after a final snapshot, lock waits for at most e.retry and then returns an error.
 func (e *expiry) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
 	sb, err := e.states.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if due, ok := e.due(sb); !ok || due.act != actRemove {
+	if due, ok := e.due(sb); !ok || due.kind != actRemove {
 		return e.locks.acquire(ctx, id)
 	}
 	if !e.keeper.takesFinal(sb) || e.keeper.retriesEnded(sb) {
@@ -109,18 +109,18 @@ func (e *expiry) due(sb *caisson.Sandbox) (step, bool) {
 	return step{}, false
 }
 
-// execute executes a step, and returns the resulting record of the sandbox; nil if the sandbox was removed. The caller must hold the
-// sandbox's lock.
+// execute executes a step of a sandbox, and returns the resulting record of the sandbox; nil if the sandbox was removed. The
+// caller must hold the sandbox's lock.
 func (e *expiry) execute(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
-	if (s.act == actRemove || s.act == actExpire) && s.limit > 0 && !isAnnounced(sb, s.until) {
-		// The time of the announcement has passed, because the host was busy or no daemon ran.
+	if (s.kind == actRemove || s.kind == actExpire) && s.limit > 0 && !isAnnounced(sb, s.until) {
+		// The end of the TTL was not announced before, because the host was busy or no daemon ran.
 		announced, err := e.announce(ctx, sb, s)
 		if err != nil {
 			return nil, err
 		}
 		sb = announced
 	}
-	switch s.act {
+	switch s.kind {
 	case actRemove:
 		return nil, e.remove(ctx, sb)
 	case actAnnounce:
@@ -156,7 +156,7 @@ func (e *expiry) remove(ctx context.Context, sb *caisson.Sandbox) error {
 	return e.remover.remove(ctx, sb.ID, "hard ttl of "+sb.Spec.HardTTL.String()+" reached")
 }
 
-// takeFinalSnapshot takes the final snapshot of a sandbox.
+// takeFinalSnapshot takes the final snapshot of a sandbox. It first pauses a suspended sandbox.
 func (e *expiry) takeFinalSnapshot(ctx context.Context, sb *caisson.Sandbox) (err error) {
 	if sb.State == caisson.Suspended { // A frozen sandbox has to be paused to be captured.
 		if sb, err = e.changes.changeLocked(ctx, sb.ID, caisson.VerbPause, e.verbs.pause); err != nil {
@@ -166,8 +166,8 @@ func (e *expiry) takeFinalSnapshot(ctx context.Context, sb *caisson.Sandbox) (er
 	return e.keeper.takeFinal(ctx, sb)
 }
 
-// announce publishes that a sandbox will be paused or removed soon. It first stores that the time was announced, so that the
-// event is published only once.
+// announce publishes an event that a sandbox will be paused or removed soon. It first stores that the end of the TTL was
+// announced, so that the event is published only once.
 func (e *expiry) announce(ctx context.Context, sb *caisson.Sandbox, s step) (*caisson.Sandbox, error) {
 	limit, at := "ttl", sb.PauseAt
 	if sb.RemoveAt != nil && s.until.Equal(*sb.RemoveAt) {
@@ -188,7 +188,7 @@ func isDeadline(sb *caisson.Sandbox, t time.Time) bool {
 	return sb.PauseAt != nil && sb.PauseAt.Equal(t) || sb.RemoveAt != nil && sb.RemoveAt.Equal(t)
 }
 
-// wake wakes or resumes a sandbox at its WakeAt.
+// wake wakes a suspended sandbox, or resumes a paused one, at its WakeAt, and clears WakeAt.
 func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbox, error) {
 	var err error
 	switch sb.State {
@@ -201,18 +201,19 @@ func (e *expiry) wake(ctx context.Context, sb *caisson.Sandbox) (*caisson.Sandbo
 		return nil, err
 	}
 	return e.states.update(ctx, sb.ID, func(b *caisson.Sandbox) error {
-		if b.WakeAt != nil && b.WakeAt.Equal(*sb.WakeAt) { // It may have been set again meanwhile.
+		if b.WakeAt != nil && b.WakeAt.Equal(*sb.WakeAt) { // WakeAt may have been set again in the meantime.
 			b.WakeAt = nil
 		}
 		return nil
 	})
 }
 
-// autoPause suspends, pauses or stops a sandbox that nobody uses.
+// autoPause suspends, pauses or stops a sandbox that is not in use: it performs the change of the verb v with act. Returns
+// errUsed if the sandbox is in use again.
 func (e *expiry) autoPause(ctx context.Context, sb *caisson.Sandbox, s step, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error,
 ) (*caisson.Sandbox, error) {
 	return e.changes.changeLocked(ctx, sb.ID, v, func(ctx context.Context, b *caisson.Sandbox) error {
-		if e.deadlines.activity.inUse(b.ID) { // A use that begins from here on sees that the state has changed.
+		if e.deadlines.activity.inUse(b.ID) { // A use that begins later reads the new state, which is stored already.
 			return errUsed
 		}
 		if err := act(ctx, b); err != nil {
@@ -223,10 +224,10 @@ func (e *expiry) autoPause(ctx context.Context, sb *caisson.Sandbox, s step, v c
 	})
 }
 
-// retryLater schedules a retry of a step that failed.
+// retryLater schedules a retry of a sandbox's step that has failed with err.
 func (e *expiry) retryLater(ctx context.Context, id caisson.ID, err error) {
 	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
-		return // The sandbox is removed, or the next daemon sets its timer.
+		return // The sandbox was removed, or the daemon stops and the next one sets the timer.
 	}
 	e.log.ErrorContext(ctx, "what is due for a sandbox could not be done; it is tried again", "sandbox", id, "err", err)
 	again := now().Add(e.retry)

@@ -18,13 +18,16 @@ type Files struct{ access *fileAccess }
 
 var _ caisson.Files = (*Files)(nil)
 
-// fileClients manages the file clients of sandboxes.
+// fileClients holds the open file clients of sandboxes. A file client accesses the files of a sandbox through guestd, which it
+// starts in the sandbox.
 type fileClients struct {
 	runtime    execer
 	background *background.Group
 
-	mu   sync.Mutex
-	open map[caisson.ID]*fileClient // by sandbox, also for stand-ins: by the sandbox that does not run; guarded by mu
+	mu sync.Mutex
+	// open contains the open clients by sandbox. The client of a stand-in is stored under the id of the sandbox that does not
+	// run. Guarded by mu.
+	open map[caisson.ID]*fileClient
 }
 
 // close closes all clients.
@@ -42,8 +45,8 @@ func (gs *fileClients) close() {
 // sandbox with the same files, but without command and wire, for reading only.
 type fileClient struct {
 	client  *guestd.Client
-	standIn *standIn    // nil: none
-	expire  *time.Timer // closes a stand-in's client when it was unused for standInTTL; guarded by fileClients.mu
+	standIn *standIn    // stand-in that the client uses; nil for a running sandbox
+	expire  *time.Timer // closes the client of a stand-in after standInTTL without use; guarded by fileClients.mu
 	users   int         // number of calls that use the client; guarded by fileClients.mu
 }
 
@@ -58,14 +61,14 @@ func (g *fileClient) close() {
 // standInTTL is how long a stand-in is kept after its last use.
 const standInTTL = 5 * time.Second
 
-// acquireRunning returns the client of a acquireRunning sandbox.
+// acquireRunning returns the file client of a running sandbox, and a function that releases the client after use.
 func (gs *fileClients) acquireRunning(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
 	if g == nil || g.standIn != nil {
-		// A stand-in in gs.open dates from when the sandbox did not run. It is not used, and stays in gs.open until it is
-		// dropped or expires.
+		// The client of a stand-in in gs.open dates from when the sandbox did not run. It is not used, and stays in gs.open until
+		// it is dropped or expires.
 		g = &fileClient{client: gs.client(id)}
 		if gs.open[id] == nil {
 			gs.open[id] = g
@@ -75,7 +78,8 @@ func (gs *fileClients) acquireRunning(id caisson.ID) (*guestd.Client, func()) {
 	return g.client, func() { gs.release(id, g) }
 }
 
-// acquireStandIn returns the client of the stand-in for a sandbox; nil if there is none.
+// acquireStandIn returns the file client of the stand-in for a sandbox, and a function that releases the client after use. Both
+// are nil if there is no stand-in.
 func (gs *fileClients) acquireStandIn(of caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -87,7 +91,8 @@ func (gs *fileClients) acquireStandIn(of caisson.ID) (*guestd.Client, func()) {
 	return g.client, func() { gs.release(of, g) }
 }
 
-// addStandIn returns the client of a new stand-in for a sandbox.
+// addStandIn stores in as the stand-in for a sandbox. It returns the file client of the stand-in, and a function that releases
+// the client after use.
 func (gs *fileClients) addStandIn(of caisson.ID, in *standIn) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -97,7 +102,7 @@ func (gs *fileClients) addStandIn(of caisson.ID, in *standIn) (*guestd.Client, f
 	return g.client, func() { gs.release(of, g) }
 }
 
-// hold increments the user count of a client and stops its timer. The caller must hold gs.mu.
+// hold increments the number of users of a client, and stops the timer that closes it. The caller must hold gs.mu.
 func (gs *fileClients) hold(g *fileClient) {
 	g.users++
 	if g.expire != nil {
@@ -105,8 +110,8 @@ func (gs *fileClients) hold(g *fileClient) {
 	}
 }
 
-// release decrements the user count of a client; see hold. After the last user, it closes a client that was dropped, and
-// starts the timer of a stand-in.
+// release decrements the number of users of a client. After the last user, it closes a client that was dropped, and starts the
+// timer that closes the client of a stand-in.
 func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -145,21 +150,21 @@ func (gs *fileClients) drop(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	closeNow := g != nil && (g.standIn == nil || g.users == 0) // otherwise the last user closes it
+	closeNow := g != nil && (g.standIn == nil || g.users == 0) // otherwise the last user closes the client
 	gs.mu.Unlock()
 	if closeNow {
 		g.close()
 	}
 }
 
-// client returns a client for the files of a running sandbox. Its program in the sandbox runs as the guest's root.
+// client returns a new client for the files of a running sandbox. The client starts guestd in the sandbox as the guest's root.
 func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
 		return execIn(ctx, gs.runtime, id, caisson.RuntimeExec{Command: append([]string{guestdPath}, args...), Stdin: stdin})
 	})
 }
 
-// withClient calls use withClient the file client of a sandbox.
+// withClient calls use with the file client of a sandbox, and then releases the client. write must be true if use changes files.
 func (f *Files) withClient(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
 	client, release, err := f.access.acquire(ctx, ref, write)
 	if err != nil {
@@ -169,8 +174,9 @@ func (f *Files) withClient(ctx context.Context, ref string, write bool, use func
 	return use(client)
 }
 
-// stream is like with, but for a reader that is read after stream returns.
-func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+// openStream returns the reader that open returns for the file client of a sandbox. The client is released when the reader is
+// closed.
+func (f *Files) openStream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	client, release, err := f.access.acquire(ctx, ref, false)
 	if err != nil {
 		return nil, err
@@ -186,7 +192,7 @@ func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client
 // releasingReader is a reader that releases a file client when it is closed.
 type releasingReader struct {
 	io.ReadCloser
-	release func()
+	release func() // releases the file client
 }
 
 // Close implements [io.Closer].
@@ -197,12 +203,12 @@ func (r *releasingReader) Close() error {
 
 // ReadFile implements [caisson.Files].
 func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
+	return f.openStream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
 }
 
 // ReadTree implements [caisson.Files].
 func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
+	return f.openStream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
 }
 
 // WriteFile implements [caisson.Files].
@@ -274,7 +280,7 @@ func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool
 		for e := range in {
 			select {
 			case out <- e:
-			case <-ctx.Done(): // in is closed then too
+			case <-ctx.Done(): // the channel in is also closed when ctx ends
 			}
 		}
 	}()

@@ -15,10 +15,10 @@ import (
 // A finder resolves references to sandboxes for the caller of a request.
 type finder struct {
 	sandboxes caisson.Table[caisson.Sandbox]
-	programs  caisson.Programs
+	programs  caisson.Programs // sets of programs that this daemon supports
 }
 
-// find returns a sandbox of the caller's account.
+// find returns the sandbox of the caller's account with that id or name.
 func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func (f finder) find(ctx context.Context, ref string) (*caisson.Sandbox, error) 
 	return f.sandboxes.Get(ctx, in, ref)
 }
 
-// findFor returns a sandbox of the caller's account if its state allows v.
+// findFor returns the sandbox of the caller's account with that id or name, and an error if its state does not allow the verb v.
 func (f finder) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
 	sb, err := f.find(ctx, ref)
 	if err != nil {
@@ -42,8 +42,8 @@ var nextSteps = map[caisson.State]caisson.Verb{
 	caisson.Created: caisson.VerbStart, caisson.Stopped: caisson.VerbStart, caisson.Paused: caisson.VerbResume, caisson.Suspended: caisson.VerbWake,
 }
 
-// allow returns an error if v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does not
-// support can only be stopped or removed; the next start uses the current programs.
+// allow returns an error if the verb v is not allowed in the state of sb. A sandbox that runs with programs that this daemon does
+// not support can only be stopped or removed; its next start uses the current programs.
 func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		if step := nextSteps[sb.State]; step != "" && v != caisson.VerbStop {
@@ -57,18 +57,18 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	return nil
 }
 
-// stateStore stores the stateStore of sandboxes, of any account, and publishes events about them.
+// stateStore reads and changes the stored records of sandboxes of any account, and publishes events about sandboxes.
 type stateStore struct {
 	sandboxes caisson.Table[caisson.Sandbox]
 	events    caisson.Publisher
 }
 
-// get returns a sandbox of any account.
+// get returns the record of a sandbox of any account.
 func (s stateStore) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
 	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
 }
 
-// list returns all sandboxes in a scope.
+// list returns the records of all sandboxes in a scope.
 func (s stateStore) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
 	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
@@ -79,7 +79,8 @@ func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
 func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
 func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
-// insertOrChange inserts obj under a name. If the account already has an object with that name, insertOrChange applies change to that object instead.
+// insertOrChange inserts obj under a name. If the account already has an object with that name, it applies the function change to
+// the stored object instead. It returns the stored object.
 func insertOrChange[T any](ctx context.Context, table caisson.Table[T], account, name string, obj *T, change func(old *T) error) (*T, error) {
 	for {
 		stored, err := table.Update(ctx, caisson.In(account), name, change)
@@ -93,10 +94,10 @@ func insertOrChange[T any](ctx context.Context, table caisson.Table[T], account,
 	}
 }
 
-// errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
+// errUnchanged is the error with which the function of an update cancels the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// set stores a state, and the fields that change sets.
+// set stores the new state of a sandbox, and the fields that the function change sets. change may be nil.
 func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
@@ -109,7 +110,7 @@ func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, ch
 		}
 		s.State = to
 		if !to.Live() {
-			s.PauseAt = nil // only live sandboxes can be paused
+			s.PauseAt = nil // Only live sandboxes can be paused.
 		}
 		if to == caisson.Stopped || to == caisson.Failed {
 			s.WakeAt = nil
@@ -119,13 +120,14 @@ func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, ch
 	})
 }
 
-// update stores the fields that change sets.
+// update stores the fields of a sandbox that the function change sets.
 func (s stateStore) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
 }
 
-// setIdleSince updates IdleSince of a sandbox that changes to the state to. For Suspended and Paused, it sets IdleSince to last unless
-// IdleSince is already set. It clears IdleSince for Running, Stopped and Failed, and if the sandbox has no AutoPause.
+// setIdleSince updates IdleSince of a sandbox that changes to the state to. For Suspended and Paused, it sets IdleSince to last,
+// the time of the last use, unless IdleSince is already set. It clears IdleSince for Running, Stopped and Failed, and if the
+// sandbox has no AutoPause.
 func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {
 	switch {
 	case sb.Spec.AutoPause == (caisson.AutoPause{}), to == caisson.Running, to == caisson.Stopped, to == caisson.Failed:
@@ -154,7 +156,7 @@ type idSet struct {
 	ids map[caisson.ID]bool // guarded by mu
 }
 
-// set adds id to the set if to is true, else removes it.
+// set adds id to the set if to is true, and otherwise removes it.
 func (m *idSet) set(id caisson.ID, to bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,8 +16,8 @@ type freezer struct {
 	states stateStore
 }
 
-// thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.
-// If it cannot be thawed, the returned error sets the state Suspended, so that the sandbox can be woken.
+// thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change. If the
+// sandbox cannot be thawed, the returned error is a stateError that sets the state Suspended, so that the sandbox can be woken.
 func (f *freezer) thawAfter(ctx context.Context, id caisson.ID, err error) error {
 	terr := f.thaw(context.WithoutCancel(ctx), id)
 	if terr == nil || ended(f.runtime, id) {
@@ -26,13 +26,13 @@ func (f *freezer) thawAfter(ctx context.Context, id caisson.ID, err error) error
 	return stateError{errors.Join(err, terr), caisson.Suspended}
 }
 
-// freeze freezes a sandbox. It is idempotent, because an earlier daemon may have stopped before it stored the new
-// state.
+// freeze freezes a sandbox. It is idempotent, because an earlier daemon may have frozen the sandbox and stopped before it stored
+// the new state.
 func (f *freezer) freeze(ctx context.Context, id caisson.ID) error {
 	return f.ignoreRepeated(id, f.runtime.Freeze(ctx, id))
 }
 
-// thaw resumes a frozen sandbox. It is idempotent.
+// thaw thaws a frozen sandbox. It is idempotent.
 func (f *freezer) thaw(ctx context.Context, id caisson.ID) error {
 	return f.ignoreRepeated(id, f.runtime.Thaw(ctx, id))
 }
@@ -60,8 +60,8 @@ func (f *freezer) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// ignoreRepeated returns nil for a Conflict error that means that the sandbox was already frozen or thawed. If the sandbox has
-// ended, it returns a Conflict error that reports this.
+// ignoreRepeated returns err, the error of a freeze or thaw, but nil if err is a Conflict error because the sandbox was already
+// frozen or thawed. If the sandbox has ended, it returns a Conflict error that says so.
 func (f *freezer) ignoreRepeated(id caisson.ID, err error) error {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return err

@@ -7,14 +7,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ImageService implements [caisson.Images]: the image driver pulls and unpacks images, the store records which accounts
-// they belong to.
+// ImageService implements [caisson.Images]: the image driver pulls and unpacks images, and the store records which accounts the
+// images belong to.
 type ImageService struct {
 	driver   Images
 	images   caisson.Table[caisson.Image]
 	accounts caisson.AccountStore
 	users    rootfsUsers
-	catalog  catalog
+	catalog  templateCatalog
 	events   caisson.Publisher
 }
 
@@ -70,7 +70,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	}
 	defer s.driver.Hold()()
 	if isPath(name) && req.Source == nil {
-		// An image that was imported from a path is not read again.
+		// Without a descriptor of the path, the image that was imported from it before is returned.
 		return s.images.Get(ctx, caisson.In(caller.Account), name)
 	}
 	req.Local = caller.MayUseHost()
@@ -148,7 +148,8 @@ type rootfsUsers struct {
 	templates caisson.Table[caisson.Template]
 }
 
-// byDigest returns the root file systems in use: by digest, a description of an object that uses it, for messages.
+// byDigest returns, for each root file system that is in use, the description of an object that uses it. The keys are the digests
+// of the root file systems; the descriptions are for messages.
 func (u rootfsUsers) byDigest(ctx context.Context, in caisson.Scope) (map[string]string, error) {
 	used := map[string]string{}
 	err := u.each(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })

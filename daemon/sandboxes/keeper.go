@@ -16,22 +16,22 @@ type keeper struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dataDir
-	hidden     *idSet
+	hidden     *idSet // ids that are in use but not in the store
 	captures   *capturer
 	workspaces *workspaceManager
 
-	start    time.Time     // of the daemon
-	retryFor time.Duration // finalRetry, or less in tests
+	start    time.Time     // time at which the daemon started
+	retryFor time.Duration // how long a final snapshot is retried: finalRetry, or less in tests
 }
 
-// finalRetry is how long after the hard TTL a sandbox is kept whose final snapshot cannot be taken.
+// finalRetry is how long after the end of its hard TTL a sandbox is kept if its final snapshot cannot be taken.
 const finalRetry = time.Hour
 
-// labelFinal is the label of final snapshots.
+// labelFinal is the key of the label that final snapshots have.
 const labelFinal = "caisson/final"
 
-// take takes a snapshot of a sandbox, with its memory if it has any, unless the request says otherwise. The caller must hold the
-// sandbox's lock.
+// take takes a snapshot of a sandbox. The snapshot contains the sandbox's memory if the sandbox has any and the request does not
+// exclude it. The caller must hold the sandbox's lock.
 func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
 	snap := &caisson.Snapshot{
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
@@ -40,7 +40,7 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	if err := k.workspaces.prepareSnapshotSpec(sb, snap); err != nil {
 		return nil, err
 	}
-	defer k.hidden.hold(snap.ID)() // until it is in the store
+	defer k.hidden.hold(snap.ID)() // until the snapshot is in the store
 	dir := k.dirs.snapshotDir(snap.ID)
 	if err := k.captures.captureAll(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func (k *keeper) take(ctx context.Context, sb *caisson.Sandbox, req caisson.Snap
 	return snap, nil
 }
 
-// takesFinal reports whether a sandbox gets a final snapshot before it is removed at the end of its hard TTL. A sandbox that never
-// ran, has failed, is already being removed, or did not request one in FinalSnapshot gets none.
+// takesFinal reports whether a final snapshot of a sandbox is taken before the sandbox is removed at the end of its hard TTL. A
+// sandbox that never ran, has failed, is already being removed, or did not request one in FinalSnapshot gets none.
 func (k *keeper) takesFinal(sb *caisson.Sandbox) bool {
 	switch sb.State {
 	case caisson.Creating, caisson.Created, caisson.Failed, caisson.Removing:
@@ -69,17 +69,18 @@ func (k *keeper) takesFinal(sb *caisson.Sandbox) bool {
 	return sb.Spec.FinalSnapshot
 }
 
-// retriesEnded reports whether a sandbox is to be removed even if its final snapshot cannot be taken.
+// retriesEnded reports whether a sandbox is to be removed even if its final snapshot cannot be taken, because k.retryFor has
+// passed since the end of its hard TTL.
 func (k *keeper) retriesEnded(sb *caisson.Sandbox) bool {
 	end := *sb.RemoveAt
-	if end.Before(k.start) { // No daemon ran when the TTL ended, so keepFor is counted from the start.
+	if end.Before(k.start) { // No daemon ran when the TTL ended, so retryFor is counted from the start of this one.
 		end = k.start
 	}
 	return now().After(end.Add(k.retryFor))
 }
 
-// takeFinal takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has already taken it. The caller
-// must hold the sandbox's lock.
+// takeFinal takes the final snapshot of a sandbox, unless an earlier attempt to remove the sandbox has already taken it. The
+// caller must hold the sandbox's lock.
 func (k *keeper) takeFinal(ctx context.Context, sb *caisson.Sandbox) error {
 	name := string(sb.ID) + "-final"
 	had, err := k.snapshots.Get(ctx, caisson.In(sb.Account), name)

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// changer performs changer of sandboxes, one at a time of each.
+// changer performs changes of the states of sandboxes, at most one at a time for each sandbox.
 type changer struct {
 	finder     finder
 	states     stateStore
@@ -17,13 +17,13 @@ type changer struct {
 	watches    *watcher
 	deadlines  *stepTimers
 	dirs       dataDir
-	unresolved *idSet
-	disconnect func(ctx context.Context, id caisson.ID) error // see NetworkConfig; may be nil
+	unresolved *idSet                                         // sandboxes whose last change has an outcome that is not stored
+	disconnect func(ctx context.Context, id caisson.ID) error // Disconnect of [NetworkConfig]; may be nil
 	log        *slog.Logger
 }
 
-// change performs one change of a sandbox: it stores the transient state, calls act, and stores the outcome. If act
-// fails, the previous state is stored, or the state in act's error (see [stateError]).
+// change performs the change of a sandbox that the verb v names: it stores the transient state, calls act, and stores the
+// outcome. If act fails, it stores the previous state, or the state in act's error (see [stateError]).
 func (c *changer) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	sb, err := c.finder.find(ctx, ref)
 	if err != nil {
@@ -48,7 +48,8 @@ func (c *changer) change(ctx context.Context, ref string, v caisson.Verb, act fu
 	return c.changeLocked(ctx, sb.ID, v, act)
 }
 
-// resolvePrevious determines the outcome of the sandbox's previous change if that could not be stored. The caller must hold the sandbox's lock.
+// resolvePrevious determines the outcome of the sandbox's previous change if that outcome could not be stored. The caller must
+// hold the sandbox's lock.
 func (c *changer) resolvePrevious(ctx context.Context, id caisson.ID) error {
 	if !c.unresolved.has(id) {
 		return nil
@@ -56,7 +57,7 @@ func (c *changer) resolvePrevious(ctx context.Context, id caisson.ID) error {
 	return c.resolver.resolve(ctx, id)
 }
 
-// changeLocked is like change, but the caller must already hold the sandbox's lock.
+// changeLocked is like change, for a sandbox whose lock the caller holds.
 func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Transition()
 	var before caisson.State
@@ -93,7 +94,7 @@ func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 		c.unresolved.set(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
-	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken has been watched all the time
+	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken was also watched while it was suspended
 	used, _ := c.deadlines.activity.last(&old)
 	done, err := c.states.set(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
@@ -124,8 +125,8 @@ func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 	return done, nil
 }
 
-// disconnectFor closes the connections from outside to a sandbox before a change that stops its processes, so that no request waits
-// for a frozen sandbox. The sandbox's transient state is stored already.
+// disconnectFor closes the connections from outside to a sandbox before the change of the verb v freezes or ends its processes,
+// so that no request waits for a frozen sandbox. The sandbox's transient state is stored already.
 func (c *changer) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
 	if c.disconnect == nil || v != caisson.VerbSuspend && v != caisson.VerbPause && v != caisson.VerbStop {
 		return
@@ -146,7 +147,8 @@ func reasonData(sb *caisson.Sandbox) map[string]string {
 // stateError is the error of a failed change that left the sandbox in another state than before.
 type stateError struct {
 	error
-	state caisson.State
+	state caisson.State // state of the sandbox after the failed change
 }
 
+// Unwrap returns the error of the change.
 func (b stateError) Unwrap() error { return b.error }

@@ -16,24 +16,24 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// A log consists of two files. When the newer one has grown to logSize bytes it replaces the older one, so that a
-// command cannot fill the disk, and its latest output is always available.
+// The log of a sandbox's command consists of two files. When the newer file has grown to logSize bytes, it replaces the older
+// one, so that a command cannot fill the disk, and its latest output is always available.
 const (
-	logFile = "log"
-	oldLog  = "log.old"
-	logSize = 2 << 20
+	logFile = "log"     // newer file
+	oldLog  = "log.old" // older file
+	logSize = 2 << 20   // bytes
 )
 
-// commandLogs are the commandLogs of sandboxes' commands.
+// commandLogs writes and reads the logs of the commands of sandboxes.
 type commandLogs struct {
 	dirs       dataDir
 	states     stateStore
-	background *background.Group // readers that follow a log end with it
+	background *background.Group // its end also ends the readers that follow a log
 	log        *slog.Logger
 }
 
-// collect copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
-// writes do not fail while there is no reader; the command blocks when the pipe is full.
+// collect copies the output of a sandbox's command from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so
+// that writes do not fail while no daemon reads; the command blocks when the pipe is full.
 func (l *commandLogs) collect(ctx context.Context, id caisson.ID) {
 	dir := l.dirs.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -53,7 +53,7 @@ func (l *commandLogs) collect(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// drain copies the data that is in a pipe, without waiting for more.
+// drain copies the data that is in the pipe in to out, without waiting for more.
 func drain(out io.Writer, in *os.File) {
 	conn, err := in.SyscallConn()
 	if err != nil || in.SetReadDeadline(time.Time{}) != nil {
@@ -61,7 +61,7 @@ func drain(out io.Writer, in *os.File) {
 	}
 	b := make([]byte, 64<<10)
 	_ = conn.Read(func(fd uintptr) bool {
-		for range (1 << 20) / len(b) { // as much as a pipe can hold
+		for range (1 << 20) / len(b) { // 1 MiB is the maximum capacity of a pipe
 			n, err := unix.Read(int(fd), b)
 			if err != nil || n <= 0 {
 				break
@@ -83,7 +83,7 @@ const (
 
 // rateLimitedWriter limits the rate of the writes to w.
 type rateLimitedWriter struct {
-	ctx   context.Context
+	ctx   context.Context // the limit applies until it ends
 	w     io.Writer
 	limit *rate.Limiter
 }
@@ -92,7 +92,7 @@ type rateLimitedWriter struct {
 func (s *rateLimitedWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
 		part := b[:min(len(b), logBurst)]
-		// After ctx has ended the limit no longer applies: data that has been read must be written.
+		// After ctx has ended, the limit no longer applies: data that has been read from the FIFO must be written.
 		_ = s.limit.WaitN(s.ctx, len(part))
 		var m int
 		m, err = s.w.Write(part)
@@ -101,10 +101,10 @@ func (s *rateLimitedWriter) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// logWriter appends to a log and rotates it.
+// logWriter appends to the log of a command and rotates it.
 type logWriter struct {
 	dir  string   // the sandbox's directory
-	f    *os.File // logFile; nil before the first write
+	f    *os.File // the open logFile; nil before the first write
 	size int64    // size of f in bytes
 }
 
@@ -120,7 +120,7 @@ func (w *logWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// rotate opens the log file. If it was open, rotate first makes it the older file of the log.
+// rotate opens the newer file of the log. If that file was open, rotate first makes it the older file.
 func (w *logWriter) rotate() error {
 	path := filepath.Join(w.dir, logFile)
 	if w.f != nil {
@@ -142,7 +142,7 @@ func (w *logWriter) rotate() error {
 	return nil
 }
 
-// close closes the log file; it is reopened by the next Write.
+// close closes the newer file of the log. The next Write opens it again.
 func (w *logWriter) close() {
 	if w.f != nil {
 		w.f.Close()
@@ -150,7 +150,8 @@ func (w *logWriter) close() {
 	}
 }
 
-// open returns a reader of a sandbox's log.
+// open returns a reader of the log of a sandbox's command. If follow is true, the reader waits for further output while the
+// sandbox is live.
 func (l *commandLogs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
 	dir := l.dirs.sandboxDir(sb.ID)
 	r := &logReader{ctx: ctx, logs: l, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
@@ -168,17 +169,18 @@ func (l *commandLogs) open(ctx context.Context, sb *caisson.Sandbox, follow bool
 	return r, nil
 }
 
-// logReader reads a log, and follows it through its rotations.
+// logReader reads the log of a command, and follows it through its rotations.
 type logReader struct {
-	ctx    context.Context
+	ctx    context.Context // ends the wait for further output
 	logs   *commandLogs
-	id     caisson.ID
-	dir    string
+	id     caisson.ID // id of the sandbox
+	dir    string     // the sandbox's directory
 	files  []*os.File // files to read; the first one is being read
-	follow bool
+	follow bool       // whether Read waits for further output
 }
 
-// followInterval is the interval at which a follower checks for more output; it is short enough for a human reader.
+// followInterval is the interval at which a reader that follows a log checks for more output. It is short enough for a human
+// reader.
 const followInterval = 50 * time.Millisecond
 
 // Read implements [io.Reader].
@@ -229,7 +231,7 @@ func (r *logReader) waitForMore() error {
 	}
 	sb, err := r.logs.states.get(r.ctx, r.id)
 	if err != nil || !sb.State.Live() {
-		r.follow = false // Read reads the files to their end once more, for output that was written before the end.
+		r.follow = false // Read reads the files to their end once more, for output that was written before the sandbox ended.
 	}
 	return nil
 }

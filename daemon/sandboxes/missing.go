@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// goneReason is the reason of a failed sandbox whose files do not exist, for example because a backup was restored, which has no snapshots or
-// layers.
+// goneReason is the reason of a failed sandbox, or of the removal of an object, whose files do not exist: for example because a
+// backup was restored, which contains no snapshots and no layers.
 const goneReason = "its files are gone from disk"
 
-// missingFinder finds objects of the store that have no files.
+// missingFinder finds objects of the store whose files do not exist.
 type missingFinder struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	images    caisson.Table[caisson.Image]
@@ -73,8 +73,8 @@ func (m *missingFinder) forget(ctx context.Context) error {
 	return nil
 }
 
-// lacksLayer reports whether a layer of f is missing or is not in the data directory. A layer in another data directory counts as
-// missing, because it may be removed at any time.
+// lacksLayer reports whether a layer of f does not exist or is not in the data directory. A layer in another data directory
+// counts as missing, because that directory may be removed at any time.
 func (m *missingFinder) lacksLayer(f caisson.Rootfs) bool {
 	return slices.ContainsFunc(f.Layers, func(l string) bool {
 		rel, err := filepath.Rel(m.dirs.root, l)
@@ -82,13 +82,13 @@ func (m *missingFinder) lacksLayer(f caisson.Rootfs) bool {
 	})
 }
 
-// reportRemoved publishes that an object was removed because it has no files.
+// reportRemoved logs, and publishes as an event, that an object was removed because it has no files.
 func (m *missingFinder) reportRemoved(ctx context.Context, account, kind, name string) {
 	m.log.WarnContext(ctx, "an object without files was removed", "kind", kind, "name", name, "account", account)
 	m.events.Publish(ctx, account, kind+".removed", name, map[string]string{"reason": goneReason})
 }
 
-// isMissing reports whether there is nothing at path.
+// isMissing reports whether no file or directory exists at path.
 func isMissing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)

@@ -34,17 +34,17 @@ type Gateway interface {
 type Traffic interface {
 	// Network returns the traffic counters of the sandbox's wire.
 	Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error)
-	// Recent returns recent decisions of the sandbox's wire that refused a connection or name.
+	// Recent returns the recent decisions of the sandbox's wire that refused a connection or the lookup of a name.
 	Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error)
 }
 
 // network manages what sandboxes can reach: the specs of their wires, and the budgets of their model calls.
 type network struct {
 	wires   caisson.Wires // nil: sandboxes have a loopback device only
-	egress  Egress
-	gateway Gateway // nil: no sandbox can be granted models
+	egress  Egress        // validates policies; nil without wires
+	gateway Gateway       // nil: no sandbox can be granted models
 	ledger  caisson.LedgerStore
-	budget  caisson.Limits // for a sandbox whose model grant has none
+	budget  caisson.Limits // default for sandboxes whose model grant has no budget
 }
 
 // check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.
@@ -114,8 +114,8 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	return spec
 }
 
-// createBudget creates the budget of a sandbox that may call models, unless neither the grant nor the default limits anything. It
-// must be called before the sandbox can make its first call.
+// createBudget creates the budget of a sandbox that has a model grant, unless neither the grant nor the default limits anything.
+// It must be called before the sandbox can make its first call.
 func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
@@ -130,7 +130,7 @@ func (n network) createBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
-// deleteBudget deletes the budget of a removed sandbox. Its calls stay in the ledger.
+// deleteBudget deletes the budget of a removed sandbox. The calls that were charged to it stay in the ledger.
 func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
@@ -141,7 +141,8 @@ func (n network) deleteBudget(ctx context.Context, sb *caisson.Sandbox) error {
 // budgetKey returns the key of the budget of a sandbox.
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
-// hasWire reports whether a sandbox has a wire while no change of it is in progress.
+// hasWire reports whether a sandbox is in a state in which it has a wire: running or suspended. It returns false during a change
+// of the state.
 func hasWire(sb *caisson.Sandbox) bool {
 	return sb.State == caisson.Running || sb.State == caisson.Suspended
 }
@@ -168,7 +169,8 @@ func (n network) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, err
 	return netns, nil
 }
 
-// reattach attaches the wire of a sandbox that has been running since before this daemon started. netns opens its network namespace.
+// reattach attaches the wire of a sandbox that has been running since before the start of this daemon. netns opens the sandbox's
+// network namespace.
 func (n network) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
 	if n.wires == nil {
 		return nil

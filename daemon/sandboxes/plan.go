@@ -12,18 +12,18 @@ import (
 // A plan describes how a sandbox is created. It is resolved once, from a request to create, fork or restore a sandbox, and
 // executed by [creator]. A part of it is stored with the sandbox until the sandbox has been created, see [resolver.undo].
 type plan struct {
-	sandbox   *caisson.Sandbox // its record, in the state Creating
-	from      *origin          // nil: a new sandbox
-	dir       string           // the capture of from
-	start     bool             // whether its processes are started
-	workspace *caisson.WorkspaceRequest
-	handles   []caisson.Handle // the host directories in the sandbox's mounts
-	// randomness is what happens to random state in restored memory, see [source].
+	sandbox   *caisson.Sandbox          // record of the sandbox, in the state Creating
+	from      *origin                   // what the sandbox is forked from; nil for a new sandbox
+	dir       string                    // directory of the capture of from
+	start     bool                      // whether the processes of the sandbox are started
+	workspace *caisson.WorkspaceRequest // requested workspace; nil for none
+	handles   []caisson.Handle          // descriptors of the host directories in the sandbox's mounts
+	// randomness determines what happens to random state in restored memory, see [source].
 	randomness string
-	request    recheckedFields
+	request    recheckedFields // fields of the request that are validated again
 }
 
-// store sets the part of the plan that is stored with the sandbox.
+// store sets Plan of the sandbox to the part of the plan that is stored with the sandbox.
 func (p *plan) store() {
 	p.sandbox.Plan = &caisson.Plan{Version: caisson.PlanVersion, Start: p.start}
 	if p.from != nil {
@@ -34,25 +34,25 @@ func (p *plan) store() {
 	}
 }
 
-// recheckedFields contains the fields of a request that creator.recheck validates again before the plan is executed, because rights,
-// policies and limits may have changed in the meantime.
+// recheckedFields contains the fields of a request that [creator.recheck] validates again before the plan is executed, because
+// rights, policies and limits may have changed in the meantime.
 type recheckedFields struct {
 	policy   *caisson.Policy
 	models   *caisson.ModelGrant
 	assigned *caisson.Assignment
-	mounts   []caisson.Mount // without the mount of a workspace
+	mounts   []caisson.Mount // without the mount of the workspace
 }
 
 // planner resolves requests into plans.
 type planner struct {
-	catalog    catalog
+	catalog    templateCatalog
 	images     *ImageService
-	holds      interface{ Hold() (release func()) }
+	holds      interface{ Hold() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]
 	network    network
 	workspaces *workspaceManager
 	dirs       dataDir
-	node       string
+	node       string // name of this machine
 	programs   caisson.Programs
 }
 
@@ -69,9 +69,9 @@ func (p *planner) create(ctx context.Context, req *caisson.CreateRequest) (pl *p
 	return pl, func() {}, err
 }
 
-// check checks everything about a request that does not depend on the state of the host: its form and limits, the
-// directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
-// capacity is checked by admit, and money by the lease of each call of a model.
+// check checks everything about a request to create a sandbox that does not depend on the state of the host: its form and limits,
+// the directories and workspace that the caller may use, policy and models, and the run that the sandbox is assigned to. The
+// host's capacity is checked by [admission.admit], and money by the lease of each call of a model.
 func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
 	if err := validateCreate(req); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
 	return p.network.checkAssignment(ctx, req.Assigned)
 }
 
-// fresh resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
-// from pruning until the caller calls hold, which it must do once the sandbox is in the store.
+// fresh resolves a request into the plan of a sandbox that is not a fork. The sandbox's layers are protected from pruning until
+// the caller calls hold, which it must do once the sandbox is in the store.
 func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (p *planner) checkFork(ctx context.Context, req *caisson.ForkRequest) error
 	return p.workspaces.check(ctx, req.Workspace, nil)
 }
 
-// forks resolves a request that was checked into the plans of forks of the capture in dir.
+// forks resolves a request that has been checked into the plans of forks of from, whose capture is in the directory dir.
 func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*plan, error) {
 	if err := p.workspaces.checkForkable(&from, req); err != nil {
 		return nil, err
@@ -220,8 +220,9 @@ func (p *planner) forks(from origin, dir string, req *caisson.ForkRequest) ([]*p
 	return plans, nil
 }
 
-// pooled returns the plan for a sandbox of a pool, and the size of the pool. If the template or snapshot has no pool or no longer
-// exists, the size is 0 and there is no plan. The sandbox's layers are protected from pruning until the caller calls release.
+// pooled returns the plan of a sandbox that is created in a pool, and the size of the pool. If the template or snapshot of the
+// pool has no pool or no longer exists, the size is 0 and there is no plan. The sandbox's layers are protected from pruning until
+// the caller calls release.
 func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, release func(), err error) {
 	if key.snapshot == "" {
 		tpl, err := p.catalog.get(ctx, key.template)
@@ -248,19 +249,20 @@ func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, 
 	return plans[0], snap.Pool, func() {}, nil
 }
 
-// An origin is the sandbox or snapshot that forks are created from. Its fields are those of the sandbox or snapshot.
+// An origin is the sandbox or snapshot that forks are created from. Fields without a comment are those of the sandbox or
+// snapshot.
 type origin struct {
 	id       caisson.ID
 	account  string
 	template string
 	spec     caisson.Spec
 	rootfs   caisson.Rootfs
-	memory   bool       // whether its capture contains memory
-	capture  caisson.ID // of a temporary capture; "" for none
+	memory   bool       // whether the capture contains memory
+	capture  caisson.ID // id of the temporary capture of a sandbox; "" for none
 }
 
-// limits returns the limits of a fork that requests ask. A fork with memory keeps the origin's limits of disk,
-// processes and open files, and needs at least the memory that the origin may use.
+// limits returns the resource limits of a fork whose request has the resources ask. A fork with memory keeps the origin's limits
+// of disk, processes and open files, and needs at least the memory that the origin may use.
 func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 	had, r := o.spec.Resources, replaceLimits(o.spec.Resources, ask)
 	if !o.memory {

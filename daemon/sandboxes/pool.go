@@ -31,9 +31,9 @@ type pools struct {
 	background *background.Group
 	log        *slog.Logger
 
-	forking sync.Mutex // held while a pooled fork is created, so that two cannot exceed Limits.PoolMemory together
+	forking sync.Mutex // held while a pooled fork is created, so that two of them cannot exceed Limits.PoolMemory together
 	mu      sync.Mutex
-	filling map[poolKey]int // requests to fill each pool that is being filled; guarded by mu
+	filling map[poolKey]int // number of requests to fill each pool that is being filled; guarded by mu
 }
 
 // A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
@@ -49,12 +49,12 @@ func templatePoolKey(t *caisson.Template) poolKey { return poolKey{t.Account, t.
 // forkPoolKey returns the key of the pool of a snapshot's forks.
 func forkPoolKey(s *caisson.Snapshot) poolKey { return poolKey{s.Account, s.Template, s.ID} }
 
-// contains reports whether a sandbox is in the pool.
+// contains reports whether a sandbox is in the pool that k identifies.
 func (k poolKey) contains(sb *caisson.Sandbox) bool {
 	return sb.Pooled && sb.Account == k.account && sb.Template == k.template && sb.Parent == k.snapshot
 }
 
-// canAnswer reports whether a request for the sandbox want can be answered with the pooled sandbox sb.
+// canAnswer reports whether the pooled sandbox sb satisfies a request for a sandbox with the record want.
 func (k poolKey) canAnswer(sb, want *caisson.Sandbox) bool {
 	if k.snapshot == "" {
 		return matchesSpec(sb, want)
@@ -62,7 +62,7 @@ func (k poolKey) canAnswer(sb, want *caisson.Sandbox) bool {
 	return sb.State == caisson.Running && sb.Reason == "" && sb.Spec.Resources == want.Spec.Resources
 }
 
-// create returns a pooled sandbox that matches a plan and its request, or nil if there is none.
+// create claims a pooled sandbox that matches a plan and its request, and returns it, or nil if there is none.
 func (p *pools) create(ctx context.Context, pl *plan, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
 	if pl.from != nil || req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
@@ -78,8 +78,8 @@ func (p *pools) create(ctx context.Context, pl *plan, req *caisson.CreateRequest
 	return got, err
 }
 
-// fork returns a pooled fork of a snapshot that matches a checked request, or nil if there is none. A fork that is running already cannot
-// get a workspace.
+// fork claims a pooled fork of a snapshot that matches a request, which has been checked, and returns it, or nil if there is
+// none. A request with a workspace gets none, because a running fork cannot get a workspace.
 func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.ForkRequest) (*caisson.Sandbox, error) {
 	if snap.Pool == 0 || req.Count != 1 || req.Workspace != nil || req.KeepRandomness {
 		return nil, nil
@@ -97,8 +97,8 @@ func (p *pools) fork(ctx context.Context, snap *caisson.Snapshot, req *caisson.F
 	return got, err
 }
 
-// claim takes a sandbox from a pool and gives it the name, labels, spec and assignment of want. It returns nil if no sandbox
-// fits, and starts to refill the pool.
+// claim claims a sandbox of a pool and gives it the name, labels, spec and assignment of want. It returns nil if no sandbox of
+// the pool satisfies want. In any case it starts to refill the pool.
 func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (*caisson.Sandbox, error) {
 	defer p.refill(key)
 	ready, err := p.pooled(ctx, key)
@@ -118,13 +118,13 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 			s.Spec.Command, s.Assigned = command, want.Assigned
 			s.CreatedAt, s.ChangedAt = now(), now()
 			if s.Assigned != nil {
-				s.SharedRandomness = nil // as for other forks for runs, see [creator.start]
+				s.SharedRandomness = nil // programs in forks for runs are not examined, see [creator.start]
 			}
 			setDeadlines(s)
 			return nil
 		})
 		if errors.Is(err, errUnchanged) || caisson.KindOf(err) == caisson.NotFound {
-			continue // Another claim was faster.
+			continue // Another request has claimed or removed the sandbox.
 		}
 		if err != nil {
 			return nil, err
@@ -134,7 +134,7 @@ func (p *pools) claim(ctx context.Context, key poolKey, want *caisson.Sandbox) (
 			err = p.network.configure(ctx, got)
 		}
 		if err != nil {
-			// Without its wire's configuration the sandbox does not match the request.
+			// Without the configuration of its wire, the sandbox does not match the request.
 			return nil, errors.Join(err, p.remover.forceRemove(context.WithoutCancel(ctx), got.ID))
 		}
 		p.deadlines.activity.recordUse(got.ID)
@@ -151,8 +151,8 @@ func (p *pools) pooled(ctx context.Context, key poolKey) ([]*caisson.Sandbox, er
 	return list, err
 }
 
-// matchesSpec reports whether the spec of the pooled sandbox sb satisfies want. Environment, working directory and user matter
-// only to the command and the services, which already run with them.
+// matchesSpec reports whether the spec of the pooled sandbox sb satisfies want. Environment, working directory and user are
+// compared only if the sandbox has a command or services, which already run with them.
 func matchesSpec(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
 	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
@@ -197,7 +197,7 @@ func (p *pools) refill(key poolKey) {
 			if err := p.fill(ctx, key); err != nil && ctx.Err() == nil {
 				level := slog.LevelWarn
 				if caisson.KindOf(err) == caisson.Exhausted {
-					level = slog.LevelInfo // expected: a pool gets only the capacity that other sandboxes leave
+					level = slog.LevelInfo // expected, because a pool gets only the capacity that other sandboxes leave
 				}
 				p.log.Log(ctx, level, "a pool could not be filled", "template", key.template, "snapshot", key.snapshot, "account", key.account, "err", err)
 			}
@@ -205,8 +205,8 @@ func (p *pools) refill(key poolKey) {
 	})
 }
 
-// refillRequested reports whether the number of requests to fill a pool has changed since it was *asked, and sets *asked to the
-// new number. If it has not changed, it removes key from p.filling.
+// refillRequested reports whether the number of requests to fill a pool differs from *asked, and sets *asked to that number. If
+// it does not differ, or the daemon is stopping, refillRequested removes key from p.filling.
 func (p *pools) refillRequested(key poolKey, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +221,7 @@ func (p *pools) refillRequested(key poolKey, asked *int) bool {
 // refillPause is the pause after each sandbox that a refill creates, because claims have priority.
 const refillPause = 10 * time.Millisecond
 
-// fill creates the sandboxes of a pool until there are enough, and removes surplus and outdated ones.
+// fill creates sandboxes until a pool has its size, and removes surplus and outdated sandboxes from it.
 func (p *pools) fill(ctx context.Context, key poolKey) error {
 	for {
 		pl, size, release, err := p.planner.pooled(ctx, key)
@@ -267,7 +267,8 @@ func (p *pools) add(ctx context.Context, pl *plan) error {
 	return p.admission.waitForMemory(ctx, sb.ID)
 }
 
-// removeUnfit removes the sandboxes of a pool that cannot be used for want or exceed its size, and reports whether enough are left.
+// removeUnfit removes sandboxes from a pool that do not satisfy want or exceed the size of the pool. It reports whether the pool
+// then has size sandboxes.
 func (p *pools) removeUnfit(ctx context.Context, key poolKey, size int, want *caisson.Sandbox) (full bool, err error) {
 	list, err := p.pooled(ctx, key)
 	if err != nil {

@@ -24,7 +24,7 @@ type reconciler struct {
 	deadlines  *stepTimers
 	missing    *missingFinder
 	pools      *pools
-	unresolved *idSet
+	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 
@@ -47,8 +47,8 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			// One sandbox that cannot be reconciled must not make the others unavailable. It can still be removed, and
-			// its next change tries again.
+			// One sandbox that cannot be reconciled must not make the others unavailable. It can still be removed, and its next
+			// change tries to reconcile it again.
 			r.unresolved.set(sb.ID, true)
 			r.log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
@@ -79,7 +79,7 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 	return garbage, nil
 }
 
-// garbage removes what belongs to no object of the store.
+// garbage finds and removes processes and directories on the host that belong to no object of the store.
 type garbage struct {
 	runtime interface {
 		lister
@@ -89,7 +89,7 @@ type garbage struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	dirs      dataDir
 	hidden    *idSet // ids that are in use but not in the store
-	leftovers *idSet // see [processes]
+	leftovers *idSet // sandboxes that could not be stopped completely, see [processManager]
 	processes *processManager
 }
 
@@ -111,7 +111,7 @@ func (g *garbage) collect(ctx context.Context) ([]caisson.Garbage, error) {
 	ids = append(ids, g.leftovers.list()...)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	var names []string // of directories, relative to the data directory
+	var names []string // paths of directories, relative to the data directory
 	for _, kind := range []string{"sandboxes", "snapshots"} {
 		entries, err := os.ReadDir(filepath.Join(g.dirs.root, kind))
 		if err != nil {

@@ -19,10 +19,10 @@ type remover struct {
 	workspaces *workspaceManager
 	dirs       dataDir
 	network    network
-	unresolved *idSet
+	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
 }
 
-// forceRemove removes a sandbox even if a change of it is in progress.
+// forceRemove removes a sandbox, even if a change of it is in progress.
 func (r *remover) forceRemove(ctx context.Context, id caisson.ID) error {
 	release, err := r.lock(ctx, id)
 	if err != nil {
@@ -32,8 +32,8 @@ func (r *remover) forceRemove(ctx context.Context, id caisson.ID) error {
 	return r.remove(ctx, id, "")
 }
 
-// discard removes a sandbox without a request of a client, if needless returns true for it. needless is called while the
-// sandbox's lock is held.
+// discard removes a sandbox without a request of a client, if needless returns true for its record. needless is called while the
+// sandbox's lock is held. reason is recorded in the event.
 func (r *remover) discard(ctx context.Context, id caisson.ID, reason string, needless func(*caisson.Sandbox) bool) error {
 	release, err := r.locks.acquire(ctx, id)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *remover) discard(ctx context.Context, id caisson.ID, reason string, nee
 // removeWait is how long a removal waits for a change in progress before it kills the sandbox's processes.
 const removeWait = 2 * time.Second
 
-// lock acquires a sandbox's lock for its removal. If a change does not end because the sandbox does not respond,
+// lock acquires a sandbox's lock for its removal. If a change of the sandbox does not end because the sandbox does not respond,
 // lock kills the sandbox's processes, which ends the change.
 func (r *remover) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, removeWait)
@@ -103,15 +103,15 @@ func (r *remover) remove(ctx context.Context, id caisson.ID, reason string) erro
 	return nil
 }
 
-// sandboxLocks serialises the changes of each sandbox.
+// sandboxLocks contains a lock for each sandbox, which serialises the changes of the sandbox.
 type sandboxLocks struct{ keylock.Locks }
 
-// acquire waits for the sandbox's lock until ctx ends.
+// acquire acquires a sandbox's lock. It waits for the lock until ctx ends.
 func (l *sandboxLocks) acquire(ctx context.Context, id caisson.ID) (release func(), err error) {
 	return l.Acquire(ctx, string(id))
 }
 
-// tryAcquire acquires the sandbox's lock, or returns a Conflict error if it is held.
+// tryAcquire acquires a sandbox's lock, or returns a Conflict error if the lock is held.
 func (l *sandboxLocks) tryAcquire(id caisson.ID) (release func(), err error) {
 	release, ok := l.Try(string(id))
 	if !ok {
@@ -120,11 +120,11 @@ func (l *sandboxLocks) tryAcquire(id caisson.ID) (release func(), err error) {
 	return release, nil
 }
 
-// lockWait is how long a change waits for operations that hold the lock but are not changes: the cleanup after a
+// lockWait is how long a change waits for a sandbox's lock that is held by an operation other than a change: the cleanup after a
 // completed change, or an access to files.
 const lockWait = time.Second
 
-// acquireSoon waits up to lockWait for the sandbox's lock, and then returns a Conflict error.
+// acquireSoon acquires a sandbox's lock. It returns a Conflict error if the lock is held for longer than lockWait.
 func (l *sandboxLocks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
 	little, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()

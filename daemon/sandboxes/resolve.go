@@ -27,7 +27,7 @@ type resolver struct {
 	watches    *watcher
 	deadlines  *stepTimers
 	remover    *remover
-	unresolved *idSet
+	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 
@@ -68,7 +68,8 @@ const lostReason = "the sandbox ended while no daemon was running (or the host r
 // thawTimeout is the timeout for thawing or freezing one sandbox when the daemon starts.
 const thawTimeout = 3 * time.Second
 
-// reconcile determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
+// reconcile determines the state of one sandbox, stores it, and removes the files that do not belong to that state. found is the
+// runtime's entry for the sandbox, or zero if the runtime has none.
 func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
 	paused := pathIfExists(r.dirs.sandboxPath(sb.ID, pauseDir)) != ""
 	files := pathIfExists(r.dirs.sandboxPath(sb.ID, filesTar)) != ""
@@ -78,7 +79,7 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 	}
 	switch to {
 	case caisson.Removing:
-		// Either the creation was not acknowledged, or the removal was requested.
+		// Either the creation of the sandbox was not acknowledged to the client, or its removal was requested.
 		return errors.Join(r.remover.remove(ctx, sb.ID, "the daemon ended during "+string(sb.State)), r.undo(ctx, sb.Plan))
 	case caisson.Running:
 		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork
@@ -128,14 +129,14 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 	return nil
 }
 
-// undo removes the temporary capture of the origin that was written for a sandbox whose creation was not completed. p is nil for
-// a sandbox of an earlier build.
+// undo removes the temporary capture of a sandbox that was forked if the creation of the fork, whose stored plan is p, was not
+// completed. p is nil for a sandbox of an earlier build.
 func (r *resolver) undo(ctx context.Context, p *caisson.Plan) error {
 	if p == nil || p.Version > caisson.PlanVersion {
-		return nil // If there is a capture, it is removed as garbage.
+		return nil // If the plan has a capture, that is removed as garbage.
 	}
 	if _, err := caisson.ParseID(caisson.SnapshotPrefix, string(p.Capture)); err != nil {
-		return nil // There is no capture.
+		return nil // The plan has no capture.
 	}
 	return guesttree.Remove(ctx, r.dirs.snapshotDir(p.Capture))
 }
@@ -188,7 +189,7 @@ func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson
 	return caisson.Failed, lostReason
 }
 
-// removeParts removes the incomplete files of a sandbox that a crash left behind.
+// removeParts removes the incomplete files that a crash has left in a sandbox's directory.
 func (r *resolver) removeParts(id caisson.ID) error {
 	dir := r.dirs.sandboxDir(id)
 	entries, err := os.ReadDir(dir)

@@ -30,18 +30,23 @@ func RuntimeOf[R interface {
 
 // The parts of a runtime that more than one component uses.
 type (
+	// lister lists the sandboxes of the runtime.
 	lister interface {
 		List(ctx context.Context) ([]caisson.RuntimeSandbox, error)
 	}
+	// execer starts processes in sandboxes.
 	execer interface {
 		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error)
 	}
+	// doneReporter returns a channel that is closed when a sandbox has ended.
 	doneReporter interface {
 		Done(id caisson.ID) <-chan struct{}
 	}
+	// fileSaver writes the changes to a sandbox's root file system to a file.
 	fileSaver interface {
 		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error
 	}
+	// starter creates, restores and destroys sandboxes, and starts processes in them.
 	starter interface {
 		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error
 		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error

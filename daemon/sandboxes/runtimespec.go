@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// specBuilder builds the specBuilder with which the runtime starts sandboxes.
+// specBuilder builds the specs with which the runtime starts sandboxes.
 type specBuilder struct {
 	accounts caisson.AccountStore
 	images   interface {
@@ -23,8 +23,9 @@ type specBuilder struct {
 	programs   caisson.Programs
 }
 
-// forStart returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
-// sandbox's directory. release closes the files that it opened, and must be called even after an error.
+// forStart returns the runtime's spec for a start of a sandbox from a source, without the network namespace, and writes the
+// sandbox's dependencies to its directory. release closes the files that forStart has opened, and must be called even after an
+// error.
 func (s *specBuilder) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = s.baseSpec(ctx, sb)
 	if err != nil {
@@ -41,8 +42,8 @@ func (s *specBuilder) forStart(ctx context.Context, sb *caisson.Sandbox, from so
 	return spec, release, writeDepends(s.dirs.sandboxDir(sb.ID), *from.depends)
 }
 
-// baseSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files that it
-// opened, and may be called even after an error.
+// baseSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files that
+// baseSpec has opened, and may be called even after an error.
 func (s *specBuilder) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := s.accounts.Get(ctx, sb.Account)
@@ -92,12 +93,13 @@ func (s *specBuilder) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec c
 	}, nil
 }
 
-// dependencies returns the dependencies of a memory snapshot of a sandbox that starts now.
+// dependencies returns the dependencies of a sandbox that starts now: what a host must have in common with this one to restore
+// the sandbox's memory later.
 func (s *specBuilder) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := s.runtime.Capabilities()
 	d = caisson.Dependencies{Build: s.programs.Current, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {
-		return d, nil // Layers are immutable.
+		return d, nil // A root file system without host directories consists of immutable layers.
 	}
 	// Host directories can change after the sandbox was created, so the current digest of the host image is included.
 	img, err := s.images.Host(ctx)
@@ -132,8 +134,8 @@ func readDepends(dir string) (d caisson.Dependencies, err error) {
 	return d, err
 }
 
-// copyDepends copies the dependencies that a sandbox was started with. A checkpoint depends on those, not on the
-// current build and host.
+// copyDepends copies the dependsFile from one directory to another. A checkpoint depends on what the sandbox was started with,
+// not on the current build and host.
 func copyDepends(from, to string) error {
 	d, err := readDepends(from)
 	if err != nil {
@@ -142,8 +144,8 @@ func copyDepends(from, to string) error {
 	return writeDepends(to, d)
 }
 
-// mismatch returns why a checkpoint that was taken with the dependencies had cannot be restored on a host with the dependencies
-// have, or "" if it can.
+// mismatch returns the reason why a checkpoint with the dependencies had cannot be restored on a host with the dependencies have,
+// or "" if it can.
 func (s *specBuilder) mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case !s.programs.Supports(had.Build):

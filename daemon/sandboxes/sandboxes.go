@@ -86,20 +86,20 @@ type HostConfig struct {
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
-	// Lacks returns an error if the host lacks something that every sandbox needs, and nil otherwise. It is called after a start
-	// of a sandbox has failed with an internal error. If the function is nil, the host is not checked.
+	// Lacks checks whether the host has everything that every sandbox needs, and otherwise returns an error that names what is
+	// missing. It is called after a start of a sandbox has failed with an internal error. nil: the host is not checked.
 	Lacks func() error
 }
 
 // Limits bounds the host resources of all sandboxes together. 0 means no limit.
 type Limits struct {
 	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`   // maximum number of live sandboxes
-	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"` // memory of the host that must remain available
+	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"` // bytes of memory that must remain available
 	// DiskReserve is the space in bytes that must remain free on the file system of the data directory: with less, no
 	// sandbox starts, and with less than half of it, the sandbox that writes most is stopped.
 	DiskReserve caisson.Size   `yaml:"diskReserve" json:"diskReserve"`
-	PIDsReserve int            `yaml:"pidsReserve" json:"pidsReserve"` // processes of the host that must remain available
-	PoolMemory  caisson.Size   `yaml:"poolMemory" json:"poolMemory"`   // memory of all forks that are made in advance
+	PIDsReserve int            `yaml:"pidsReserve" json:"pidsReserve"` // process ids that must remain available on the host
+	PoolMemory  caisson.Size   `yaml:"poolMemory" json:"poolMemory"`   // maximum bytes of memory of all pooled forks
 	Budget      caisson.Limits `yaml:"-" json:"-"`                     // default budget, for a sandbox whose model grant has none
 }
 
@@ -137,10 +137,10 @@ type Core struct {
 	reconciler *reconciler
 	wires      *wireChanges
 	decisions  *decisionRecorder
-	api        services
+	api        services // services that implement the API
 }
 
-// services are the services of a Core.
+// services contains the services of a Core that implement the API.
 type services struct {
 	lifecycle *Lifecycle
 	processes *Processes
@@ -168,7 +168,7 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	// The runtime's optional abilities; nil if it does not have them.
+	// Optional interfaces of the runtime driver; nil if the driver does not implement them.
 	memory, _ := cfg.Runtime.Runtime.(caisson.MemoryWaiter)
 	recorder, _ := cfg.Runtime.Runtime.(caisson.WriterRecorder)
 	randomness, _ := cfg.Runtime.Runtime.(caisson.RandomnessReporter)
@@ -179,7 +179,7 @@ func New(cfg Config) (*Core, error) {
 	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
 	background, locks, dirs := background.New(), &sandboxLocks{}, dataDir{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
-	finder, states, catalog := finder{boxes, cfg.Programs}, stateStore{boxes, cfg.Events}, catalog{templates}
+	finder, states, catalog := finder{boxes, cfg.Programs}, stateStore{boxes, cfg.Events}, templateCatalog{templates}
 	network := network{
 		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
 		budget: cfg.Limits.Budget,
@@ -371,8 +371,8 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return c.wires.assign(ctx, id, a)
 }
 
-// Requested records that the ingress has passed a request to a sandbox. active reports whether such requests are in progress; the
-// sandbox then counts as in use for some seconds.
+// Requested records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests is
+// still in progress; the sandbox then counts as in use for requestLease.
 func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.recordRequests(id, active) }
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.

@@ -50,7 +50,7 @@ func (s *ServiceService) statuses(ctx context.Context, sb *caisson.Sandbox) ([]c
 		return nil, err
 	}
 	for i := range list {
-		list[i].State = caisson.ServiceStarting // not yet with the supervisor
+		list[i].State = caisson.ServiceStarting // applies if the supervisor does not have the service yet
 		for _, c := range conditions {
 			if c.ID == list[i].ID {
 				list[i].ServiceCondition = c.ServiceCondition
@@ -118,7 +118,8 @@ func (s *ServiceService) RemoveService(ctx context.Context, ref, id string) erro
 	return err
 }
 
-// change stores another set of services, and sends it to the sandbox if the sandbox runs.
+// change replaces the services of a sandbox by those that the function to returns for them. It stores the new services, and sends
+// them to the sandbox if the sandbox runs.
 func (s *ServiceService) change(ctx context.Context, ref string, to func(old []caisson.Service) ([]caisson.Service, error)) (*caisson.Sandbox, error) {
 	sb, err := s.finder.find(ctx, ref)
 	if err != nil {
@@ -130,9 +131,9 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 	}
 	s.states.event(ctx, changed, "services.set", map[string]string{"services": strconv.Itoa(len(changed.Spec.Services))})
 	if changed.State == caisson.Running {
-		// If the sandbox does not answer now, the follower sends the stored set later. The sandbox is not locked during the
-		// request, because it may never answer. If two sets are sent at the same time, the one with the higher revision is in
-		// force.
+		// If the sandbox does not answer now, the follower sends the stored services later. The sandbox is not locked during the
+		// request, because it may never answer. If two sets of services are sent at the same time, the one with the higher
+		// revision is in force.
 		s.supervisors.ensureFollowed(changed)
 		if err := s.supervisors.apply(ctx, changed.ID); err != nil {
 			return nil, err
@@ -141,7 +142,7 @@ func (s *ServiceService) change(ctx context.Context, ref string, to func(old []c
 	return changed, nil
 }
 
-// store stores another set of services.
+// store stores the services that the function to returns for the current services of a sandbox.
 func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func(old []caisson.Service) ([]caisson.Service, error)) (*caisson.Sandbox, error) {
 	release, err := s.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
@@ -161,7 +162,7 @@ func (s *ServiceService) store(ctx context.Context, sb *caisson.Sandbox, to func
 		if err != nil {
 			return err
 		}
-		if err := checkServices("services", next); err != nil { // there may be too many together
+		if err := checkServices("services", next); err != nil { // old and new services may be too many together
 			return err
 		}
 		sb.Spec.Services = next
@@ -198,7 +199,7 @@ func (s *ServiceService) ServiceLogs(ctx context.Context, ref, id string, follow
 	return service.Logs(ctx, conn, id, follow)
 }
 
-// findService returns a running sandbox that has a service.
+// findService returns the sandbox that ref names, and an error if it has no service with that id or does not run.
 func (s *ServiceService) findService(ctx context.Context, ref, id string) (*caisson.Sandbox, error) {
 	sb, err := s.finder.find(ctx, ref)
 	if err != nil {
@@ -210,11 +211,12 @@ func (s *ServiceService) findService(ctx context.Context, ref, id string) (*cais
 	return sb, s.finder.allow(sb, caisson.VerbExec)
 }
 
+// noService returns the error for a service that a sandbox does not have.
 func noService(id string) error {
 	return caisson.Errorf(caisson.NotFound, "the sandbox has no service %.70q; caisson service ls lists them", id)
 }
 
-// mergeServices returns the services of both lists by id; those of over take the place of others with the same id.
+// mergeServices returns the services of both lists, sorted by id. A service of over replaces a service of list with the same id.
 func mergeServices(list, over []caisson.Service) []caisson.Service {
 	all := slices.Clone(list)
 	for _, svc := range over {
@@ -227,10 +229,10 @@ func mergeServices(list, over []caisson.Service) []caisson.Service {
 
 // Limits of services.
 const (
-	maxServicesSize     = 256 << 10 // bytes of all commands and environments
-	maxReadinessTimeout = caisson.Duration(24 * 3600e9)
-	minReadinessPause   = caisson.Duration(100e6)
-	maxReadinessPath    = 1024 // bytes
+	maxServicesSize     = 256 << 10                     // bytes of all commands and environments
+	maxReadinessTimeout = caisson.Duration(24 * 3600e9) // 24 hours
+	minReadinessPause   = caisson.Duration(100e6)       // 100 ms between two probes
+	maxReadinessPath    = 1024                          // bytes of the path of an HTTP probe
 )
 
 // validateServices returns an Invalid error if services of a request are not valid.
@@ -243,7 +245,7 @@ func validateServices(field string, list []caisson.Service) error {
 	return checkServices(field, list)
 }
 
-// checkServices returns an Invalid error if a service is not valid, or there are too many or two of the same id.
+// checkServices returns an Invalid error if a service is not valid, if there are too many services, or if two have the same id.
 func checkServices(field string, list []caisson.Service) error {
 	if len(list) > service.MaxServices {
 		return caisson.Invalidf(field, "more than %d services", service.MaxServices)
@@ -276,7 +278,7 @@ func checkServices(field string, list []caisson.Service) error {
 	return nil
 }
 
-// validateService checks one service.
+// validateService returns an Invalid error if a service is not valid. at is the name of its field in the request.
 func validateService(at string, s *caisson.Service) error {
 	if s.ID == "" {
 		return caisson.Invalidf(at+".id", "an id is required")
@@ -301,7 +303,8 @@ func validateService(at string, s *caisson.Service) error {
 	return nil
 }
 
-// validateReadiness checks the readiness of a service.
+// validateReadiness returns an Invalid error if the readiness of a service is not valid. at is the name of its field in the
+// request.
 func validateReadiness(at string, s *caisson.Service) error {
 	r := s.Readiness
 	if r == nil {

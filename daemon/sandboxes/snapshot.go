@@ -17,7 +17,7 @@ type Snapshots struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dataDir
-	hidden     *idSet
+	hidden     *idSet // ids that are in use but not in the store
 	captures   *capturer
 	keeper     *keeper
 	workspaces *workspaceManager
@@ -40,8 +40,8 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	return s.keeper.take(ctx, sb, req)
 }
 
-// lockFor locks a sandbox until release is called, and returns its record. Returns an error if the sandbox's state does
-// not allow v.
+// lockFor acquires a sandbox's lock and returns the sandbox's record. The lock is held until release is called. Returns an error
+// if the sandbox's state does not allow the verb v.
 func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
 	sb, err = s.finder.find(ctx, ref)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 	if err != nil {
 		return nil, nil, err
 	}
-	// The record is read again: it may have changed while waiting for the lock.
+	// Read the record of the sandbox again: it may have changed during the wait for the lock.
 	sb, err = s.finder.find(ctx, string(sb.ID))
 	if err == nil {
 		err = s.finder.allow(sb, v)
@@ -96,8 +96,8 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 	return errors.Join(s.pools.removeAll(ctx, forkPoolKey(snap)), os.RemoveAll(s.dirs.snapshotDir(snap.ID)))
 }
 
-// SetPool sets how many forks of a snapshot are kept running in advance, at most 64; [Snapshots.Fork] returns them. Each returned
-// fork is replaced in the background, as far as the limits of the host allow it.
+// SetPool sets how many forks of a snapshot are kept running in advance, at most 64. [Snapshots.Fork] returns such forks. Each
+// returned fork is replaced in the background, as far as the limits of the host allow it.
 func (s *Snapshots) SetPool(ctx context.Context, ref string, size int) error {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
@@ -160,8 +160,8 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	return forks, errors.Join(err, os.RemoveAll(dir))
 }
 
-// maxParallelForks is the maximum number of concurrent restores of one fork request: each one needs a burst of CPU
-// time.
+// maxParallelForks is the maximum number of sandboxes that one fork request restores concurrently, because each restore needs a
+// burst of CPU time.
 const maxParallelForks = 4
 
 // forker creates forks.
@@ -171,7 +171,8 @@ type forker struct {
 	remover *remover
 }
 
-// fork creates running sandboxes from the capture in dir. If the creation of one fails, the others are removed.
+// fork creates running sandboxes from the capture of from in the directory dir. If the creation of one fork fails, the others are
+// removed.
 func (k *forker) fork(ctx context.Context, from origin, dir string, req *caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	plans, err := k.planner.forks(from, dir, req)
 	if err != nil {

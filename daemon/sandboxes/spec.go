@@ -69,7 +69,7 @@ func replaceLimits(r, over caisson.Resources) caisson.Resources {
 	return r
 }
 
-// labels merges labels: the request overrides the template.
+// labels merges the labels of a template and of a request. Labels of the request override those of the template.
 func labels(template, request map[string]string) map[string]string {
 	if len(template) == 0 {
 		return request
@@ -79,7 +79,7 @@ func labels(template, request map[string]string) map[string]string {
 	return all
 }
 
-// env merges maps to the environment of a process, as sorted KEY=value strings. Later maps override earlier ones.
+// env merges maps of variables into the environment of a process: sorted KEY=value strings. Later maps override earlier ones.
 func env(vars ...map[string]string) []string {
 	all := map[string]string{}
 	for _, m := range vars {
@@ -94,11 +94,13 @@ func env(vars ...map[string]string) []string {
 }
 
 var (
-	nameForm       = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-	idForm         = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
-	envForm        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	userForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	maxStringBytes = 1 << 20 // limit of the size in bytes of all arguments or variables together
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) // names of objects
+	idForm   = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)     // ids of objects
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)    // names of environment variables
+	// userForm matches USER and USER:GROUP, with names or numbers.
+	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
+	// maxStringBytes is the maximum size in bytes of all arguments of a command, or of all variables of an environment, together.
+	maxStringBytes = 1 << 20
 )
 
 // validateName returns an Invalid error unless name is "" or a valid name that is not like an id.
@@ -170,8 +172,8 @@ func validateUser(field, user string) error {
 	return nil
 }
 
-// validateTimes returns an Invalid error if a TTL or a time of an AutoPause is negative, or if the times of the AutoPause decrease; nil
-// means that it is not set.
+// validateTimes returns an Invalid error if a TTL or a time of an AutoPause is negative, or if the times of the AutoPause do not
+// increase from suspend to stop. A nil argument is not set.
 func validateTimes(ttl, hardTTL *caisson.Duration, autoPause *caisson.AutoPause) error {
 	if ttl != nil && *ttl < 0 {
 		return caisson.Invalidf("ttl", "is negative")
@@ -200,7 +202,7 @@ func validateTimes(ttl, hardTTL *caisson.Duration, autoPause *caisson.AutoPause)
 	return nil
 }
 
-// Values of Spec.Randomness.
+// Values of Spec.Randomness; the names are those of mechanisms that [caisson.Warm] describes.
 const (
 	randomnessKernel  = "kernel"
 	randomnessOpenSSL = "openssl"
@@ -220,8 +222,8 @@ func validateRandomness(r string) error {
 const (
 	minMemory = 64 << 20 // bytes
 	minDisk   = 1 << 20  // bytes
-	maxCPUs   = 1024
-	maxPIDs   = 1 << 20 // also the maximum number of open files
+	maxCPUs   = 1024     // number of CPUs
+	maxPIDs   = 1 << 20  // number of processes; also the maximum number of open files
 )
 
 // validateResources returns an Invalid error if a resource is out of its range; 0 means that it is not set.
@@ -268,7 +270,8 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 	return nil
 }
 
-// validateCreate checks the form of a request: each field, and which fields may be combined.
+// validateCreate returns an Invalid error if a field of a request is not valid, or if the request combines fields that exclude
+// each other.
 func validateCreate(req *caisson.CreateRequest) error {
 	if err := cmp.Or(
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
@@ -294,8 +297,8 @@ func validateCreate(req *caisson.CreateRequest) error {
 	return nil
 }
 
-// checkDirectories returns an error unless every mount of a request came with a file descriptor of its directory, over
-// the unix socket.
+// checkDirectories returns an error unless every mount of a request came with a file descriptor of its directory. Descriptors are
+// passed over the unix socket only.
 func checkDirectories(ctx context.Context, req *caisson.CreateRequest) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

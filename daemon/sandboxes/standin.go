@@ -10,14 +10,15 @@ import (
 	"github.com/caisson-dev/caisson/guest/guestd"
 )
 
-// fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it is the client of a stand-in.
+// fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it returns the client of a stand-in with the
+// same files.
 type fileAccess struct {
 	finder    finder
 	locks     *sandboxLocks
 	activity  *activity
 	clients   *fileClients
 	admission *admission
-	hidden    *idSet
+	hidden    *idSet // ids that are in use but not in the store
 	specs     *specBuilder
 	runtime   standInRuntime
 	dirs      dataDir
@@ -36,9 +37,9 @@ type standIn struct {
 	runtime standInRuntime
 	dirs    dataDir
 	log     *slog.Logger
-	hidden  *idSet          // has id until the removal
-	ctx     context.Context // for its removal
-	removed sync.Once
+	hidden  *idSet          // contains id until the stand-in is removed
+	ctx     context.Context // context of the removal
+	removed sync.Once       // ensures that the stand-in is removed only once
 }
 
 // remove removes the stand-in.
@@ -51,7 +52,7 @@ func (s *standIn) remove() {
 	})
 }
 
-// acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
+// acquire returns the file client of a sandbox and a function that releases the client after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
 func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
 	sb, end, err := a.activity.use(ctx, a.finder, ref, caisson.VerbFiles)
@@ -66,18 +67,18 @@ func (a *fileAccess) acquire(ctx context.Context, ref string, write bool) (*gues
 	if write {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
 	}
-	return a.standIn(ctx, sb)
+	return a.acquireStandIn(ctx, sb)
 }
 
-// standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
-// none.
-func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
+// acquireStandIn returns the file client of the stand-in for the sandbox of, which does not run, and a function that releases the
+// client after use. It creates the stand-in if there is none.
+func (a *fileAccess) acquireStandIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
 	release, err := a.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
-	// The record is read again: the state may have changed while waiting for the lock.
+	// Read the record of the sandbox again: its state may have changed during the wait for the lock.
 	if of, err = a.finder.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +89,7 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 	if client, release := a.clients.acquireStandIn(of.ID); client != nil {
 		return client, release, nil
 	}
-	a.clients.drop(of.ID) // It dates from when the sandbox was running.
+	a.clients.drop(of.ID) // an open client dates from when the sandbox was running
 
 	files := a.dirs.sandboxPath(of.ID, filesTar)
 	if of.State == caisson.Paused {
@@ -97,8 +98,8 @@ func (a *fileAccess) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
-	// specs finds by the sandbox's id.
+	// A stand-in has only the root file system: neither the workspace or volume, nor the mounted host directories, which specs
+	// looks up by the id of the sandbox.
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
 	admitted, err := a.admission.admit(ctx, &sb, 0)
 	if err != nil {

@@ -15,37 +15,38 @@ import (
 
 // source is the state that a sandbox is started from.
 type source struct {
-	files      string // path of a tar archive with changes to the root file system, or ""; not used if image is set
+	files      string // path of a tar archive with changes to the root file system, or ""; not set together with checkpoint
 	checkpoint string // directory of the checkpoint to restore, or "" for a start without memory
-	// depends contains the dependencies to record if the caller has already determined them; nil otherwise.
+	// depends are the dependencies to record; nil if they are not determined yet.
 	depends *caisson.Dependencies
 	// randomness determines what happens to random state in the restored memory, see Randomness in [caisson.RuntimeSpec].
 	randomness string
 }
 
-// processManager manages the processManager of sandboxes, using the runtime and the wires.
+// processManager starts and kills the processes of sandboxes, using the runtime and the wires.
 type processManager struct {
 	runtime    starter
-	randomness caisson.RandomnessReporter // nil: unknown
+	randomness caisson.RandomnessReporter // nil: programs with shared random state are not known
 	specs      *specBuilder
 	network    network
 	writers    *fileWriters
 	clients    *fileClients
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
-	checkHost func() error // as in [HostConfig]
+	checkHost func() error // Lacks of [HostConfig]; may be nil
 }
 
-// run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
+// run attaches the wire of a sandbox and starts its processes from the given source. If the start fails, it kills the processes
+// and detaches the wire.
 func (h *processManager) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
-	h.clients.drop(sb.ID) // It uses a stand-in, which dates from when the sandbox did not run.
+	h.clients.drop(sb.ID) // The open client uses a stand-in, because the sandbox did not run.
 	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
 		}
 	}
 	var netns *os.File
-	var wire errgroup.Group // attaches in parallel with the other preparations
+	var wire errgroup.Group // attaches the wire in parallel with the other preparations
 	wire.Go(func() (err error) {
 		netns, err = h.network.attach(ctx, sb)
 		return err
@@ -84,9 +85,9 @@ func (h *processManager) explain(err error) error {
 	return err
 }
 
-// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise with its
-// files only; then filesOnly is the reason. randomness is as in [source]. runFrom sets sb.Build, because memory must be restored
-// with the programs that it was captured with.
+// runFrom starts a sandbox from the checkpoint in dir: with its memory if the memory can be restored on this host, and otherwise
+// with its files only. filesOnly is the reason for a start with files only, or "". randomness is as in [source]. runFrom sets
+// sb.Build, because memory must be restored with the programs with which it was captured.
 func (h *processManager) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
@@ -104,7 +105,7 @@ func (h *processManager) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, 
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// haltFunc is the type of [processes.halt].
+// haltFunc is the type of [processManager.halt].
 type haltFunc = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
@@ -119,13 +120,13 @@ func (h *processManager) halt(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// kill kills the processes of a sandbox.
+// kill kills the processes of a sandbox. Before that, it saves the sandbox's records of which process has changed which file.
 func (h *processManager) kill(ctx context.Context, id caisson.ID) error {
 	h.writers.save(ctx, id)
 	return h.runtime.Destroy(ctx, id)
 }
 
-// ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.
+// ended reports whether no process of a sandbox is left. The runtime may still hold other resources of the sandbox.
 func ended(runtime doneReporter, id caisson.ID) bool {
 	select {
 	case <-runtime.Done(id):

@@ -31,16 +31,16 @@ type supervisors struct {
 	programs   caisson.Programs
 	background *background.Group
 	log        *slog.Logger
-	applying   keylock.Locks // by sandbox; held while services are sent to its supervisor
+	applying   keylock.Locks // locks by sandbox; held while services are sent to its supervisor
 
 	mu        sync.Mutex
-	followers map[caisson.ID]*followerHandle // guarded by mu
+	followers map[caisson.ID]*followerHandle // handles of the running followers by sandbox; guarded by mu
 }
 
-// followerHandle is the handle of a running follower.
+// followerHandle identifies a running [follower], and ends it by calling cancel.
 type followerHandle struct{ cancel context.CancelFunc }
 
-// follow follows the services of a sandbox that has begun to run, or that has been woken.
+// follow starts a new follower for the services of a sandbox whose monitoring begins.
 func (s *supervisors) follow(sb *caisson.Sandbox) {
 	s.unfollow(sb.ID)
 	s.ensureFollowed(sb)
@@ -59,7 +59,7 @@ func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 	ctx, cancel := context.WithCancel(s.background.Context())
 	handle := &followerHandle{cancel}
 	f := &follower{
-		supervisors: s, id: sb.ID, this: handle, began: time.Now(), published: map[string]caisson.ServiceState{},
+		supervisors: s, id: sb.ID, handle: handle, began: time.Now(), published: map[string]caisson.ServiceState{},
 		events: rate.NewLimiter(rate.Every(serviceEventPause), serviceEventBurst),
 	}
 	if s.background.Start(func(context.Context) { f.run(ctx) }) {
@@ -67,7 +67,7 @@ func (s *supervisors) ensureFollowed(sb *caisson.Sandbox) {
 	}
 }
 
-// unfollow ends the following of a sandbox.
+// unfollow ends the follower of a sandbox, if there is one.
 func (s *supervisors) unfollow(id caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *supervisors) unfollow(id caisson.ID) {
 	}
 }
 
-// forget removes a follower that has ended.
+// forget removes the handle f of a follower that has ended.
 func (s *supervisors) forget(id caisson.ID, f *followerHandle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *supervisors) forget(id caisson.ID, f *followerHandle) {
 }
 
 const (
-	supervisorTimeout = time.Minute // timeout for the start of a supervisor and for each answer
-	dialTimeout       = 10 * time.Second
+	supervisorTimeout = time.Minute      // timeout for the start of a supervisor and for each answer
+	dialTimeout       = 10 * time.Second // timeout for connecting to a supervisor
 )
 
 // dial connects to the supervisor of a sandbox. The sandbox may be hostile, and never accept the connection.
@@ -111,7 +111,7 @@ func (s *supervisors) connect(ctx context.Context, id caisson.ID) (*os.File, err
 	return s.dial(ctx, id)
 }
 
-// start starts a supervisor, unless there is one.
+// start starts the supervisor in a sandbox, unless it runs already.
 func (s *supervisors) start(ctx context.Context, id caisson.ID) error {
 	_, said, status, err := runGuestd(ctx, s.runtime, id, caisson.RuntimeExec{Command: []string{guestdPath, "services"}})
 	if err == nil && !status.Success() {
@@ -157,7 +157,7 @@ func (s *supervisors) list(ctx context.Context, id caisson.ID) ([]service.Condit
 	return service.List(ctx, conn)
 }
 
-// completeServices returns the services of a sandbox with the defaults in place of what is not set.
+// completeServices returns the services of a sandbox with defaults in the fields that are not set.
 func completeServices(sb *caisson.Sandbox) []caisson.Service {
 	list := make([]caisson.Service, 0, len(sb.Spec.Services))
 	for _, s := range sb.Spec.Services {
@@ -184,43 +184,46 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 	return list
 }
 
-// A follower follows the services of one run of a sandbox, until that ends or is suspended.
+// A follower follows the conditions of the services of one sandbox and publishes events about them, until the sandbox ends or is
+// suspended.
 type follower struct {
 	supervisors *supervisors
 	id          caisson.ID
-	this        *followerHandle
-	began       time.Time
-	published   map[string]caisson.ServiceState // the last event of each service: ready or failed
-	events      *rate.Limiter
+	handle      *followerHandle                 // entry of this follower in supervisors.followers
+	began       time.Time                       // time at which the follower was started
+	published   map[string]caisson.ServiceState // state in the last event about each service: ready or failed
+	events      *rate.Limiter                   // limits the rate of events
 }
 
 const (
-	followPause    = time.Second // before a lost connection to a supervisor is made again; doubles each time
-	maxFollowPause = time.Minute
+	followPause    = time.Second // pause before a lost connection to a supervisor is made again; doubles each time
+	maxFollowPause = time.Minute // maximum of the doubled pause
 	// crashLoop is the number of consecutive failures of a service after which an event is published.
 	crashLoop = 3
-	// Rate limit of the events about the services of one sandbox; further events are dropped.
+	// Rate limit of the events about the services of one sandbox: after serviceEventBurst events, one in each serviceEventPause.
+	// Further events are dropped.
 	serviceEventPause = 10 * time.Second
 	serviceEventBurst = 20
 )
 
-// run follows the supervisor, and starts another one when it is gone.
+// run follows the conditions that the supervisor reports. After the connection to the supervisor was lost, it connects again, and
+// starts a supervisor if none runs.
 func (f *follower) run(ctx context.Context) {
-	defer f.supervisors.forget(f.id, f.this)
+	defer f.supervisors.forget(f.id, f.handle)
 	done := f.supervisors.runtime.Done(f.id)
 	go func() {
 		select {
 		case <-done:
-			f.this.cancel()
-		case <-ctx.Done(): // at the latest by forget
+			f.handle.cancel()
+		case <-ctx.Done(): // forget cancels ctx at the latest
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {
 		sb, err := f.supervisors.states.get(ctx, f.id)
 		if err != nil || sb.State == caisson.Suspended || len(sb.Spec.Services) == 0 {
-			return // follow is called when this changes
+			return // Another follower is started when the sandbox is woken or gets services.
 		}
-		if sb.State == caisson.Running { // not while it is being stopped or paused
+		if sb.State == caisson.Running { // Otherwise the sandbox is being stopped or paused.
 			began := time.Now()
 			err := f.watch(ctx)
 			if ctx.Err() != nil {
@@ -239,7 +242,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// watch sends the services to the supervisor, and follows their conditions until the connection ends.
+// watch sends the stored services to the supervisor, and follows their conditions until the connection ends.
 func (f *follower) watch(ctx context.Context) error {
 	if err := f.supervisors.apply(ctx, f.id); err != nil {
 		return err
@@ -251,7 +254,7 @@ func (f *follower) watch(ctx context.Context) error {
 	return service.Watch(ctx, conn, func(list []service.Condition) { f.observe(ctx, list) })
 }
 
-// observe publishes the events for what a supervisor reports.
+// observe publishes events for the conditions of services that a supervisor reports.
 func (f *follower) observe(ctx context.Context, list []service.Condition) {
 	sb, err := f.supervisors.states.get(ctx, f.id)
 	if err != nil {
@@ -274,7 +277,7 @@ func (f *follower) observe(ctx context.Context, list []service.Condition) {
 		if now == "" || now == f.published[c.ID] {
 			continue
 		}
-		if f.published[c.ID] == "" && c.Since.Before(f.began) { // from before a resume, a fork or a restart of the daemon
+		if f.published[c.ID] == "" && c.Since.Before(f.began) { // The condition is older than this follower.
 			f.published[c.ID] = now
 			continue
 		}

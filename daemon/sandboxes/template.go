@@ -18,7 +18,7 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog  catalog
+	catalog  templateCatalog
 	accounts caisson.AccountStore
 	driver   Images
 	images   *ImageService
@@ -26,18 +26,20 @@ type Templates struct {
 	events   caisson.Publisher
 	pools    *pools
 	builder  *builder
-	builds   keylock.Locks // held while a template is built: account/name and, after it, account//key of the build
+	// builds contains the locks account/name, held while a template is built, and account//key, acquired after it and held while
+	// the steps with that build key run.
+	builds keylock.Locks
 }
 
 var _ caisson.Templates = (*Templates)(nil)
 
-// catalog reads templates.
-type catalog struct {
+// templateCatalog reads templates from the store, and adds the built-in one.
+type templateCatalog struct {
 	templates caisson.Table[caisson.Template]
 }
 
 // get returns a template of the caller's account, or the built-in one.
-func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
+func (c templateCatalog) get(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
@@ -53,7 +55,7 @@ func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error
 }
 
 // list returns the built-in template and those in a scope.
-func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
+func (c templateCatalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
 	own, err := caisson.ListAll(ctx, c.templates, in, templateKey)
 	return append(list, own...), err
@@ -191,7 +193,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if err != nil {
 		return nil, err
 	}
-	// Concurrent builds of the same template wait here, and then find it built.
+	// Concurrent builds of the same template wait here for the first one, and then find the template built.
 	release, err := t.builds.Acquire(ctx, caller.Account+"/"+name)
 	if err != nil {
 		return nil, err
@@ -215,7 +217,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		progress(caisson.Progress{Stage: "setup", Detail: "unchanged since " + tpl.Built.At.Format(time.DateTime)})
 		return tpl, nil
 	}
-	// Concurrent builds of templates with the same set-up wait here, and then use its result.
+	// Concurrent builds of templates with the same build key wait here for the first one, and then use its result.
 	releaseKey, err := t.builds.Acquire(ctx, tpl.Account+"//"+key)
 	if err != nil {
 		return nil, err
@@ -240,8 +242,8 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	return done, err
 }
 
-// setUp returns the root file system of a template: that of another template of the account with the same key, whose steps were run
-// with the same inputs, or that of a new build. The caller must hold the lock of the key.
+// setUp returns the root file system of a template: that of another template of the account with the same build key, whose steps
+// were run with the same inputs, or that of a new build. The caller must hold the lock of the build key.
 func (t *Templates) setUp(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (caisson.Rootfs, error) {
 	if len(tpl.Setup) == 0 {
 		return img.Rootfs, nil
@@ -259,7 +261,8 @@ func (t *Templates) setUp(ctx context.Context, tpl *caisson.Template, img *caiss
 	return t.builder.build(ctx, tpl, img, key, progress)
 }
 
-// buildKey returns the hash of all inputs of a build.
+// buildKey returns the hash of everything that determines the result of the build of a template: account, image, steps, files and
+// environment.
 func buildKey(img *caisson.Image, t *caisson.Template) string {
 	steps := make([][]string, len(t.Setup))
 	files := map[int][]caisson.SeedFile{}

@@ -18,7 +18,7 @@ import (
 // guestdPath is the path of guestd in every sandbox.
 const guestdPath = "/.caisson/inside"
 
-// attachTimeout is the time in which a terminal must answer.
+// attachTimeout is the time within which a terminal must answer a request to attach.
 const attachTimeout = 10 * time.Second
 
 // Terminals implements [caisson.Terminals]. The daemon stores nothing about terminals: it requests all data from guestd in the
@@ -30,7 +30,7 @@ type Terminals struct {
 	activity *activity
 	// dial connects to a unix socket in a sandbox.
 	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
-	making keylock.Locks // held while a terminal is made, by sandbox
+	making keylock.Locks // locks by sandbox; held while a terminal is created
 }
 
 var _ caisson.Terminals = (*Terminals)(nil)
@@ -150,6 +150,7 @@ func (t *Terminals) RemoveTerminal(ctx context.Context, ref string, id caisson.I
 	return err
 }
 
+// noTerminal returns the error for a terminal that a sandbox does not have.
 func noTerminal(id caisson.ID) error {
 	return caisson.Errorf(caisson.NotFound, "the sandbox has no terminal %s; list them with: caisson terminal ls", id)
 }

@@ -17,7 +17,7 @@ func deadline(ttl caisson.Duration) *time.Time {
 	return new(now().Add(time.Duration(ttl)))
 }
 
-// setDeadlines sets the deadlines for TTL and hard TTL, counted from now.
+// setDeadlines sets the times at which a sandbox is paused and removed: its TTL and hard TTL from now.
 func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }

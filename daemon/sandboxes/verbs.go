@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// verbs contains the functions that carry out changes of a sandbox's state on the host. [changes] calls them.
+// verbs contains the functions that carry out changes of the states of sandboxes on the host. [changer] calls them.
 type verbs struct {
 	runtime interface {
 		fileSaver
@@ -50,7 +50,7 @@ func pathIfExists(path string) string {
 	return path
 }
 
-// stop keeps the files of a sandbox and ends its processes; grace is as in [verbs.terminate].
+// stop saves the files of a sandbox and ends its processes. grace is the time between SIGTERM and SIGKILL, see [verbs.terminate].
 func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Duration) error {
 	sb.Reason = ""
 	if sb.State == caisson.Paused {
@@ -65,10 +65,10 @@ func (v *verbs) stop(ctx context.Context, sb *caisson.Sandbox, grace time.Durati
 	if b := (stateError{}); err == nil || errors.As(err, &b) {
 		return err
 	}
-	return stateError{err, caisson.Running} // even if it was suspended before, because it has been thawed
+	return stateError{err, caisson.Running} // also if the sandbox was suspended before, because it has been thawed
 }
 
-// suspend freezes a sandbox. Its wire stays attached: replies to requests that it has sent are kept until it is woken.
+// suspend freezes a sandbox. The sandbox's wire stays attached, and keeps the replies to its requests until the sandbox is woken.
 func (v *verbs) suspend(ctx context.Context, sb *caisson.Sandbox) error {
 	v.clients.drop(sb.ID) // A frozen sandbox does not reply to its file client.
 	if err := v.freezer.freeze(ctx, sb.ID); err != nil {
@@ -103,7 +103,7 @@ func (v *verbs) shutDown(ctx context.Context, id caisson.ID, grace time.Duration
 	return err
 }
 
-// stopPaused keeps the files of a paused sandbox and removes its memory.
+// stopPaused stops a paused sandbox: it keeps the saved files and removes the saved memory.
 func (v *verbs) stopPaused(sb *caisson.Sandbox) error {
 	if err := os.Rename(v.dirs.sandboxPath(sb.ID, pauseDir+"/"+filesTar), v.dirs.sandboxPath(sb.ID, filesTar)); err != nil {
 		return err
@@ -111,8 +111,8 @@ func (v *verbs) stopPaused(sb *caisson.Sandbox) error {
 	return v.dirs.dropSaved(sb.ID, pauseDir)
 }
 
-// terminate sends SIGTERM to every process, and SIGKILL after grace. If ctx ends within grace, terminate returns
-// without sending SIGKILL.
+// terminate sends SIGTERM to every process of a sandbox, and SIGKILL after the time grace. If ctx ends before that, terminate
+// returns without sending SIGKILL.
 func (v *verbs) terminate(ctx context.Context, id caisson.ID, grace time.Duration) error {
 	if grace > 0 && v.runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
 		deadline := time.NewTimer(grace)
@@ -135,8 +135,8 @@ func (v *verbs) terminate(ctx context.Context, id caisson.ID, grace time.Duratio
 	return nil
 }
 
-// busy reports whether the sandbox runs any process other than its init. The command's zombie, which init keeps for its
-// exit status, does not count.
+// busy reports whether a sandbox runs any process other than its init. The zombie of the sandbox's command, which init keeps for
+// its exit status, does not count.
 func (v *verbs) busy(ctx context.Context, id caisson.ID) bool {
 	list, err := v.runtime.Processes(ctx, id)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// checkVolume validates a request for a volume as the workspace. A volume contains nothing of the host, so every caller
-// may use one.
+// checkVolume validates a request for a volume as the workspace, and fills in its mount point. A volume contains nothing of the
+// host, so every caller may use one.
 func (w *workspaceManager) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	switch {
 	case req.Directory != nil:
@@ -33,13 +33,13 @@ func (w *workspaceManager) checkVolume(req *caisson.WorkspaceRequest, mounts []c
 	return defaultTarget(req, mounts)
 }
 
-// attachVolume attaches a volume to a sandbox that is being created, and stores the volume in the sandbox's spec. It adds
-// the rollback to back; halt ends the processes of the sandbox.
+// attachVolume attaches a volume to a sandbox that is being created, and stores the volume in the sandbox's spec. It adds a
+// function that detaches the volume again to back; halt ends the processes of the sandbox.
 func (w *workspaceManager) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
 	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
-		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.
+		// The field names the volume, because e may name another field of the request, such as the snapshot of a fork.
 		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
 	}
 	if err != nil {
@@ -54,13 +54,13 @@ func (w *workspaceManager) attachVolume(ctx context.Context, sb *caisson.Sandbox
 		}
 		return w.volumes.Detach(clean, v.ID, sb.ID)
 	})
-	// A volume replaces a placeholder for a workspace. It is stored now, not with the sandbox's first state, so that
+	// A volume replaces a placeholder for a workspace. The volume is stored now, not with the sandbox's first state, so that
 	// Reconcile finds it after a crash.
 	has := func(s *caisson.Sandbox) error {
 		s.Spec.Volume, s.Spec.WorkspaceAt = &caisson.VolumeMount{ID: v.ID, Name: v.Name, Target: req.Target}, ""
 		return nil
 	}
-	_ = has(sb) // has cannot fail
+	_ = has(sb) // has always returns nil
 	_, err = w.states.update(ctx, sb.ID, has)
 	return err
 }

@@ -15,7 +15,7 @@ type watcher struct {
 		doneReporter
 		WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error)
 	}
-	ends       caisson.EndReporter // nil: the reason is unknown
+	ends       caisson.EndReporter // nil: the reason why a sandbox ended is not known
 	states     stateStore
 	locks      *sandboxLocks
 	processes  *processManager
@@ -25,7 +25,7 @@ type watcher struct {
 	log        *slog.Logger
 
 	mu    sync.Mutex
-	stops map[caisson.ID]func() // stops a sandbox's watch and waits until its log is complete; guarded by mu
+	stops map[caisson.ID]func() // functions that stop a sandbox's watch and wait until its log is complete; guarded by mu
 }
 
 // watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
@@ -56,7 +56,7 @@ func (w *watcher) watch(sb *caisson.Sandbox) {
 	})
 }
 
-// ensureWatched calls watch unless the sandbox is already being watched.
+// ensureWatched starts the monitoring of a running sandbox unless the sandbox is already monitored.
 func (w *watcher) ensureWatched(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.stops[sb.ID]
@@ -66,7 +66,7 @@ func (w *watcher) ensureWatched(sb *caisson.Sandbox) {
 	}
 }
 
-// unwatch stops the watch before a sandbox is stopped intentionally.
+// unwatch ends the monitoring of a sandbox before the sandbox is stopped intentionally.
 func (w *watcher) unwatch(id caisson.ID) {
 	w.mu.Lock()
 	end := w.stops[id]
@@ -78,11 +78,11 @@ func (w *watcher) unwatch(id caisson.ID) {
 	}
 }
 
-// watchCommand stores the exit status of the command.
+// watchCommand waits for the end of the sandbox's command and stores its exit status.
 func (w *watcher) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	status, err := w.runtime.WaitCommand(ctx, sb.ID)
 	if err != nil || status.Unknown || ctx.Err() != nil {
-		return // The sandbox or its watch has ended.
+		return // The sandbox or its monitoring has ended.
 	}
 	_, err = w.states.update(ctx, sb.ID, func(s *caisson.Sandbox) error {
 		s.Exit = &status
@@ -95,7 +95,7 @@ func (w *watcher) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	w.states.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
-// recordDeath records the unexpected end of a sandbox, unless watch, the context of its watch, has ended. Files that were
+// recordDeath records the unexpected end of a sandbox, unless watch, the context of its monitoring, has ended. Files that were
 // not saved are lost.
 func (w *watcher) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	release, err := w.locks.acquire(ctx, id)
@@ -115,8 +115,8 @@ func (w *watcher) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	w.fail(ctx, id, reason)
 }
 
-// fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and frees its resources
-// on the host. The caller must hold its lock.
+// fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and frees its resources on the
+// host. The caller must hold the sandbox's lock.
 func (w *watcher) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
 	sb, err := w.states.set(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// wireChanges changes what the wires of sandboxes are configured with.
+// wireChanges changes the fields of sandboxes that determine the configuration of their wires, and applies them to the wires.
 type wireChanges struct {
 	finder   finder
 	states   stateStore
@@ -29,16 +29,16 @@ func (w *wireChanges) assign(ctx context.Context, id caisson.ID, to *caisson.Ass
 			return nil, err
 		}
 		sb.Assigned = to
-		w.activity.recordUse(sb.ID) // the end of a run is the end of a use
+		w.activity.recordUse(sb.ID) // The end of a run is the end of a use.
 		return func(sb *caisson.Sandbox) { sb.Assigned = old }, nil
 	})
 }
 
-// setFields sets fields of a sandbox, and returns a function that restores them.
+// setFields sets fields of a sandbox, and returns a function that restores their old values.
 type setFields = func(*caisson.Sandbox) (undo func(*caisson.Sandbox), err error)
 
-// change stores the fields of a sandbox that set sets, and applies them to its wire. If that fails, it restores the fields with
-// the function that set has returned.
+// change stores the fields of a sandbox that set sets, and applies them to the sandbox's wire. If that fails, it restores the old
+// fields with the function that set has returned.
 func (w *wireChanges) change(ctx context.Context, ref string, set setFields) (*caisson.Sandbox, error) {
 	sb, err := w.finder.find(ctx, ref)
 	if err != nil {
@@ -62,8 +62,8 @@ func (w *wireChanges) change(ctx context.Context, ref string, set setFields) (*c
 	if err == nil || caisson.KindOf(err) == caisson.NotFound { // A sandbox that has lost its wire has no network access.
 		return changed, nil
 	}
-	// The wire may be configured either way now. The old fields are restored, so that nothing remains of a change that was
-	// reported as failed: no run is charged for it, and no policy is in force.
+	// After the error, the wire may have the old or the new configuration. The old fields are restored, so that nothing remains
+	// of a change that was reported as failed: no run is charged for it, and no policy is in force.
 	clean := context.WithoutCancel(ctx)
 	back, uerr := w.states.update(clean, sb.ID, func(s *caisson.Sandbox) error {
 		undo(s)

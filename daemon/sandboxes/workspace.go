@@ -72,8 +72,8 @@ func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handl
 	return append(slices.Clone(mounts), m), append(slices.Clone(handles), req.Directory)
 }
 
-// create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
-// sandbox has it. It adds the rollback to back; halt ends the processes of the sandbox.
+// create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the sandbox has
+// it. It adds a function that removes the workspace again to back; halt ends the processes of the sandbox.
 func (w *workspaceManager) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
@@ -113,7 +113,8 @@ func (w *workspaceManager) publishUnreviewed(ctx context.Context, sb *caisson.Sa
 	}
 }
 
-// open returns the mount of a sandbox's workspace or volume, or of the placeholder for one, for a start; nil if it has none.
+// open returns the mount of a sandbox's workspace or volume, or of its placeholder for a workspace, for a start; nil if the
+// sandbox has none of them.
 func (w *workspaceManager) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	switch {
 	case sb.Spec.Volume != nil:
@@ -131,7 +132,7 @@ func (w *workspaceManager) open(ctx context.Context, sb *caisson.Sandbox) ([]cai
 	return []caisson.RuntimeMount{m}, err
 }
 
-// release releases the workspace of a removed sandbox, or detaches its volume.
+// release detaches the workspace or the volume of a removed sandbox.
 func (w *workspaceManager) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.volumes != nil {
 		return w.volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
@@ -142,7 +143,7 @@ func (w *workspaceManager) release(ctx context.Context, sb *caisson.Sandbox) err
 	return caisson.IgnoreNotFound(w.layers.Detach(ctx, sb.Spec.Workspace))
 }
 
-// workspaceDir is the directory in a snapshot's directory that contains the changes in the sandbox's workspace.
+// workspaceDir is the name of the directory in a capture that contains the changes in the sandbox's workspace.
 const workspaceDir = "workspace"
 
 // capture adds the workspace of a frozen or stopped sandbox to its capture in dir.
@@ -158,7 +159,7 @@ func (w *workspaceManager) capture(ctx context.Context, sb *caisson.Sandbox, dir
 }
 
 // checkForkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
-// needs a workspace and none is requested.
+// needs a workspace and the request has none.
 func (w *workspaceManager) checkForkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
@@ -180,18 +181,18 @@ func (w *workspaceManager) checkForkable(from *origin, req *caisson.ForkRequest)
 	return nil
 }
 
-// placeholderDir is the placeholder's directory in the directory of a sandbox that has one.
+// placeholderDir is the name of the directory of a placeholder for a workspace, in the directory of the sandbox.
 const placeholderDir = "placeholder"
 
-// Subdirectories of a placeholder, which is an overlay without files. They belong to the guest's root: the empty lower
-// directory, and the upper and work directories of the overlay.
+// Subdirectories of a placeholder for a workspace, which is mounted as an overlay. They belong to the guest's root: the empty
+// lower directory, and the upper and work directories of the overlay.
 const (
 	emptyDir = "empty"
 	upperDir = "upper"
 	workDir  = "work"
 )
 
-// checkPlaceholder validates the path of a placeholder; "" means none.
+// checkPlaceholder validates the mount point that a request has for a placeholder for a workspace; "" means none.
 func checkPlaceholder(req *caisson.CreateRequest) error {
 	if req.Placeholder == "" {
 		return nil
@@ -203,8 +204,8 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 	return validateMounts("placeholder", append(slices.Clone(req.Mounts), caisson.Mount{Target: req.Placeholder}))
 }
 
-// makePlaceholder creates the directories of a sandbox's placeholder. It is mounted like a workspace, so that a fork of the
-// sandbox's memory can have a real workspace at the same mount point.
+// makePlaceholder creates the directories of a sandbox's placeholder for a workspace. The placeholder is mounted like a
+// workspace, so that a fork of the sandbox's memory can have a real workspace at the same mount point.
 func (w *workspaceManager) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
 	account, err := w.accounts.Get(ctx, sb.Account)
 	if err != nil {
@@ -222,7 +223,7 @@ func (w *workspaceManager) makePlaceholder(ctx context.Context, sb *caisson.Sand
 	return nil
 }
 
-// openPlaceholder returns the mount of a sandbox's placeholder.
+// openPlaceholder returns the mount of a sandbox's placeholder for a workspace.
 func (w *workspaceManager) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
 	dir := w.dirs.sandboxPath(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
@@ -235,8 +236,8 @@ func (w *workspaceManager) openPlaceholder(sb *caisson.Sandbox) (mounts []caisso
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
-// them, and processes that have them open could not continue.
+// checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder for a workspace: forks with a
+// workspace would not have these files, and processes that have them open could not continue.
 func (w *workspaceManager) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
@@ -267,7 +268,7 @@ func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, re
 // onceHandle is a Handle whose Close may be called more than once. Later calls return the result of the first.
 type onceHandle struct {
 	caisson.Handle
-	close func() error
+	close func() error // closes the handle on the first call
 }
 
 // Close implements [caisson.Handle].

@@ -12,19 +12,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// writersFile is the file in the directory of a sandbox with a workspace that records which process was the last to
-// change each file, up to the last time that the sandbox's processes were killed. It is written before they are killed,
-// because the sandbox's kernel, which keeps the records, ends with them.
+// writersFile is the file in the directory of a sandbox with a workspace that records which process was the last to change each
+// file, up to the last time that the sandbox's processes were killed. It is written before the processes are killed, because the
+// sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTimeout is the timeout of writers.keep. After it, the sandbox's processes are killed although the records of who
-// changed files were not saved.
+// writersTimeout is the timeout for saving the writersFile. After it, the sandbox's processes are killed although the file was
+// not saved.
 const writersTimeout = 2 * time.Second
 
 // fileWriters returns and stores records of which process was the last to change each file in a workspace.
 type fileWriters struct {
 	states  stateStore
-	runtime caisson.WriterRecorder // nil: not recorded
+	runtime caisson.WriterRecorder // nil: the runtime keeps no records
 	dirs    dataDir
 	log     *slog.Logger
 }
@@ -38,7 +38,7 @@ func (w *fileWriters) byID(ctx context.Context, id caisson.ID) (*caisson.Writers
 	return w.query(ctx, sb)
 }
 
-// query implements Writers for a sandbox that has been read from the store.
+// query implements [Lifecycle.Writers] for a sandbox that has been read from the store.
 func (w *fileWriters) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
