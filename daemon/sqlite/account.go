@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// firstUID and lastUID are the first and the last host uid that is reserved for accounts. The range of
-// [caisson.LayerUIDBase] follows.
+// firstUID and lastUID are the first and the last host uid that is reserved for accounts. The range of uids from
+// [caisson.LayerUIDBase] on follows.
 const (
 	firstUID = 0x50000000
 	lastUID  = 0x6effffff
@@ -20,10 +20,10 @@ const (
 // accounts implements [caisson.AccountStore].
 type accounts struct {
 	db     *db
-	now    func() time.Time
+	now    func() time.Time // The clock for CreatedAt.
 	get    *sql.Stmt
 	list   *sql.Stmt
-	getTx  *sql.Stmt // Like get, on the writer.
+	getTx  *sql.Stmt // Like get, in transactions of the writer.
 	next   *sql.Stmt // Returns the first uid for a new account.
 	insert *sql.Stmt
 }

@@ -13,14 +13,15 @@ import (
 // answers implements [caisson.AnswerStore].
 type answers struct {
 	db        *db
-	get       *sql.Stmt
-	insertKey *sql.Stmt // Inserts a key without an answer.
-	setAnswer *sql.Stmt // Sets the answer of a claimed key.
-	deleteKey *sql.Stmt // Deletes a claimed key.
-	trim      *sql.Stmt
+	get       *sql.Stmt // Returns what is recorded for a key.
+	insertKey *sql.Stmt // Records that the request with a key is in progress.
+	setAnswer *sql.Stmt // Sets the answer of a key whose request is in progress.
+	deleteKey *sql.Stmt // Deletes a key whose request is in progress.
+	trim      *sql.Stmt // Deletes a batch of the keys that were recorded before a time.
 }
 
-// getAnswer returns the fingerprint of the request with a key, whether it has an answer, and the answer.
+// getAnswer returns what is recorded for a key: the fingerprint of its request, whether the request has an answer, and the
+// answer.
 const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
 
 func newAnswers(p *preparer) *answers {
@@ -34,7 +35,7 @@ func newAnswers(p *preparer) *answers {
 	}
 }
 
-// Begin implements [caisson.AnswerStore]. It returns nil, nil if the caller claimed the key.
+// Begin implements [caisson.AnswerStore]. It returns nil, nil if the key is new and has been recorded for this request.
 func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error) {
 	if account == "" || key == "" {
 		return nil, caisson.Invalidf("Idempotency-Key", "must not be empty")
@@ -55,7 +56,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 			return caisson.Errorf(caisson.Conflict, "a request with the Idempotency-Key %.100q is still being worked on; try again later", key)
 		}
 		if answer == nil {
-			answer = []byte{} // A stored empty answer is different from no answer.
+			answer = []byte{} // A stored empty answer is different from nil, which means that there is no answer.
 		}
 		return nil
 	})
@@ -65,7 +66,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 	return answer, nil
 }
 
-// Finish implements [caisson.AnswerStore]. It returns NotFound if the key is not claimed or already has an answer.
+// Finish implements [caisson.AnswerStore]. It returns NotFound if no request with the key is in progress.
 func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) error {
 	none := caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
 	if answer == nil {
@@ -74,7 +75,7 @@ func (s *answers) Finish(ctx context.Context, account, key string, answer []byte
 	return s.db.writeFound(ctx, none, s.setAnswer, answer, account, key)
 }
 
-// Trim implements [caisson.AnswerStore]. Each batch is a separate transaction.
+// Trim implements [caisson.AnswerStore]. It deletes keys in batches; each batch is a separate transaction.
 func (s *answers) Trim(ctx context.Context, before time.Time) error {
 	for {
 		n, err := s.db.writeOne(ctx, s.trim, before.UnixMicro(), trimBatch)

@@ -8,9 +8,9 @@ import (
 // chainSchema is the first schema version that has a chain of events.
 const chainSchema = 3
 
-// startChain returns the migration step that starts the chain and appends the events that are already stored. made reports
-// whether the key is new. If a database without a chain is migrated with a key that is not new, the step records a flaw: the
-// key was created for a chain, which must have been removed.
+// startChain returns the migration step that starts the chain of events and appends the events that are already stored. made
+// reports whether the key of the chain is new. If a database without a chain is migrated with a key that is not new, the step
+// records a flaw: the key was created for a chain, which must have been removed.
 //
 // Only a migration starts a chain. A chain that is missing later was removed, see [events.readHead].
 func (c chain) startChain(made bool) migrationFinisher {
@@ -50,7 +50,7 @@ func (c chain) startChain(made bool) migrationFinisher {
 	}
 }
 
-// appendStored appends an already stored event to the chain.
+// appendStored appends the event l, which is already stored, to the chain that ends with h, and updates h.
 func (c chain) appendStored(ctx context.Context, tx *sql.Tx, h *head, l *storedEvent) error {
 	if err := c.coverTrimmed(ctx, tx, h, l.seq-1); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (c chain) appendStored(ctx context.Context, tx *sql.Tx, h *head, l *storedE
 	return err
 }
 
-// coverTrimmed records the events after h up to last as a gap and moves h to the end of it: they were trimmed before the
-// chain existed. If there are none, it does nothing.
+// coverTrimmed records the events from the one after h up to last as a gap, and moves h to the end of the gap: these events were
+// trimmed before the chain existed. If there are none, it does nothing.
 func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
 	if last <= h.seq {
 		return nil
@@ -73,10 +73,10 @@ func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64
 	return err
 }
 
-// checkHead reads the head of the chain and logs an error if the head shows that the record was tampered with.
+// checkHead reads the head of the chain. It logs an error if the head shows that the record of events was tampered with.
 func (s *events) checkHead(ctx context.Context) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.readHead(ctx, tx) // end logs any problem that it finds.
+		_, err := s.readHead(ctx, tx) // readHead logs any problem that it finds.
 		return err
 	})
 }

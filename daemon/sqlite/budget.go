@@ -11,25 +11,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// budgetStmts are the statements about budgets. Those used in transactions are prepared on the writer.
+// budgetStmts are the statements about budgets. The first group is prepared on the writer, for transactions; the second on the
+// reader.
 type budgetStmts struct {
-	get         *sql.Stmt
+	get         *sql.Stmt // Returns a budget by its key.
 	period      *sql.Stmt // Returns the period of a budget of an account.
 	spent       *sql.Stmt // Returns the used amount of a budget in a period.
 	addToSpent  *sql.Stmt // Adds to the used amount of a budget in a period.
-	put         *sql.Stmt
+	put         *sql.Stmt // Inserts a budget, or changes its limits and period.
 	deleteSpent *sql.Stmt // Deletes the used amounts of a budget, of all periods.
-	losses      *sql.Stmt // Sums the leases of a budget that lost journals held, see Close.
-	remove      *sql.Stmt
+	losses      *sql.Stmt // Sums the amounts of a budget that were lost with journals since a time, see Close.
+	remove      *sql.Stmt // Deletes a budget.
 
-	read      *sql.Stmt
-	readSpent *sql.Stmt // Like spent.
+	read      *sql.Stmt // Returns a budget by its key.
+	readSpent *sql.Stmt // Returns the used amount of a budget in a period.
 	readHeld  *sql.Stmt // Sums the leases of a budget in a period.
-	list      *sql.Stmt
+	list      *sql.Stmt // Returns the budgets of one account or of all.
 }
 
 const (
-	budgetColumns = `key, account, period, usd, tokens, calls, created_at`
+	budgetColumns = `key, account, period, usd, tokens, calls, created_at` // The columns that scanBudget reads.
 	getBudget     = `SELECT ` + budgetColumns + ` FROM budget WHERE key = ?`
 	spentQuery    = `SELECT usd, tokens, calls FROM spent WHERE budget = ? AND period_start = ?`
 )
@@ -54,8 +55,8 @@ func newBudgetStmts(p *preparer) budgetStmts {
 	}
 }
 
-// periodBounds returns the start of the period that contains t, in microseconds since 1970, and its end. For the period "",
-// which never ends, it returns 0 and the zero time.
+// periodBounds returns the start, in microseconds since 1970, and the end of the period that contains t. period is "day" or
+// "month", in UTC; for "", which never ends, periodBounds returns 0 and the zero time.
 func periodBounds(period string, t time.Time) (start int64, end time.Time) {
 	year, month, day := t.UTC().Date()
 	switch period {
@@ -113,7 +114,7 @@ func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Bud
 	return l.GetBudget(ctx, in, b.Key)
 }
 
-// checkBudget returns an error if b is not valid, or NotFound if its account is not in the scope.
+// checkBudget returns an Invalid error if b is not valid, or NotFound if the account of b is not in the scope.
 func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	l := b.Limits
@@ -130,9 +131,9 @@ func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	return nil
 }
 
-// usedQuery sums the amounts of calls. cutQuery sums the additional amounts that budgets count for calls that were cut
-// off, as [caisson.Call.Amount] does. Amounts in documents are at most 10,000 dollars, which a float represents exactly
-// enough.
+// callTokens is the number of tokens of a row of the tables call and usage. usedQuery sums the amounts of calls. cutQuery sums
+// the additional amounts that budgets count for calls that were cut off, as [caisson.Call.Amount] does. Amounts in documents are
+// at most 10,000 dollars, which a float represents exactly enough.
 var (
 	callTokens = clampedSQL("input + output + cache_read + cache_write")
 	usedQuery  = `SELECT ` + sumSQL("cost") + `, ` + sumSQL(callTokens) + `, ` + sumSQL("calls") + ` FROM usage WHERE true`
@@ -148,13 +149,14 @@ func budgetUsageQuery(text string, b *caisson.Budget, now time.Time) *query {
 	q := newQuery(text)
 	account := "account = ?"
 	if kind == "run" || kind == "sandbox" && text == cutQuery {
-		// The + keeps SQLite from using the index on accounts, because an account has more calls than a run or sandbox.
+		// The + keeps SQLite from using the index on accounts: an account has more calls than a run or a sandbox, so that the
+		// other index is more selective.
 		account = "+account = ?"
 	}
 	q.and(account, b.Account)
 	switch kind {
 	case "run":
-		q.under(sql.NullString{String: b.Account, Valid: true}, name)
+		q.inRunTree(sql.NullString{String: b.Account, Valid: true}, name)
 	case "sandbox", "session":
 		q.and(kind+" = ?", name)
 	}
@@ -165,7 +167,8 @@ func budgetUsageQuery(text string, b *caisson.Budget, now time.Time) *query {
 	return q
 }
 
-// recomputeSpent sets the used amount of b in its current period to the sum of calls and losses.
+// recomputeSpent sets the used amount of b in its current period to the sum of its calls and of the leases that were lost with
+// journals.
 func (l *ledger) recomputeSpent(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
 	start, _ := periodBounds(b.Period, now)
 	var used caisson.Amount
@@ -202,8 +205,8 @@ func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*
 	return b, nil
 }
 
-// setAmounts sets the used and held amounts of b. It reads the held amount last: calls only move amounts from held to used,
-// so the sum of the two never exceeds the actual sum.
+// setAmounts sets the fields Used and Held of b. It reads Held last: calls only move amounts from Held to Used, so that the sum
+// of both fields never exceeds the actual sum.
 func (l *ledger) setAmounts(ctx context.Context, b *caisson.Budget) (err error) {
 	start, _ := periodBounds(b.Period, l.now())
 	if b.Used, err = scanAmount(l.budgets.readSpent.QueryRowContext(ctx, b.Key, start)); err != nil {
@@ -233,7 +236,7 @@ func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string)
 	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountParam(in))
 }
 
-// scanBudget reads the budgetColumns.
+// scanBudget reads a row with the budgetColumns.
 func scanBudget(s scanner) (*caisson.Budget, error) {
 	var b caisson.Budget
 	var created int64

@@ -24,37 +24,39 @@ type chain struct{ key []byte }
 
 // storedEvent is a row of the table event.
 type storedEvent struct {
-	seq     int64
-	at      int64 // Microseconds since 1970.
-	account string
-	subject string
-	doc     []byte // The event as JSON.
-	hash    []byte // The result of chain.next.
+	seq     int64  // Number of the event.
+	at      int64  // Time of the event in microseconds since 1970.
+	account string // Account of the event.
+	subject string // Subject of the event.
+	doc     []byte // The event as a JSON document.
+	hash    []byte // Hash of the event in the chain, see chain.next.
 }
 
 // head describes the end of the chain.
 type head struct {
 	seq  int64  // Number of the last event.
 	hash []byte // Hash of the last event.
-	flaw string // Describes the first problem that was found when the chain was continued; never deleted; "" if there is none.
-	mac  []byte // Authenticates the other fields, see sealHead.
+	// flaw describes the first problem that was found when an event was appended or trimmed; "" if there is none. It is never
+	// deleted.
+	flaw string
+	mac  []byte // Authenticates seq, hash and flaw, see sealHead.
 }
 
-// gap represents the trimmed events with the numbers first to last.
+// gap represents the trimmed events with the numbers first to last, both included.
 type gap struct {
-	first, last int64
-	hash, mac   []byte // Hash of the event last; authentication of the other fields, see sealGap.
+	first, last int64  // Numbers of the first and the last event.
+	hash, mac   []byte // Hash of the event with the number last; MAC of the other fields, see sealGap.
 }
 
-// rootHash returns the hash that the first event is chained to.
+// rootHash returns the hash that takes the place of the previous hash in the hash of the first event.
 func rootHash() []byte { return make([]byte, sha256.Size) }
 
-// next returns the hash of l when it follows an event with the hash prev.
+// next returns the hash of the event l if prev is the hash of the event before it.
 func (c chain) next(prev []byte, l *storedEvent) []byte {
 	return c.sum("event", prev, encodeInt(l.seq), encodeInt(l.at), []byte(l.account), []byte(l.subject), l.doc)
 }
 
-// sealHead sets the MAC of h.
+// sealHead sets the MAC of h, which authenticates the other fields.
 func (c chain) sealHead(h *head) {
 	h.mac = c.sum("head", encodeInt(h.seq), h.hash, []byte(h.flaw))
 }
@@ -66,7 +68,7 @@ func (c chain) validHead(h head) bool {
 	return hmac.Equal(mac, h.mac)
 }
 
-// sealGap sets the MAC of g.
+// sealGap sets the MAC of g, which authenticates the other fields.
 func (c chain) sealGap(g *gap) {
 	g.mac = c.sum("gap", encodeInt(g.first), encodeInt(g.last), g.hash)
 }
@@ -78,7 +80,8 @@ func (c chain) validGap(g gap) bool {
 	return hmac.Equal(mac, g.mac)
 }
 
-// sum returns the keyed hash of parts. Each part is preceded by its length so that part boundaries are unambiguous.
+// sum returns the keyed hash of label and parts; different labels separate the purposes of hashes. Each part is preceded by its
+// length, so that the boundaries of parts are unambiguous.
 func (c chain) sum(label string, parts ...[]byte) []byte {
 	h := hmac.New(sha256.New, c.key)
 	writePart(h, []byte(label))
@@ -88,7 +91,7 @@ func (c chain) sum(label string, parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// writePart writes the length of part and part.
+// writePart writes the length of part, and then part, to h.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(encodeInt(int64(len(part))))
 	h.Write(part)

@@ -13,11 +13,11 @@ import (
 type credentials struct {
 	db     *db
 	insert *sql.Stmt
-	get    *sql.Stmt // In one account.
-	find   *sql.Stmt // In one account or in all; returns up to two rows.
-	list   *sql.Stmt
-	update *sql.Stmt
-	findTx *sql.Stmt // Like find, on the writer.
+	get    *sql.Stmt // Returns a credential of one account.
+	find   *sql.Stmt // Returns up to two credentials of a name, in one account or in all.
+	list   *sql.Stmt // Returns credentials without their sealed values.
+	update *sql.Stmt // Replaces the document and the sealed value.
+	findTx *sql.Stmt // Like find, in transactions of the writer.
 	remove *sql.Stmt
 }
 
@@ -111,13 +111,13 @@ func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string)
 	})
 }
 
-// sealedCredential is a credential with its sealed value.
+// sealedCredential is a credential with its encrypted value.
 type sealedCredential struct {
 	*caisson.Credential
-	sealed []byte
+	sealed []byte // The encrypted value.
 }
 
-// one returns the only credential that stmt finds. It returns NotFound if there is none and Conflict if there are
+// one returns the credential that stmt, find or get, finds. It returns NotFound if there is none and Conflict if there are
 // several.
 func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c sealedCredential, err error) {
 	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountParam(in)))
@@ -132,8 +132,8 @@ func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope,
 	return found[0], nil
 }
 
-// scanCredential reads a row. The account comes from the column, not from the document, so that a row moved to another
-// account is not accepted as the original.
+// scanCredential reads a row of the table credential. The account comes from the column, not from the document, so that a row
+// that was moved to another account is not accepted as the original.
 func scanCredential(s scanner) (c sealedCredential, err error) {
 	var account string
 	var doc []byte

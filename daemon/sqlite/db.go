@@ -15,17 +15,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxReaders limits the connections that read; each has its own cache.
+// maxReaders is the maximum number of connections that read. Each connection has its own cache.
 const maxReaders = 4
 
 // db contains the two connection pools of the database.
 type db struct {
-	writer *sql.DB // One connection: database/sql queues the writers, so SQLite never has two.
-	reader *sql.DB // Read-only connections. They read the last committed state.
-	closed atomic.Bool
+	writer *sql.DB     // One connection: database/sql queues the writers, so SQLite never has two.
+	reader *sql.DB     // Read-only connections. They read the last committed state.
+	closed atomic.Bool // Whether close was called; write then returns Unavailable.
 }
 
-// openDB opens the file at path and brings its schema up to date; see [migrate] for finish.
+// openDB opens the file at path and brings its schema up to date. finish completes the migration, see [migrate].
 func openDB(ctx context.Context, path string, migrations fs.FS, finish migrationFinisher, log *slog.Logger) (_ *db, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -55,22 +55,22 @@ func openDB(ctx context.Context, path string, migrations fs.FS, finish migration
 	return d, nil
 }
 
-// dsn returns the data source name for the file at path with mode ro or rw, and the settings of every such connection.
-// The write-ahead log is a property of the file, see [migrate].
+// dsn returns the data source name for the file at path, with mode "ro" or "rw" and the settings that every connection has. The
+// write-ahead log is not among them: it is a property of the file, see [migrate].
 func dsn(path, mode string) string {
 	q := url.Values{
 		"mode": {mode},
-		// BEGIN IMMEDIATE: a writing transaction takes the write lock at its start, so it cannot fail half-way because
-		// of another one.
+		// BEGIN IMMEDIATE: a writing transaction takes the write lock at its start, so that it cannot fail half-way because of
+		// another writing transaction.
 		"_txlock": {"immediate"},
-		// Limits the effect of a damaged file or of one that an attacker has prepared: no writes to the schema's own tables, no
-		// functions with side effects in views and triggers, and misspelt columns are errors instead of strings.
+		// Limit the effect of a file that is damaged or was prepared by an attacker: no writes to the schema's own tables, no
+		// functions with side effects in views and triggers, and an error instead of a string for a misspelt column.
 		"_defensive": {"1"},
 		"_dqs":       {"0"},
 		"_pragma": {
 			// Only another process can hold the lock, such as an operator's sqlite3 shell. Wait up to 5 seconds for it.
 			"busy_timeout(5000)",
-			// Sync the log at every commit. NORMAL syncs it only at checkpoints, so a power failure would undo
+			// Sync the write-ahead log at every commit. NORMAL syncs it only at checkpoints, so that a power failure would undo
 			// acknowledged writes.
 			"synchronous(FULL)",
 			// Foreign keys are off by default and must be enabled on each connection.
@@ -87,7 +87,7 @@ func dsn(path, mode string) string {
 		},
 	}
 	if mode == "ro" {
-		q.Set("_query_only", "1") // mode=ro protects the file; with this, a write on a reader is also an error.
+		q.Set("_query_only", "1") // mode=ro protects the file. With query_only, a write by a reader is also an error.
 	}
 	// A URL is needed because a path may contain characters that start the parameters.
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
@@ -121,7 +121,7 @@ func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx)
 	return d.explain(tx.Commit())
 }
 
-// writeOne runs one statement and returns the number of rows it changed.
+// writeOne runs one statement in a transaction and returns the number of rows that the statement has changed.
 func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows int64, err error) {
 	err = d.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err = affected(tx.StmtContext(ctx, stmt).ExecContext(ctx, args...))
@@ -130,7 +130,7 @@ func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows in
 	return rows, err
 }
 
-// writeFound runs one statement that must change a row. It returns none if the statement changes no row.
+// writeFound runs one statement that must change a row. It returns the error none if the statement changes no row.
 func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ...any) error {
 	n, err := d.writeOne(ctx, stmt, args...)
 	if err == nil && n == 0 {
@@ -139,7 +139,7 @@ func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ..
 	return err
 }
 
-// explainRow explains the error of a query for one row. It returns none if there was no row.
+// explainRow explains the error of a query for one row, see explain. It returns the error none if the query has found no row.
 func (d *db) explainRow(err, none error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return none
@@ -147,7 +147,7 @@ func (d *db) explainRow(err, none error) error {
 	return d.explain(err)
 }
 
-// affected returns the number of rows that a statement has changed.
+// affected returns the number of rows that a statement with the result res has changed, or err if that is not nil.
 func affected(res sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -155,14 +155,15 @@ func affected(res sql.Result, err error) (int64, error) {
 	return res.RowsAffected()
 }
 
-// close waits for running operations and rejects later ones. The readers are closed first: the last connection to close
-// moves the log into the database, which a reader is not permitted to do.
+// close waits for running operations and rejects later ones. The connections that read are closed first: the last connection that
+// is closed moves the log into the database, which a connection that reads is not permitted to do.
 func (d *db) close() error {
 	d.closed.Store(true)
 	return errors.Join(drain(d.reader, maxReaders), drain(d.writer, 1))
 }
 
-// drain closes a pool when none of its connections, n at most, is in use. [sql.DB.Close] alone returns earlier.
+// drain closes a pool of at most n connections when none of its connections is in use. [sql.DB.Close] alone does not wait for
+// that.
 func drain(pool *sql.DB, n int) error {
 	if pool == nil {
 		return nil
@@ -182,20 +183,20 @@ func drain(pool *sql.DB, n int) error {
 	return errors.Join(errs...)
 }
 
-// preparer prepares statements until the first error.
+// preparer prepares statements until the first error. Afterwards it only returns nil statements.
 type preparer struct {
 	ctx context.Context
 	db  *db
-	err error
+	err error // The first error.
 }
 
-// read prepares a statement on the reader.
+// read prepares a statement on the read-only connections.
 func (p *preparer) read(query string) *sql.Stmt { return p.prepare(p.db.reader, query) }
 
-// write prepares a statement on the writer.
+// write prepares a statement on the connection that writes.
 func (p *preparer) write(query string) *sql.Stmt { return p.prepare(p.db.writer, query) }
 
-// prepare prepares a statement on a pool. It returns nil after an error, which is then in p.err.
+// prepare prepares a statement on a pool. After an error, which it stores in p.err, it returns nil.
 func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	if p.err != nil {
 		return nil
@@ -205,7 +206,7 @@ func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	return stmt
 }
 
-// accountParam returns the account that a statement compares with; NULL means all accounts.
+// accountParam returns the account of a scope as a parameter of a statement; NULL means all accounts.
 func accountParam(in caisson.Scope) sql.NullString {
 	account, all := in.Account()
 	return sql.NullString{String: account, Valid: !all}

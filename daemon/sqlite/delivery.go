@@ -23,7 +23,7 @@ func newDeliveries(p *preparer) deliveries {
 			update:  p.write(`UPDATE delivery SET state = ?, doc = ? WHERE seq = ?`),
 		},
 		notFoundFormat: "there is no delivery %.40q, and no run of that id has one; see caisson relay ls",
-		// An ID is either a delivery's or a run's, never both: their prefixes differ.
+		// The parameter ?1 is the ID of a delivery or of a run. It cannot match both, because the prefixes of these IDs differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM delivery WHERE id = ?1
 			UNION ALL SELECT seq, account, doc FROM delivery WHERE run = ?1 AND run <> ''
@@ -35,8 +35,8 @@ func newDeliveries(p *preparer) deliveries {
 // List implements [caisson.DeliveryStore].
 func (s deliveries) List(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
 	q := newQuery("SELECT doc FROM delivery WHERE true")
-	q.is("repo =", f.Repo)
-	q.is("run =", string(f.Run))
+	q.andIfSet("repo =", f.Repo)
+	q.andIfSet("run =", string(f.Run))
 	oneOf(q, "state", f.States)
 	return s.list(ctx, q, in, f.Before, f.Limit)
 }

@@ -11,34 +11,34 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add the lookup of
+// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add the functions that find
 // objects.
 type docs[T any] struct {
 	db   *db
-	noun string // For messages.
-	// fixed returns the values of the columns that updates cannot change: the ID or key, the account, and others. required is
-	// the number of the first ones that must not be "", and requiredNames their names in the error.
+	noun string // The kind of the objects, for messages.
+	// fixed returns the values of the columns that updates cannot change: the ID or key, the account, and others.
 	fixed         func(*T) []string
-	required      int
-	requiredNames string
-	fixedNames    string         // Names the fixed columns in the error for an update that changed them.
+	required      int            // The number of first values of fixed that must not be "".
+	requiredNames string         // The names of these required values in the error.
+	fixedNames    string         // The names of the fixed columns in the error for an update that has changed them.
 	columns       func(*T) []any // Returns the values of the other columns, without the document.
 
-	insert *sql.Stmt // Arguments: fixed, columns, document.
-	update *sql.Stmt // Arguments: columns, document, seq.
+	insert *sql.Stmt // Inserts an object. Arguments: the fixed columns, the other columns, document.
+	update *sql.Stmt // Updates an object. Arguments: the other columns, document, seq.
 
-	// find returns the object that ref refers to, or an error if there is none. tx is nil for readers.
+	// find returns the object that ref refers to, or an error if there is none. tx is the transaction in which the object is
+	// read; nil means that it is read without one.
 	find           func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
 	duplicateError func(err error, obj *T) error // Returns the error for a duplicate value; nil if only the ID is unique.
-	documentFor    func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
+	documentFor    func(*T) any                  // Returns the value that is encoded for an object; nil means the object itself.
 	fill           func(*T, row)                 // Sets the fields that the document does not contain; may be nil.
 }
 
 // row is an object as it is stored.
 type row struct {
-	seq      int64
-	children int64 // Number of sub-runs at all levels; only used for runs.
-	doc      []byte
+	seq      int64  // Number of the row in its table.
+	children int64  // Number of sub-runs of a run at all levels; 0 for other objects.
+	doc      []byte // The document.
 }
 
 // scanRow reads the columns seq and doc.
@@ -65,7 +65,7 @@ func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
 	return d.explainDuplicate(err, obj)
 }
 
-// explainDuplicate returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
+// explainDuplicate returns err, or a Conflict error if err reports that another object has the same unique value as obj.
 func (d *docs[T]) explainDuplicate(err error, obj *T) error {
 	switch {
 	case !isDuplicate(err):
@@ -85,10 +85,10 @@ func (d *docs[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, er
 	return d.decode(r)
 }
 
-// change implements Update of [caisson.Table] and of other stores.
+// change implements the methods Update of [caisson.Table] and of other stores.
 func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
 	var obj *T
-	var refused error // The error that change returned; it is returned to the caller unmodified.
+	var refused error // The error that the function change has returned. It is returned to the caller unmodified.
 	err := d.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		r, err := d.find(ctx, tx, in, ref)
 		if err != nil {
@@ -106,7 +106,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 		}
 		doc, err := d.encode(obj)
 		if err != nil || doc == string(r.doc) {
-			return err // An unchanged document needs no sync: an empty transaction commits without one.
+			return err // An unchanged document is not written: a transaction without writes commits without a sync.
 		}
 		_, err = tx.StmtContext(ctx, d.update).ExecContext(ctx, append(d.columns(obj), doc, r.seq)...)
 		return err
@@ -120,7 +120,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 	return obj, nil
 }
 
-// encode returns the document of obj.
+// encode returns the JSON document of obj.
 func (d *docs[T]) encode(obj *T) (string, error) {
 	doc, err := json.Marshal(d.document(obj))
 	if err != nil {
@@ -129,7 +129,7 @@ func (d *docs[T]) encode(obj *T) (string, error) {
 	return string(doc), nil
 }
 
-// decode returns the object in a row.
+// decode returns the object whose document a row contains.
 func (d *docs[T]) decode(r row) (*T, error) {
 	obj := new(T)
 	if err := decodeDoc(d.noun, r.doc, d.document(obj)); err != nil {
@@ -141,7 +141,7 @@ func (d *docs[T]) decode(r row) (*T, error) {
 	return obj, nil
 }
 
-// document returns the value that is encoded as the document of obj, and that the document is decoded into.
+// document returns the value that is encoded as the document of obj, and into which the document is decoded.
 func (d *docs[T]) document(obj *T) any {
 	if d.documentFor != nil {
 		return d.documentFor(obj)
@@ -149,7 +149,7 @@ func (d *docs[T]) document(obj *T) any {
 	return obj
 }
 
-// page reads up to limit objects, fewer if their documents are long.
+// page reads up to limit objects that q finds, fewer if their documents are long. more reports whether q finds others after them.
 func (d *docs[T]) page(
 	ctx context.Context, q *query, limit int, scan func(scanner) (row, error),
 ) (page []*T, more bool, err error) {
@@ -168,18 +168,18 @@ func (d *docs[T]) page(
 	return page, more, d.db.explain(err)
 }
 
-// idTable stores objects that have IDs.
+// idTable stores objects that are identified by an ID.
 type idTable[T any] struct {
 	docs[T]
-	notFoundFormat string                     // A format for the error if a reference finds no object.
-	get            *sql.Stmt                  // Arguments: reference and scope.
-	getTx          *sql.Stmt                  // Arguments: ID and scope; for transactions of the writer.
+	notFoundFormat string                     // A format for the error if no object matches a reference, its argument.
+	get            *sql.Stmt                  // Finds an object. Arguments: reference, and account or NULL.
+	getTx          *sql.Stmt                  // Finds an object, on the writer. Arguments: ID, and account or NULL.
 	scan           func(scanner) (row, error) // Reads a row of get or getTx.
-	position       pagePosition               // For list.
-	remove         *sql.Stmt                  // Arguments: ID and scope; nil if Delete is not used.
+	position       pagePosition               // Finds the start of a page of list.
+	remove         *sql.Stmt                  // Deletes an object. Arguments: ID, and account or NULL. Nil if Delete is not used.
 }
 
-// newIDTable completes t for the table with that name. Fields that are already set are kept.
+// newIDTable completes t for the SQL table with that name: it sets the statements that are not set yet.
 func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	one := `SELECT seq, doc FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	t.db, t.find = p.db, t.byID
@@ -196,7 +196,7 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	return t
 }
 
-// byID implements the find function of docs.
+// byID implements docs.find for a reference that is an ID.
 func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
 	stmt := t.get
 	if tx != nil {
@@ -209,7 +209,7 @@ func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref
 	return r, err
 }
 
-// missing returns the error for a reference that finds no object.
+// missing returns the NotFound error for a reference that matches no object.
 func (t *idTable[T]) missing(ref string) error {
 	return caisson.Errorf(caisson.NotFound, t.notFoundFormat, ref)
 }
@@ -224,15 +224,16 @@ func (t *idTable[T]) Delete(ctx context.Context, in caisson.Scope, id caisson.ID
 	return t.db.writeFound(ctx, t.missing(string(id)), t.remove, string(id), accountParam(in))
 }
 
-// list completes a query for documents and reads one page of them, newest first.
+// list completes the query q, which selects documents, with the scope and the position of the page, and reads one page of
+// objects, newest first.
 func (t *idTable[T]) list(
 	ctx context.Context, q *query, in caisson.Scope, before caisson.ID, limit int,
 ) (page []*T, more bool, err error) {
 	if limit, err = pageLimit(limit); err != nil {
 		return nil, false, err
 	}
-	q.in(in)
-	if err := q.from(ctx, t.db, t.position, in, before); err != nil {
+	q.inScope(in)
+	if err := q.startAfter(ctx, t.db, t.position, in, before); err != nil {
 		return nil, false, err
 	}
 	q.add(" ORDER BY seq DESC LIMIT ?", limit+1)

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// explain converts errors of SQLite to errors with a [caisson.Kind] and a suggested action. It returns other errors
-// unmodified.
+// explain converts errors of SQLite to errors with a [caisson.Kind] and a message that suggests an action. It returns other
+// errors unmodified.
 func (d *db) explain(err error) error {
 	if err == nil {
 		return nil
@@ -24,7 +24,7 @@ func (d *db) explain(err error) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the store is closed")
 	}
 	code := resultCode(err)
-	switch code & 0xff { // The low byte is the class of the error.
+	switch code & 0xff { // The low byte of an extended result code is the primary result code.
 	case 0:
 		return err
 	case sqlite3.SQLITE_FULL:
@@ -37,7 +37,7 @@ func (d *db) explain(err error) error {
 	return fmt.Errorf("database: %w", err)
 }
 
-// resultCode returns SQLite's extended result code, or 0 if err is not an error of SQLite.
+// resultCode returns SQLite's extended result code of err, or 0 if err is not an error of SQLite.
 func resultCode(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code()
@@ -54,8 +54,8 @@ func isDuplicate(err error) bool {
 	return false
 }
 
-// unstorable reports whether err means that a value does not fit into its column or the database.
-func unstorable(err error) bool {
+// isUnstorable reports whether err means that a value does not fit into its column or the database.
+func isUnstorable(err error) bool {
 	switch resultCode(err) & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
 		return true

@@ -16,19 +16,20 @@ type events struct {
 	db      *db
 	chain   chain
 	log     *slog.Logger
-	insert  *sql.Stmt
-	head    *sql.Stmt // See selectHead.
-	newest  *sql.Stmt // See selectNewest.
-	setHead *sql.Stmt // See replaceHead.
-	all     *sql.Stmt // See eventsOfAll.
-	account *sql.Stmt // See eventsOfAccount.
-	subject *sql.Stmt // See eventsOfSubject.
-	last    *sql.Stmt // Returns the greatest number that an event ever had.
+	insert  *sql.Stmt // Inserts an event.
+	head    *sql.Stmt // Returns the head of the chain.
+	newest  *sql.Stmt // Returns the greatest number that an event ever had; on the writer.
+	setHead *sql.Stmt // Stores the head of the chain.
+	all     *sql.Stmt // Returns events of all accounts.
+	account *sql.Stmt // Returns events of one account.
+	subject *sql.Stmt // Returns events of one subject of an account.
+	last    *sql.Stmt // Returns the greatest number that an event ever had; on the reader.
 	trim    trimStmts
 }
 
-// The queries of After. The parameters ?1 to ?4 are seq, subject, limit and account. Only the engine queries all
-// accounts, and rarely for one subject: that query has no index, because each index makes appending slower.
+// The queries of [events.After]: for all accounts, for one account, and for one subject of an account. The parameters ?1 to ?4
+// are seq, subject, limit and account. Only the engine queries all accounts, and rarely for one subject: this query has no index,
+// because each index makes appending slower.
 const (
 	eventsOfAll     = `SELECT seq, doc FROM event WHERE seq > ?1 AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`
 	eventsOfAccount = `SELECT seq, doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`
@@ -107,8 +108,8 @@ const selectNewest = `SELECT max(coalesce((SELECT max(seq) FROM event), 0), coal
 // replaceHead stores the head of the chain.
 const replaceHead = `REPLACE INTO event_head (id, seq, hash, flaw, mac) VALUES (1, ?, ?, ?, ?)`
 
-// readHead returns the head of the chain. If the head or the last events were tampered with, end returns a head with a flaw instead
-// of an error: the daemon can continue to store events, and later verifications still report the tampering.
+// readHead returns the head of the chain. If the head or the last events were tampered with, readHead returns a head with a flaw
+// instead of an error: the daemon can continue to store events, and later verifications still report the tampering.
 func (s *events) readHead(ctx context.Context, tx *sql.Tx) (head, error) {
 	h, found, err := scanHead(tx.StmtContext(ctx, s.head).QueryRowContext(ctx))
 	if err != nil {
@@ -136,7 +137,7 @@ func (s *events) readHead(ctx context.Context, tx *sql.Tx) (head, error) {
 	return s.withFlaw(ctx, h, fmt.Sprintf(broken, newest)), nil
 }
 
-// withFlaw returns h with a flaw and logs the flaw. An existing flaw is kept because the first one is the most
+// withFlaw logs a flaw and returns h with it. If h has a flaw already, that is kept, because the first flaw is the most
 // informative.
 func (s *events) withFlaw(ctx context.Context, h head, flaw string) head {
 	if h.flaw == "" {

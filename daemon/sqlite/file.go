@@ -9,14 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// fileMode is the mode of the database, which contains data of all accounts. SQLite gives its additional files the same
+// fileMode is the mode of the database file, which contains data of all accounts. SQLite gives its additional files the same
 // mode.
 const fileMode = 0o600
 
-// secureFile creates the file at path with its final mode, or corrects the mode of an existing file.
+// secureFile creates the database file at path with fileMode, or corrects the mode of an existing file.
 //
-// It must not open an existing file: POSIX locks are lost when the process closes any descriptor of the file, so a
-// store in this process that has the file open would lose its locks.
+// It must not open an existing file: POSIX locks are lost when the process closes any descriptor of the file, so a store in this
+// process that has the file open would lose its locks.
 func secureFile(path string) error {
 	parent := filepath.Dir(path)
 	dir, err := os.OpenRoot(parent)
@@ -40,7 +40,7 @@ func secureFile(path string) error {
 	return nil
 }
 
-// restrict removes the permissions of group and others from a file, if the file exists.
+// restrict sets the mode of a file to fileMode, if the file exists.
 func restrict(dir *os.Root, name string) error {
 	info, err := dir.Lstat(name)
 	switch {

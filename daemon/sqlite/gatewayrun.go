@@ -13,12 +13,12 @@ import (
 type gatewayRuns struct {
 	db    *db
 	put   *sql.Stmt // Inserts a run, or replaces a run of the same account and clears the time of its end.
-	get   *sql.Stmt // Like list and count, it returns only runs that have not ended.
-	list  *sql.Stmt
-	count *sql.Stmt
-	end   *sql.Stmt // Sets the time of the end.
+	get   *sql.Stmt // Returns a run that has not ended.
+	list  *sql.Stmt // Returns the runs that have not ended.
+	count *sql.Stmt // Counts the runs that have not ended.
+	end   *sql.Stmt // Sets the time of the end of a run.
 	owner *sql.Stmt // Returns the account of a run, even if the run has ended.
-	trim  *sql.Stmt
+	trim  *sql.Stmt // Deletes runs that ended before a time.
 }
 
 var _ caisson.GatewayRunStore = (*gatewayRuns)(nil)
@@ -94,7 +94,7 @@ func noGatewayRun(run string) error {
 	return caisson.Errorf(caisson.NotFound, "there is no run %.80q; see caisson gateway run ls", run)
 }
 
-// scanGatewayRun reads a row. The account comes from the column, not from the document.
+// scanGatewayRun reads a row of the table gateway_run. The account comes from the column, not from the document.
 func scanGatewayRun(s scanner) (*caisson.GatewayRun, error) {
 	var account string
 	r := &caisson.GatewayRun{}

@@ -9,15 +9,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// leaseStmts are the statements about the leases of journals.
+// leaseStmts are the statements about the leases of journals. A journal has one lease for each budget and period.
 type leaseStmts struct {
-	since        *sql.Stmt // Returns the time from which on calls of the journal are covered by its lease.
+	since        *sql.Stmt // Returns the time from which on calls of a journal are covered by its lease.
 	add          *sql.Stmt // Adds to a lease, or inserts it.
-	held         *sql.Stmt // Sums the leases of a budget in a period that other journals hold.
-	journalHeld  *sql.Stmt // Returns the lease of a journal.
-	newest       *sql.Stmt // Returns the newest lease of a budget that a journal holds.
+	held         *sql.Stmt // Sums the leases of a budget in a period, without those of one journal.
+	journalHeld  *sql.Stmt // Returns the lease of a journal for a budget in a period.
+	newest       *sql.Stmt // Returns the newest of the leases of a budget that a journal holds for several periods.
 	removeBudget *sql.Stmt // Deletes the leases of a budget that a journal holds, of all periods.
-	removeEmpty  *sql.Stmt // Deletes a lease of which nothing is left and whose budget was deleted.
+	removeEmpty  *sql.Stmt // Deletes a lease whose amounts are zero and whose budget was deleted.
 	insertLosses *sql.Stmt // Records the leases of a journal as losses.
 	spendLosses  *sql.Stmt // Adds the losses of a journal to the used amounts of the budgets.
 	remove       *sql.Stmt // Deletes all leases of a journal.
@@ -47,20 +47,20 @@ func newLeaseStmts(p *preparer) leaseStmts {
 	}
 }
 
-// heldQuery sums the amounts that all journals hold of a budget in a period.
+// heldQuery sums the leases of a budget in a period that all journals hold.
 var heldQuery = `SELECT ` + sumSQL("max(usd, 0)") + `, ` + sumSQL("max(tokens, 0)") + `, ` + sumSQL("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
-// addLease adds a, which may be negative, to the lease of a journal. since is the time in microseconds since 1970 from which on
-// the journal's calls are covered; 0 keeps the stored time.
+// addLease adds a, which may be negative, to the lease of a journal for a budget in a period. since is the time in microseconds
+// since 1970 from which on the journal's calls are covered; 0 keeps the stored time.
 func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k periodKey, a caisson.Amount, since int64) error {
 	_, err := tx.StmtContext(ctx, l.leases.add).ExecContext(ctx, string(journal), k.budget, k.start, since,
 		clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
 }
 
-// errNotGranted means that nothing was leased. As the result of a transaction's function it rolls the transaction back, which
-// has written nothing.
+// errNotGranted means that no amount was leased. The function of a transaction returns it to roll the transaction back, which has
+// written nothing.
 var errNotGranted = errors.New("refused")
 
 // Lease implements [caisson.LedgerStore].
@@ -78,7 +78,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 		b, err := scanBudget(tx.StmtContext(ctx, l.budgets.get).QueryRowContext(ctx, budget))
 		if errors.Is(err, sql.ErrNoRows) {
 			// Calls that start now need no lease, because there is no budget. Leases of a deleted budget with the same key are
-			// removed: if the budget is created again, they must not count as cover of these calls.
+			// deleted: if the budget is created again, they must not cover calls that started without a lease.
 			lease = caisson.Lease{Unlimited: true}
 			_, err := tx.StmtContext(ctx, l.leases.removeBudget).ExecContext(ctx, string(journal), budget)
 			return err
@@ -99,7 +99,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 	return lease, err
 }
 
-// grant leases a part of b. It returns errNotGranted if nothing was granted.
+// grant leases at least need and at most want of the budget b to a journal. It returns errNotGranted if less than need is left.
 func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *caisson.Budget, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
 	start, end := periodBounds(b.Period, now)
 	k := periodKey{b.Key, start}
@@ -129,12 +129,12 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if _, err := tx.StmtContext(ctx, l.insertJournal).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
-	// An empty lease is also stored, because it records the time from which on calls are covered.
+	// An empty lease is also stored, because it records the time from which on calls of the journal are covered.
 	return lease, l.addLease(ctx, tx, journal, k, lease.Granted, now.UnixMicro())
 }
 
-// Return implements [caisson.LedgerStore]. It reduces the journal's newest lease of the budget; leases of other periods are not
-// changed. It returns Invalid if a exceeds the amount of that lease.
+// Return implements [caisson.LedgerStore]. It reduces the journal's newest lease of the budget; the leases of other periods are
+// not changed. It returns Invalid if a exceeds the newest lease.
 func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, a caisson.Amount) error {
 	if !a.Covers(caisson.Amount{}) {
 		return caisson.Invalidf("amount", "the returned amount cannot be negative")
@@ -159,7 +159,8 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 	})
 }
 
-// Close implements [caisson.LedgerStore]. It is idempotent.
+// Close implements [caisson.LedgerStore]. It is idempotent. If lost is true, the leases of the journal become losses, which count
+// as used.
 func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error {
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		stmts := []*sql.Stmt{l.insertJournal, l.leases.remove, l.closeJournal}
@@ -178,7 +179,7 @@ func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error
 	})
 }
 
-// scanAmount reads three numbers. Without a row it returns the zero amount.
+// scanAmount reads a row with an amount: dollars, tokens and calls. Without a row it returns the zero amount.
 func scanAmount(s scanner) (a caisson.Amount, err error) {
 	err = noRows(s.Scan((*int64)(&a.USD), &a.Tokens, &a.Calls))
 	return a, err

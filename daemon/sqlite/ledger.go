@@ -21,7 +21,7 @@ type ledger struct {
 	now func() time.Time
 
 	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
-	offset        *sql.Stmt    // Like journal, for readers.
+	offset        *sql.Stmt    // Like journal, on the reader.
 	open          *sql.Stmt    // Returns the journals that are not closed.
 	insertJournal *sql.Stmt    // Inserts a journal unless it exists.
 	advance       *sql.Stmt    // Sets the offset of a journal.
@@ -29,8 +29,8 @@ type ledger struct {
 	call          *sql.Stmt    // Inserts a call unless it exists.
 	receipt       *sql.Stmt    // Inserts the source and reference of a call.
 	lineage       *sql.Stmt    // Inserts an ancestor of a run.
-	sum           *sql.Stmt    // Adds to a row of the table usage.
-	position      pagePosition // For Calls.
+	sum           *sql.Stmt    // Adds the values of calls to a row of the table usage.
+	position      pagePosition // Finds the start of a page of Calls.
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -68,7 +68,7 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 	}
 }
 
-// Ingest implements [caisson.LedgerStore]. It also returns Conflict if the journal was closed.
+// Ingest implements [caisson.LedgerStore]. It also returns Conflict if the journal is closed.
 func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64, calls []caisson.Call) error {
 	if from < 0 || to < from {
 		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
@@ -98,7 +98,7 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 		_, err = tx.StmtContext(ctx, l.advance).ExecContext(ctx, to, string(journal))
 		return err
 	})
-	if unstorable(err) {
+	if isUnstorable(err) {
 		err = caisson.Wrap(err, caisson.Invalid, "a call in journal %s cannot be stored", journal)
 	}
 	return err
@@ -131,10 +131,10 @@ func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
 type batch struct {
 	l             *ledger
 	tx            *sql.Tx
-	journal       caisson.ID
-	call          *sql.Stmt                     // ledger.call in tx.
-	receipt       *sql.Stmt                     // ledger.receipt in tx.
-	budgets       map[budgetKey]*sql.NullString // Periods of the budgets that were read; not valid if there is no such budget.
+	journal       caisson.ID                    // The journal that contains the calls.
+	call          *sql.Stmt                     // Inserts a call; ledger.call in tx.
+	receipt       *sql.Stmt                     // Inserts the source and reference of a call; ledger.receipt in tx.
+	budgets       map[budgetKey]*sql.NullString // Periods of budgets that were read; not valid if the budget does not exist.
 	shares        map[periodKey]*budgetShare    // Amounts of the calls by budget and period; finish stores them.
 	sums          map[sumKey]*caisson.UsageRow  // Sums of the calls by row of the table usage; finish stores them.
 	lineageStored map[caisson.Guest]bool        // Guests whose lineage is already stored.
@@ -148,7 +148,7 @@ func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *
 	}
 }
 
-// budgetKey is the key of a budget and the account of the calls that it may limit.
+// budgetKey is the key of a budget, together with the account whose calls it may limit.
 type budgetKey struct{ account, key string }
 
 // periodKey identifies a budget in one of its periods.
@@ -157,18 +157,18 @@ type periodKey struct {
 	start  int64  // Start of the period in microseconds since 1970; see periodBounds.
 }
 
-// budgetShare is the amount that a batch takes from a budget in one period.
+// budgetShare is the amount that the calls of a batch use of a budget in one period.
 type budgetShare struct {
 	leasedSince int64          // Time of the journal's first lease in the period, in microseconds since 1970.
 	leased      bool           // Whether the journal has a lease in the period; otherwise leasedSince is not valid.
 	used        caisson.Amount // Amount of all calls.
-	held        caisson.Amount // Amount of the calls that the lease covers.
+	held        caisson.Amount // Amount of the calls that are covered by the lease.
 }
 
 // sumKey is the key of a row of the table usage.
 type sumKey struct {
 	account string
-	at      int64 // Start of the hour in microseconds since 1970.
+	at      int64 // Start of the hour of the calls, in microseconds since 1970.
 	sandbox caisson.ID
 	run     string
 	session string
@@ -177,7 +177,7 @@ type sumKey struct {
 	model   string
 }
 
-// add inserts a call unless it is already stored.
+// add inserts a call, and adds it to the sums and to the shares of its budgets, unless the call is already stored.
 func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	doc, err := json.Marshal(c)
 	if err != nil {
@@ -244,7 +244,7 @@ func oneIf(v bool) int64 {
 	return 0
 }
 
-// period returns the period of a budget. It is not valid if the account has no such budget.
+// period returns the period of a budget. The result is not valid if the account has no such budget.
 func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error) {
 	p := b.budgets[k]
 	if p == nil {
@@ -278,14 +278,15 @@ func (b *batch) addToBudgets(ctx context.Context, key string, c *caisson.Call) e
 		b.shares[k] = t
 	}
 	t.used = t.used.Plus(c.Amount())
-	// When a call started before the first lease, the budget did not exist, so no amount was leased for the call.
+	// If a call started before the first lease of the period, the budget did not exist, so that no amount was leased for the
+	// call.
 	if t.leased && c.At.UnixMicro() >= t.leasedSince {
 		t.held = t.held.Plus(c.Amount())
 	}
 	return nil
 }
 
-// finish writes the sums of the calls and moves their amounts from held to used.
+// finish stores the sums of the calls, and moves the amounts of the calls from the leases to the used amounts of the budgets.
 func (b *batch) finish(ctx context.Context) error {
 	sum := b.tx.StmtContext(ctx, b.l.sum)
 	for k, s := range b.sums {

@@ -10,8 +10,8 @@ import (
 
 // List implements [caisson.Table].
 //
-// The next page starts after a name, so objects of several accounts with the same name stay on one page, which may
-// exceed the limit for that reason. This happens only if all accounts are in scope.
+// If objects are listed by name, the next page starts after a name. Objects of several accounts with the same name therefore stay
+// on one page, which may exceed the limit. This happens only if all accounts are in scope.
 func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter) (page []*T, more bool, err error) {
 	if f.Limit, err = pageLimit(f.Limit); err != nil {
 		return nil, false, err
@@ -36,18 +36,18 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	return page, more, t.db.explain(err)
 }
 
-// query returns the query for all objects from the first one of the page to the end of the list.
+// query returns the query for the objects that f selects, from the first object of the page to the end of the list.
 func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
 	q := newQuery(t.kind.sql("SELECT name, doc FROM TABLE WHERE true"))
-	q.in(in)
+	q.inScope(in)
 	order := " ORDER BY seq"
 	if t.kind.byName {
-		q.is("name >", string(f.After))
+		q.andIfSet("name >", string(f.After))
 		order = " ORDER BY name, account"
-	} else if err := q.from(ctx, t.db, t.position, in, f.After); err != nil {
+	} else if err := q.startAfter(ctx, t.db, t.position, in, f.After); err != nil {
 		return nil, err
 	}
-	q.is("name =", f.Name)
+	q.andIfSet("name =", f.Name)
 	oneOf(q, "state", f.States)
 	for k, v := range f.Labels {
 		// A label may contain any character and would have to be quoted in a JSON path; json_each needs no quoting.
@@ -59,34 +59,36 @@ func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter
 
 // query is an SQL statement under construction. Its text never contains input.
 type query struct {
-	sql  strings.Builder
-	args []any
+	sql  strings.Builder // The text so far.
+	args []any           // The arguments for the placeholders in the text.
 }
 
+// newQuery returns a query that begins with text.
 func newQuery(text string) *query {
 	q := &query{}
 	q.add(text)
 	return q
 }
 
-// add appends text with its arguments.
+// add appends text, and arguments for the placeholders in it.
 func (q *query) add(text string, args ...any) {
 	q.sql.WriteString(text)
 	q.args = append(q.args, args...)
 }
 
-// and appends a condition with its arguments.
+// and appends "AND" with a condition, and arguments for the placeholders in it.
 func (q *query) and(condition string, args ...any) { q.add(" AND "+condition, args...) }
 
-// is appends the condition that consists of comparison, such as "name =", and value, unless value is "".
-func (q *query) is(comparison, value string) {
+// andIfSet appends a condition such as "name = ?" with the argument value, unless value is "". comparison is the part before the
+// placeholder.
+func (q *query) andIfSet(comparison, value string) {
 	if value != "" {
 		q.and(comparison+" ?", value)
 	}
 }
 
-// in appends the condition that rows belong to the account of a scope.
-func (q *query) in(scope caisson.Scope) {
+// inScope appends the condition that rows belong to the account of a scope, unless the scope has all accounts.
+func (q *query) inScope(scope caisson.Scope) {
 	if account := accountParam(scope); account.Valid {
 		q.and("account = ?", account)
 	}
@@ -104,15 +106,16 @@ func oneOf[S ~string](q *query, column string, values []S) {
 	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
 }
 
-// pagePosition describes how to find the start of a page of a list.
+// pagePosition describes how the start of a page of a list is found from the ID of the object before it.
 type pagePosition struct {
-	stmt           *sql.Stmt // Returns seq of an object by its ID and the scope; NULL or no row if it is not in the list.
-	field          string    // "before" or "after".
-	notFoundFormat string    // A format for the error if the ID is not in the list.
+	stmt           *sql.Stmt // Returns seq of an object by ID and account; NULL or no row if the object is not in the list.
+	field          string    // Parameter with the ID: "before" in lists with the newest object first, otherwise "after".
+	notFoundFormat string    // A format for the error if the object is not in the list.
 }
 
-// from appends the condition that rows are before or after the object with that ID, unless id is "".
-func (q *query) from(ctx context.Context, d *db, p pagePosition, in caisson.Scope, id caisson.ID) error {
+// startAfter appends the condition that rows come after the object with the given ID in the list, unless id is "". p.field
+// determines the order of the list.
+func (q *query) startAfter(ctx context.Context, d *db, p pagePosition, in caisson.Scope, id caisson.ID) error {
 	if id == "" {
 		return nil
 	}

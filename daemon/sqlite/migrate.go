@@ -10,12 +10,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// applicationID marks a database as Caisson's in its header: "Cais".
+// applicationID marks a database as Caisson's: it is the application ID in the header of the file, "Cais" in ASCII.
 const applicationID = 0x43616973
 
-// migrate brings the database to the newest schema, that of the last file in migrations, with all steps in one
-// transaction. A database that cannot be migrated is left unchanged, and a Conflict error gives the reason. finish,
-// unless nil, completes the migration in the same transaction if any step was applied.
+// migrate brings the database to the newest schema, that of the last file in migrations, with all steps in one transaction. It
+// leaves a database that cannot be migrated unchanged, and returns a Conflict error with the reason. If any step was applied and
+// finish is not nil, finish completes the migration in the same transaction.
 func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, finish migrationFinisher, log *slog.Logger) error {
 	steps, err := loadMigrations(migrations)
 	if err != nil {
@@ -36,7 +36,8 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 		return err
 	}
 	defer tx.Rollback()
-	// The version is read again, because another process may have migrated the database. The transaction has the write lock now.
+	// The version is read again inside the transaction, which holds the write lock: another process may have migrated the
+	// database.
 	from, err := schemaVersion(ctx, tx, path, len(steps))
 	if err != nil || from == len(steps) {
 		return err
@@ -67,7 +68,8 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 // A migrationFinisher completes a migration from the schema version from, which is 0 for a new database.
 type migrationFinisher func(ctx context.Context, tx *sql.Tx, from int) error
 
-// loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i migrates from schema i to schema i+1.
+// loadMigrations returns the contents of the files 0001.sql, 0002.sql and so on. The element with index i migrates from schema i
+// to schema i+1.
 func loadMigrations(fsys fs.FS) ([]string, error) {
 	files, err := fs.ReadDir(fsys, ".")
 	if err != nil {
@@ -92,7 +94,8 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// schemaVersion returns the version of the schema, 0 for an empty database, or a Conflict if this build cannot use it.
+// schemaVersion returns the version of the schema, or 0 for an empty database. It returns a Conflict error if this build cannot
+// use the database. newest is the newest version that this build knows.
 func schemaVersion(ctx context.Context, q querier, path string, newest int) (int, error) {
 	var id, version, objects int
 	for _, v := range []struct {
@@ -118,7 +121,7 @@ func schemaVersion(ctx context.Context, q querier, path string, newest int) (int
 	return version, nil
 }
 
-// checkIntegrity reads the whole database once to detect damage.
+// checkIntegrity reads the whole database once to detect damage, and returns a Conflict error if it is damaged.
 func checkIntegrity(ctx context.Context, q querier, path string) error {
 	var result string
 	if err := q.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
@@ -130,7 +133,8 @@ func checkIntegrity(ctx context.Context, q querier, path string) error {
 	return nil
 }
 
-// invalidDatabase returns a Conflict error for a file that is not a valid database, and an error of SQLite with another cause unchanged.
+// invalidDatabase returns a Conflict error that the file at path is damaged or not a database. It returns err unchanged if err is
+// an error of SQLite with another cause.
 func invalidDatabase(err error, path string) error {
 	if resultCode(err) != 0 && !isCorrupt(err) {
 		return err
@@ -138,8 +142,8 @@ func invalidDatabase(err error, path string) error {
 	return caisson.Wrap(err, caisson.Conflict, "%s is damaged or not a database; restore it from a backup or use another --data", path)
 }
 
-// enableWAL sets the journal mode to write-ahead log: readers and the writer do not block each other, and a commit is one
-// sequential write and one sync. The mode is stored in the file.
+// enableWAL sets the journal mode to write-ahead log, in which readers and the writer do not block each other, and a commit is
+// one sequential write and one sync. SQLite stores the mode in the file.
 func enableWAL(ctx context.Context, q querier) error {
 	var mode string
 	if err := q.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {

@@ -12,9 +12,11 @@ import (
 // priceStmts are the statements about imported prices.
 type priceStmts struct {
 	clear *sql.Stmt // Deletes the prices of a source.
-	put   *sql.Stmt
-	find  *sql.Stmt // Returns a price of provider/model or else of model, preferably of the provider, the newest first.
-	list  *sql.Stmt
+	put   *sql.Stmt // Inserts or replaces a price.
+	// find returns one price of a model of a provider. A price listed for "provider/model" precedes one for "model", a price from
+	// that provider one from another, and a newer price an older one.
+	find *sql.Stmt
+	list *sql.Stmt // Returns the prices of models that match a LIKE pattern.
 }
 
 func newPriceStmts(p *preparer) priceStmts {
@@ -27,7 +29,7 @@ func newPriceStmts(p *preparer) priceStmts {
 	}
 }
 
-// PutPrices implements [caisson.LedgerStore]. It replaces the list of source.
+// PutPrices implements [caisson.LedgerStore]. It replaces all prices of the source.
 func (l *ledger) PutPrices(ctx context.Context, source string, prices []caisson.ListedPrice) error {
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.StmtContext(ctx, l.prices.clear).ExecContext(ctx, source); err != nil {

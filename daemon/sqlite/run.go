@@ -16,14 +16,14 @@ type runs struct {
 	*idTable[caisson.Run]
 	now func() time.Time
 
-	countLive        *sql.Stmt // See countLiveRuns.
-	ancestorState    *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their limit.
+	countLive        *sql.Stmt // Counts the runs of an account that have not ended and have no parent.
+	ancestorState    *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their maximum number.
 	incrementSubRuns *sql.Stmt // Increments the number of sub-runs of a run.
 	insertAncestor   *sql.Stmt // Inserts an ancestor of a run.
 
 	events   runEventStmts
 	removal  runRemovalStmts
-	appender appender
+	appender appender // Commits appended events.
 }
 
 var _ caisson.RunStore = (*runs)(nil)
@@ -109,8 +109,8 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	return s.explainDuplicate(err, r)
 }
 
-// checkRun rejects a run that has no id or account, whose lineage is too long, or whose lineage is inconsistent: it must end with
-// Parent and contain no id twice.
+// checkRun returns an error if a run has no id or account, or if its lineage is too long or inconsistent: the lineage must end
+// with Parent and contain no id twice.
 func checkRun(r *caisson.Run) error {
 	var parent caisson.ID
 	if n := len(r.Lineage); n > 0 {
@@ -128,9 +128,9 @@ func checkRun(r *caisson.Run) error {
 	return nil
 }
 
-// admit returns an error if r may not be started. For a run without ancestors it checks that the account has fewer than live
-// runs that have not ended; 0 means no limit. For others it checks that no ancestor has ended or reached its limit of sub-runs,
-// and increments the number of sub-runs of each ancestor.
+// admit returns an error if r may not be started. For a run without ancestors it checks that the account has fewer than live runs
+// without ancestors that have not ended; live 0 means no limit. For a sub-run it checks that no ancestor has ended or reached its
+// limit of sub-runs, and increments the number of sub-runs of each ancestor.
 func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
 	if len(r.Lineage) == 0 && live > 0 {
 		var n int
@@ -163,7 +163,7 @@ func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) 
 	return nil
 }
 
-// endedAt returns the value of the column ended_at. An ended run without an end time gets the current time.
+// endedAt returns the value of the column ended_at for r. If r has ended and has no end time, that is the current time.
 func (s *runs) endedAt(r *caisson.Run) sql.NullInt64 {
 	if !r.State.Ended() {
 		return sql.NullInt64{}

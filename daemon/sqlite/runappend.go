@@ -12,17 +12,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxAppendBatch limits the number of appends in one transaction.
+// maxAppendBatch is the maximum number of groups of events that one transaction stores.
 const maxAppendBatch = 256
 
-// appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync,
-// and many agents produce events concurrently.
+// appender queues the groups of events that are appended while the writer is busy, and commits them in one transaction: each
+// transaction costs a sync, and many agents produce events concurrently.
 type appender struct {
-	commit func([]*appendRequest) error // runs.appendAll
+	commit func([]*appendRequest) error // Stores a batch of groups in one transaction; runs.appendAll.
 
 	mu      sync.Mutex
 	queue   []*appendRequest // Guarded by mu.
-	running bool             // Guarded by mu; reports whether a goroutine commits the queue.
+	running bool             // Guarded by mu; whether a goroutine commits the queue.
 }
 
 // appendRequest is a group of events of one run that is stored atomically.
@@ -32,11 +32,11 @@ type appendRequest struct {
 	seqs []int64       // Seq of each event.
 	docs []string      // JSON of each event.
 	err  error         // The result; nil if the events were committed.
-	done chan struct{} // Closed after err was set.
+	done chan struct{} // Closed after err has been set.
 }
 
-// add puts a into the queue and waits until it is committed or rejected. If the caller's context ends before a is taken from
-// the queue, a is removed, and add returns the context's error.
+// add puts the group a into the queue and waits until it has been committed or rejected. If the caller's context ends while a is
+// in the queue, a is removed from the queue and add returns the context's error.
 func (q *appender) add(a *appendRequest) error {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)
@@ -63,7 +63,7 @@ func (q *appender) add(a *appendRequest) error {
 	return a.err
 }
 
-// run commits batches until the queue is empty.
+// run commits the groups in the queue, in batches, until the queue is empty.
 func (q *appender) run() {
 	for {
 		q.mu.Lock()
@@ -85,8 +85,8 @@ func (q *appender) run() {
 	}
 }
 
-// Append implements [caisson.RunStore]. A Seq that does not follow the last one is a Conflict: another caller has
-// appended events.
+// Append implements [caisson.RunStore]. It returns Conflict if the Seq of an event does not follow the Seq of the event before
+// it: another caller has appended events.
 func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
 	if len(events) == 0 {
 		return nil
@@ -105,8 +105,8 @@ func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunE
 	return s.appender.add(a)
 }
 
-// appendAll commits several appends in one transaction. A rejected append changes nothing and does not affect the
-// others.
+// appendAll stores several groups of events in one transaction. A group that is rejected changes nothing and does not affect the
+// other groups.
 func (s *runs) appendAll(batch []*appendRequest) error {
 	return s.db.write(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		newest, insert := tx.StmtContext(ctx, s.events.newest), tx.StmtContext(ctx, s.events.insert)
@@ -133,7 +133,7 @@ func (s *runs) appendAll(batch []*appendRequest) error {
 	})
 }
 
-// checkSequence returns Conflict unless the events continue after the event with the number last.
+// checkSequence returns Conflict unless the numbers of the events continue after last, the number of the last stored event.
 func (a *appendRequest) checkSequence(last int64) error {
 	for i, seq := range a.seqs {
 		if want := last + 1 + int64(i); seq != want {

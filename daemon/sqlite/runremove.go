@@ -11,21 +11,21 @@ import (
 
 // Maximum numbers of runs and of events that one transaction removes, so that other writers are not blocked for long.
 const (
-	removeRunsBatch   = 50
-	removeEventsBatch = 250
+	removeRunsBatch   = 50  // runs
+	removeEventsBatch = 250 // events
 )
 
-// runRemovalStmts are the statements for removing runs, all on the writer. A removed run is recorded with its position in lists;
-// it is cleared when its events have been removed too.
+// runRemovalStmts are the statements for removing runs, all on the writer. The position of a removed run in lists is recorded in
+// the table run_gone. The run is cleared there when its events have been removed too.
 type runRemovalStmts struct {
-	find          *sql.Stmt // Returns a run in a scope.
-	old           *sql.Stmt // See runsOld.
+	find          *sql.Stmt // Returns a run by ID and account.
+	old           *sql.Stmt // Returns runs that ended before a time.
 	remove        *sql.Stmt // Deletes a run without its events.
 	recordRemoved *sql.Stmt // Inserts the record of a removed run.
 	pruneRemoved  *sql.Stmt // Deletes the oldest records of cleared runs.
 
 	nextUncleared *sql.Stmt // Returns the oldest record of a run that is not cleared.
-	clear         *sql.Stmt // Deletes events of a run, the oldest first.
+	clear         *sql.Stmt // Deletes a batch of events of a run, the oldest first.
 	setCleared    *sql.Stmt // Records that a run is cleared.
 }
 
@@ -54,7 +54,7 @@ type removedRun struct {
 	account string
 }
 
-// Delete implements [caisson.RunStore]. The run is removed at once, its events in batches.
+// Delete implements [caisson.RunStore]. It removes the run at once, and then its events in batches.
 func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		gone, err := readRows(scanRemovedRun)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountParam(in)))
@@ -69,13 +69,13 @@ func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 	if err != nil {
 		return err
 	}
-	// An error is ignored: readers cannot find the events any more, and the next Trim tries again to remove them and returns its
-	// error.
+	// An error is ignored: readers cannot find the events any more, and the next Trim tries again to remove the events and
+	// returns its error.
 	_ = s.clear(ctx)
 	return nil
 }
 
-// Trim implements [caisson.RunStore]. With an error it also returns the IDs of the runs that were removed before.
+// Trim implements [caisson.RunStore]. If it returns an error, ids contains the runs that were removed before the error.
 func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []caisson.ID, err error) {
 	if limit < 1 {
 		return nil, caisson.Invalidf("limit", "must be greater than 0")
@@ -109,7 +109,8 @@ func scanRemovedRun(s scanner) (g removedRun, err error) {
 	return g, err
 }
 
-// remove deletes runs and records their position in lists and that their events must still be removed.
+// remove deletes runs without their events. It records the positions of the runs in lists, and that their events must still be
+// removed.
 func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []removedRun) error {
 	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.recordRemoved)
 	for _, g := range gone {
@@ -123,7 +124,7 @@ func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []removedRun) error 
 	return nil
 }
 
-// clear removes the events of all removed runs that are not cleared, including runs that an earlier daemon has removed.
+// clear removes the events of all removed runs whose events still exist, including runs that an earlier daemon has removed.
 func (s *runs) clear(ctx context.Context) error {
 	for done := false; !done; {
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {

@@ -58,7 +58,7 @@ type Store struct {
 	workspaces  workspaces
 	repos       *table[caisson.Repo]
 	deliveries  deliveries
-	close       func() error // Closes db once.
+	close       func() error // Closes db on the first call.
 }
 
 var _ caisson.Store = (*Store)(nil)
@@ -74,7 +74,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return open(ctx, c, sub)
 }
 
-// open implements Open with the given migrations.
+// open implements Open with the schema migrations of the given file system.
 func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error) {
 	if c.Path == "" {
 		return nil, caisson.Invalidf("path", "the store needs the path of its database file")
@@ -119,7 +119,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	return s, nil
 }
 
-// prepare compiles every fixed statement once, because compiling takes longer than running.
+// prepare compiles every statement whose text is fixed once, because compiling takes longer than running.
 func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	p := &preparer{ctx: ctx, db: s.db}
 	s.sandboxes = newTable(p, objectKind[caisson.Sandbox]{noun: "sandbox", columns: func(b *caisson.Sandbox) objectColumns {

@@ -13,26 +13,26 @@ import (
 // continue after an object that has been deleted in the meantime.
 const maxRemovedPositions = 10_000
 
-// table implements [caisson.Table] on the SQL table with the name of its kind.
+// table implements [caisson.Table] on the SQL table of its kind.
 type table[T any] struct {
 	docs[T]
 	kind          objectKind[T]
-	lookup        lookup       // For readers.
+	lookup        lookup       // For reading without a transaction.
 	txLookup      lookup       // For transactions of the writer.
-	position      pagePosition // For List, unless kind.named.
-	remove        *sql.Stmt
-	recordRemoved *sql.Stmt // Inserts the position of a deleted object; nil if kind.named.
-	pruneRemoved  *sql.Stmt // Deletes the oldest positions that recordRemoved has inserted; nil if kind.named.
+	position      pagePosition // Finds the start of a page of List; not used if kind.byName.
+	remove        *sql.Stmt    // Deletes an object by seq.
+	recordRemoved *sql.Stmt    // Inserts the position of a deleted object; nil if kind.byName.
+	pruneRemoved  *sql.Stmt    // Deletes the oldest positions that recordRemoved has inserted; nil if kind.byName.
 }
 
-// lookup contains the statements that find an object by ID or name.
+// lookup contains the statements that find an object by key or name.
 type lookup struct {
-	byKey            *sql.Stmt // Arguments: key, and account or NULL.
-	byName           *sql.Stmt // Arguments: name, account.
-	byNameAnyAccount *sql.Stmt // Argument: name.
+	byKey            *sql.Stmt // Finds an object. Arguments: key, and account or NULL.
+	byName           *sql.Stmt // Finds an object of an account. Arguments: name, account.
+	byNameAnyAccount *sql.Stmt // Finds up to two objects. Argument: name.
 }
 
-// Statements of lookup; TABLE is replaced by the name of the table.
+// The statements of [lookup]; TABLE is replaced by the name of the SQL table.
 const (
 	selectByKey            = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
 	selectByName           = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
@@ -98,7 +98,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 	})
 }
 
-// byRef implements the find function of docs: by key or name. A key takes precedence over a name.
+// byRef implements docs.find for a reference that is a key or a name. A key takes precedence over a name.
 func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (r row, err error) {
 	l, use := t.lookup, func(s *sql.Stmt) *sql.Stmt { return s }
 	if tx != nil {
@@ -122,7 +122,7 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 	return r, err
 }
 
-// findInAnyAccount returns the only object with that name in any account.
+// findInAnyAccount returns the only object with a name in all accounts. It returns a Conflict error if several accounts have one.
 func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.Stmt) (row, error) {
 	found, err := readRows(scanRow)(stmt.QueryContext(ctx, name))
 	switch {
@@ -136,7 +136,8 @@ func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.
 	return found[0], nil
 }
 
-// nameConflict returns the Conflict error for an object whose key or name exists already.
+// nameConflict returns the Conflict error for obj, whose key or name another object has. err is the error of the insertion or
+// update.
 func (t *table[T]) nameConflict(err error, obj *T) error {
 	c := t.kind.columns(obj)
 	if !t.kind.byName && strings.Contains(err.Error(), t.noun+".key") {
@@ -145,5 +146,5 @@ func (t *table[T]) nameConflict(err error, obj *T) error {
 	return caisson.Wrap(err, caisson.Conflict, "a %s named %.100q exists already; choose another name or remove it first", t.noun, c.name)
 }
 
-// nullable converts "" to NULL.
+// nullable returns name as a parameter of a statement; "" becomes NULL.
 func nullable(name string) sql.NullString { return sql.NullString{String: name, Valid: name != ""} }

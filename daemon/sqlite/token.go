@@ -14,10 +14,10 @@ import (
 type tokens struct {
 	db     *db
 	insert *sql.Stmt
-	find   *sql.Stmt
-	used   *sql.Stmt // Sets the time of the last use.
+	find   *sql.Stmt // Returns a token by its hash.
+	used   *sql.Stmt // Sets the time of the last use of a token.
 	list   *sql.Stmt
-	remove *sql.Stmt
+	remove *sql.Stmt // Deletes a token by ID and account.
 }
 
 // findToken looks a token up by its hash. The time of an index lookup reveals information about hashes, not about the secrets
@@ -90,7 +90,7 @@ func noToken(id caisson.ID) error {
 	return caisson.Errorf(caisson.NotFound, "there is no token %.40q; see caisson token ls", string(id))
 }
 
-// scanToken reads the columns used_at and doc. The time of the last use comes from the column.
+// scanToken reads the columns used_at and doc of a token. LastUsedAt comes from the column used_at, not from the document.
 func scanToken(s scanner) (*caisson.Token, error) {
 	var used sql.NullInt64
 	tok := &caisson.Token{}

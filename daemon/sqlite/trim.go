@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// trimBatch is the number of rows that one transaction trims, so that other writers are not blocked for long.
+// trimBatch is the number of rows that one transaction trims at most, so that other writers are not blocked for long.
 const trimBatch = 1000
 
-// insertGap records trimmed events.
+// insertGap records a range of trimmed events as a gap.
 const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, ?, ?)`
 
 // trimStmts are the statements for trimming events.
 type trimStmts struct {
-	find      *sql.Stmt // Returns the first and last number of the next events to trim; on the reader.
+	find      *sql.Stmt // Returns the first and the last number of the next batch of events to trim; on the reader.
 	old       *sql.Stmt // Returns the events to trim in a range of numbers.
 	hash      *sql.Stmt // Returns the hash of an event.
 	remove    *sql.Stmt // Deletes the events in a range of numbers.
-	gapBefore *sql.Stmt // Returns the gap that ends with a number.
-	gapAfter  *sql.Stmt // Returns the gap that begins with a number.
-	removeGap *sql.Stmt
-	insertGap *sql.Stmt
+	gapBefore *sql.Stmt // Returns the gap whose last event has a number.
+	gapAfter  *sql.Stmt // Returns the gap whose first event has a number.
+	removeGap *sql.Stmt // Deletes the gap whose first event has a number.
+	insertGap *sql.Stmt // Inserts a gap.
 }
 
 func newTrimStmts(p *preparer) trimStmts {
@@ -97,8 +97,8 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) e
 	return nil
 }
 
-// removeSequence removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events; then no
-// gap is recorded. It is "" if there is none.
+// removeSequence removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events, or
+// is "". If there is a problem, no gap is recorded.
 func (s *events) removeSequence(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
@@ -133,7 +133,8 @@ func (s *events) removeSequence(ctx context.Context, tx *sql.Tx, run []storedEve
 	return s.mergeGap(ctx, tx, g, isGap)
 }
 
-// mergeGap stores a gap. It merges g with the gap that follows it, and with the gap before it if g continues that one.
+// mergeGap stores the gap g after merging it with the gap that directly follows it. continues means that g already includes the
+// gap directly before it, whose record is replaced. flaw describes a problem with the gap that follows, or is "".
 func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool) (flaw string, err error) {
 	after, isGap, err := s.gapAt(ctx, tx, s.trim.gapAfter, g.last+1)
 	if err != nil {
@@ -158,7 +159,7 @@ func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool
 	return "", err
 }
 
-// gapAt returns the gap that a statement finds, and reports whether there is one.
+// gapAt returns the gap that stmt, gapBefore or gapAfter, finds for the event number seq, and reports whether there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
 	g, err = scanGap(tx.StmtContext(ctx, stmt).QueryRowContext(ctx, seq))
 	return g, err == nil, noRows(err)

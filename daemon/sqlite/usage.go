@@ -16,13 +16,14 @@ var groupExpressions = map[string]string{
 	"day": `strftime('%Y-%m-%d', at / 1000000, 'unixepoch')`,
 }
 
-// usageColumns are the summed columns of the table usage; callColumns selects the same values for one row of the table call.
+// usageColumns are the columns of the table usage that contain sums. callColumns selects the values that one row of the table
+// call adds to them.
 const (
 	usageColumns = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
 	callColumns  = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
 )
 
-// summedColumns are the sums of usageColumns over the rows of a group.
+// summedColumns selects the sums of usageColumns over the rows of a group.
 var summedColumns = `sum(calls), sum(failed), sum(estimated), ` + sumSQL("input") + `, ` + sumSQL("output") + `, ` +
 	sumSQL("cache_read") + `, ` + sumSQL("cache_write") + `, ` + sumSQL("cost")
 
@@ -40,7 +41,8 @@ func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQue
 	return rows, l.db.explain(err)
 }
 
-// usageQuery sums whole hours from the table usage and the remainders at both ends from the table call.
+// usageQuery returns the query for the sums by group. The query sums whole hours from the table usage, and the remainders at the
+// start and the end of the queried time from the table call.
 func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	since, until := int64(math.MinInt64), int64(math.MaxInt64)
 	first, last := since, until // The range of whole hours.
@@ -60,7 +62,7 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 		stmt.add("SELECT account, at, sandbox, run, session, agent, user, model, " + columns + " FROM " + table + " WHERE true")
 		stmt.and("at >= ?", from)
 		stmt.and("at < ?", to)
-		stmt.usage(in, q)
+		stmt.inUsageQuery(in, q)
 	}
 	if first < last {
 		part(usageColumns, "usage", first, last)
@@ -73,21 +75,22 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	return stmt
 }
 
-// usage appends the conditions of a scope and of u, except its times.
-func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
-	q.in(in)
-	q.is("account =", u.Account)
-	q.is("run =", u.Run)
-	q.is("sandbox =", string(u.Sandbox))
-	q.is("agent =", u.Agent)
-	q.is("model =", u.Model)
+// inUsageQuery appends the conditions of a scope and of u, except those on the time.
+func (q *query) inUsageQuery(in caisson.Scope, u caisson.UsageQuery) {
+	q.inScope(in)
+	q.andIfSet("account =", u.Account)
+	q.andIfSet("run =", u.Run)
+	q.andIfSet("sandbox =", string(u.Sandbox))
+	q.andIfSet("agent =", u.Agent)
+	q.andIfSet("model =", u.Model)
 	if u.Under != "" {
-		q.under(accountParam(in), u.Under)
+		q.inRunTree(accountParam(in), u.Under)
 	}
 }
 
-// under appends the condition that calls belong to a run of an account or to its descendants.
-func (q *query) under(account sql.NullString, run string) {
+// inRunTree appends the condition that calls belong to the run with the given id of an account, or to a sub-run of it at any
+// level.
+func (q *query) inRunTree(account sql.NullString, run string) {
 	q.and("run IN (SELECT ? UNION ALL SELECT run FROM lineage WHERE ancestor = ? AND account = coalesce(?, account))", run, run, account)
 }
 
@@ -98,10 +101,10 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 		return nil, false, err
 	}
 	q := newQuery("SELECT doc FROM call WHERE true")
-	if err := q.from(ctx, l.db, l.position, in, after); err != nil {
+	if err := q.startAfter(ctx, l.db, l.position, in, after); err != nil {
 		return nil, false, err
 	}
-	q.usage(in, u)
+	q.inUsageQuery(in, u)
 	if !u.Since.IsZero() {
 		q.and("at >= ?", u.Since.UnixMicro())
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// chainWalk follows a chain and compares it with the stored events.
+// chainWalk follows the chain of events from its start and compares it with the stored events and gaps.
 type chainWalk struct {
 	chain     chain
-	gaps      []gap // Gaps ahead, in order.
-	at        head  // Number and hash of the last event or gap that was passed.
-	notedHead *head // The head to look for; nil if it was passed or none was given.
-	first     int64 // seq of the first event; 0 before it is reached.
-	count     int64 // Number of events that were passed.
+	gaps      []gap // The gaps that the walk has not passed, in order.
+	at        head  // Position: number and hash of the last event that the walk has passed, or that a passed gap ends with.
+	notedHead *head // The noted head that is compared with the chain; nil if there is none or the walk has passed it.
+	first     int64 // Number of the first stored event; 0 before the walk has reached it.
+	count     int64 // Number of stored events that the walk has passed.
 }
 
-// step passes one event. It returns a description of a problem, or "".
+// step passes the event l, and the gaps before it. It returns a description of the first problem, or "".
 func (w *chainWalk) step(l *storedEvent) (problem string) {
 	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
 		if problem := w.skip(); problem != "" {
@@ -41,7 +41,7 @@ func (w *chainWalk) step(l *storedEvent) (problem string) {
 	return w.pass(l.seq, l.hash)
 }
 
-// skip passes the next gap. It returns a description of a problem, or "".
+// skip passes the next gap. It returns a description of a problem with the gap, or "".
 func (w *chainWalk) skip() (problem string) {
 	g := w.gaps[0]
 	w.gaps = w.gaps[1:]
@@ -56,8 +56,8 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// compareWithHead passes the remaining gaps and compares the position of the walk with h, the stored head. It returns a description of a
-// problem, or "".
+// compareWithHead passes the remaining gaps, and compares the position of the walk with h, the stored head. It returns a
+// description of the first problem, or "".
 func (w *chainWalk) compareWithHead(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
@@ -77,7 +77,8 @@ func (w *chainWalk) compareWithHead(h head) (problem string) {
 	return ""
 }
 
-// pass moves on to the event seq and compares it with the noted head if that refers to this event.
+// pass moves the position to the event with the number seq, and compares its hash with the noted head if that has the same
+// number. It returns a description of a problem, or "".
 func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.notedHead != nil && w.notedHead.seq == seq {
@@ -89,7 +90,7 @@ func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	return ""
 }
 
-// missing returns the description of missing events.
+// missing describes, for a problem, that the events with the numbers first to last are missing.
 func missing(first, last int64) string {
 	if first == last {
 		return fmt.Sprintf("event %d is missing", first)
@@ -97,7 +98,8 @@ func missing(first, last int64) string {
 	return fmt.Sprintf("the events %d to %d are missing", first, last)
 }
 
-// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers.
+// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers. noted is a head noted
+// earlier, or "".
 func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
 	w := &chainWalk{chain: s.chain, at: head{hash: rootHash()}}
 	if noted != "" {
@@ -126,7 +128,7 @@ func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport
 	return r, nil
 }
 
-// verifyAll walks w along the whole chain and returns the stored head and the first problem, or "".
+// verifyAll walks w along the whole chain. It returns the stored head, and a description of the first problem, or "".
 func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h head, problem string, err error) {
 	h, found, err := scanHead(tx.QueryRowContext(ctx, selectHead))
 	switch {

@@ -11,7 +11,7 @@ import (
 // workspaces implements [caisson.WorkspaceStore].
 type workspaces struct {
 	*idTable[caisson.Workspace]
-	receipts *idTable[caisson.SyncReceipt]
+	receipts *idTable[caisson.SyncReceipt] // The receipts of syncs.
 }
 
 var _ caisson.WorkspaceStore = workspaces{}
@@ -37,7 +37,8 @@ func newWorkspaces(p *preparer) workspaces {
 			documentFor: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
 		},
 		notFoundFormat: "there is no workspace %.40q, and no sandbox or run of that id has one; see caisson workspace ls",
-		// An ID takes precedence. No other value can equal it: the prefixes of IDs differ.
+		// The parameter ?1 is the ID of a workspace, of a sandbox or of a run. It cannot match several of these columns, because
+		// the prefixes of the IDs differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM workspace WHERE id = ?1
 			UNION ALL SELECT seq, account, doc FROM workspace WHERE sandbox = ?1 AND sandbox <> ''
@@ -62,10 +63,10 @@ func newWorkspaces(p *preparer) workspaces {
 // List implements [caisson.WorkspaceStore].
 func (s workspaces) List(ctx context.Context, in caisson.Scope, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
 	q := newQuery("SELECT doc FROM workspace WHERE true")
-	q.is("id =", string(f.Workspace))
+	q.andIfSet("id =", string(f.Workspace))
 	oneOf(q, "state", f.States)
-	q.is("sandbox =", string(f.Sandbox))
-	q.is("run =", string(f.Run))
+	q.andIfSet("sandbox =", string(f.Sandbox))
+	q.andIfSet("run =", string(f.Run))
 	return s.list(ctx, q, in, f.Before, f.Limit)
 }
 
@@ -83,14 +84,14 @@ func (s workspaces) GetReceipt(ctx context.Context, in caisson.Scope, id caisson
 	return s.receipts.Get(ctx, in, string(id))
 }
 
-// ListReceipts implements [caisson.WorkspaceStore]. It ignores the states of f.
+// ListReceipts implements [caisson.WorkspaceStore]. It ignores the field States of f.
 func (s workspaces) ListReceipts(
 	ctx context.Context, in caisson.Scope, f caisson.WorkspaceFilter,
 ) ([]*caisson.SyncReceipt, bool, error) {
 	q := newQuery("SELECT doc FROM sync_receipt WHERE true")
-	q.is("workspace =", string(f.Workspace))
-	q.is("sandbox =", string(f.Sandbox))
-	q.is("run =", string(f.Run))
+	q.andIfSet("workspace =", string(f.Workspace))
+	q.andIfSet("sandbox =", string(f.Sandbox))
+	q.andIfSet("run =", string(f.Run))
 	return s.receipts.list(ctx, q, in, f.Before, f.Limit)
 }
 

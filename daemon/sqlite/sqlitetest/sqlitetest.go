@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/sqlite"
 )
 
-// empty returns the content of an empty database file.
+// empty returns the content of the file of an empty database with the newest schema. It creates the database on the first call.
 var empty = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "sqlitetest-")
 	if err != nil {
@@ -34,7 +34,7 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// auditKey returns a Config.AuditKey with the key that all databases of this package have.
+// auditKey returns a function for Config.AuditKey that returns the key that all databases of this package have, and made.
 func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
 }
@@ -52,8 +52,8 @@ func Put(dir string) error {
 	)
 }
 
-// New returns an empty store in a temporary directory of the test. The store is closed after the cleanup functions that
-// the test registers later; the test may also close it earlier.
+// New returns an empty store in a temporary directory of the test. The store is closed when the test ends, after the cleanup
+// functions that the test registers after this call; the test may also close it earlier.
 func New(t testing.TB) *sqlite.Store {
 	t.Helper()
 	data, err := empty()
