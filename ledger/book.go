@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	journalDir     = "ledger"
-	journalExt     = ".journal"
-	damagedExt     = ".damaged" // appended to journalExt
-	ingestInterval = 250 * time.Millisecond
-	// lockWait is the maximum wait for a stopped writer to close the journal.
+	journalDir     = "ledger"               // subdirectory of the data directory
+	journalExt     = ".journal"             // suffix of the names of journals
+	damagedExt     = ".damaged"             // appended to the name of a journal that cannot be read
+	ingestInterval = 250 * time.Millisecond // between two ingestions of all journals
+	// lockWait is the maximum wait for a process that is stopping to close its journal.
 	lockWait = 5 * time.Second
 )
 
@@ -32,27 +32,27 @@ type BookConfig struct {
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
-	// Owner returns the account of g's sandbox or, if g has no sandbox because it is on another machine, of its run; required. It
-	// must ignore the other fields of g. If it returns another account than the call's, or NotFound, the call is dropped. After
-	// any other error, reading stops and is retried later.
+	// Owner returns the account of g's sandbox or, if g has no sandbox because it is on another machine, of its run; required.
+	// Owner must ignore the other fields of g. A call is dropped if Owner returns NotFound or an account other than the call's.
+	// After any other error, reading of the journal stops and is retried later.
 	Owner func(g caisson.Guest) (account string, err error)
-	// BootID returns the id of the current boot of the machine; nil reads the kernel's.
+	// BootID returns the id of the current boot of the machine; nil: the id is read from the kernel.
 	BootID func() (string, error)
 	Now    func() time.Time // nil means time.Now
 	Log    *slog.Logger     // receives one line per call, and the errors of journals; nil discards them
 }
 
-// A Book is the engine's side of the ledger. It is safe for concurrent use.
+// A Book creates the journals of meters, reads them into the store and grants leases of budgets. It is safe for concurrent use.
 type Book struct {
 	dir    *os.Root
 	store  caisson.LedgerStore
-	owners ownerFunc
+	owners ownerFunc // looks up the accounts of guests
 	bootID func() (string, error)
 	now    func() time.Time
 	log    *slog.Logger
 
-	mu       sync.Mutex             // acquired after a reader's mu
-	journals map[caisson.ID]*reader // guarded by mu
+	mu       sync.Mutex             // acquired after the mu of a reader, not before it
+	journals map[caisson.ID]*reader // readers of journals that are not finished; guarded by mu
 }
 
 // NewBook returns a book. Call Recover before the first call of Begin.
@@ -81,8 +81,8 @@ func NewBook(c BookConfig) (*Book, error) {
 // ownerFunc looks up the account of a guest; see [BookConfig].
 type ownerFunc func(g caisson.Guest) (account string, err error)
 
-// owner returns the account of g; ok is false if there is none. The error is Unavailable, so that it is not taken for damage to
-// the journal.
+// owner returns the account of g; ok is false if g has none. An error is Unavailable, so that it is not taken for damage to the
+// journal.
 func (f ownerFunc) owner(g caisson.Guest) (account string, ok bool, err error) {
 	account, err = f(g)
 	switch {
@@ -100,10 +100,11 @@ func kernelBootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// journalPath returns the path of a journal in the data directory.
 func journalPath(journal caisson.ID) string { return journalDir + "/" + string(journal) + journalExt }
 
-// Begin creates a journal for a process that runs a [Meter]. f is append-only. The caller passes it to that process only, and
-// closes its own descriptor. The journal cannot be finished as long as a process has it open.
+// Begin creates a journal for a process that runs a [Meter]. f is open for appending only. The caller passes f to that process
+// only, and closes its own descriptor. The journal cannot be finished as long as a process has it open.
 func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err error) {
 	boot, err := b.bootID()
 	if err != nil {
@@ -120,7 +121,8 @@ func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err e
 			f = nil
 		}
 	}()
-	// The lock belongs to the open file, not to a process. It is released when the last writer has closed the file.
+	// The lock belongs to the open file, not to a process. It is released when the last process that can write to the journal has
+	// closed the file.
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return "", f, err
 	}
@@ -137,6 +139,7 @@ func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err e
 	return journal, f, nil
 }
 
+// syncDir makes the entries of the directory of journals durable.
 func (b *Book) syncDir() error {
 	d, err := b.dir.Open(journalDir)
 	if err != nil {
@@ -145,7 +148,7 @@ func (b *Book) syncDir() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// reader returns the reader of a journal, and opens it if necessary.
+// reader returns the reader of a journal. It opens the journal if that is not open yet.
 func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +181,7 @@ func (b *Book) openReaders() []*reader {
 	return slices.Collect(maps.Values(b.journals))
 }
 
-// Ingest reads all journals into the store. When it returns, the store has every call that was settled before.
+// Ingest reads all journals into the store. When it returns, the store has every call that was settled before Ingest was called.
 func (b *Book) Ingest(ctx context.Context) error {
 	var errs []error
 	for _, r := range b.openReaders() {
@@ -201,8 +204,8 @@ func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, 
 	return calls, most, nil
 }
 
-// ingestFor is like Ingest, but returns only the error of one journal. Errors of other journals do not affect the result of the
-// caller: the leases of their holders stay counted in any case.
+// ingestFor reads all journals into the store, but returns only the error of one journal. Errors of other journals do not matter
+// to the caller, because the leases of their holders stay counted in any case.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
 	for _, r := range b.openReaders() {
@@ -227,15 +230,15 @@ func (b *Book) Run(ctx context.Context) error {
 		}
 		err := b.Ingest(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			b.log.ErrorContext(ctx, "journals cannot be read into the store", "err", err) // once, not four times per second
+			b.log.ErrorContext(ctx, "journals cannot be read into the store", "err", err) // logged once, not at each retry
 		}
 		failing = err != nil
 	}
 }
 
-// Finish closes a journal that no process writes to any more. Calls that began and were not settled become rows with their
-// maximum cost, and the rest of the meter's leases is returned. Returns Conflict if a process still has the journal open. Finish
-// is idempotent.
+// Finish closes a journal to which no process writes any more. Calls that began and were not settled become rows with their
+// maximum cost, and the rest of the leases of the journal's holder is returned. Returns Conflict if a process still has the
+// journal open. Finish is idempotent.
 func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	r, err := b.reader(ctx, journal)
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -255,9 +258,9 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	return b.removeJournal(r)
 }
 
-// Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start: it is renamed, and
-// its holder's leases count as spent. A journal that a process still writes to is read further and finished at the next start.
-// Errors are those of the store.
+// Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start of the daemon: it is
+// renamed, and the leases of its holder count as spent. A journal to which a process still writes is read as usual, and finished
+// at the next start. Recover returns only errors of the store.
 func (b *Book) Recover(ctx context.Context) error {
 	files, err := fs.ReadDir(b.dir.FS(), journalDir)
 	if err != nil {
@@ -291,7 +294,7 @@ func (b *Book) Recover(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// recover finishes a journal, or sets it aside if that is not possible.
+// recover finishes a journal of an earlier daemon. If the journal cannot be read, recover closes it in the store and renames it.
 func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	err := b.Finish(ctx, id)
 	switch {
@@ -310,9 +313,9 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	delete(b.journals, id)
 	b.mu.Unlock()
 	if r != nil {
-		_ = r.f.Close() // the file was only read
+		_ = r.f.Close() // The file was only read, so an error has no effect.
 	}
-	// Update the store first: if that fails, the next start tries again.
+	// Update the store before the file is renamed: if the update fails, the next start tries again.
 	if err := b.store.Close(ctx, id, true); err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@
 //
 // The [Book] is the engine's side. It stores every lease before a meter receives it, ingests journals into the store, each chunk
 // in one transaction together with its offset, and closes them: a call that began and was not settled becomes a row with its
-// maximum cost. After a power failure the end of a journal may be missing; then all amounts that its meter had leased count as spent.
-// [Service] implements the queries.
+// maximum cost. After a power failure the end of a journal may be missing; then all amounts that its meter had leased count as
+// spent. [Service] implements the queries.
 //
 // Two invariants hold at all times. The cost of a budget's calls plus the leases of all meters never exceeds the limit of the
 // budget. The leases of a meter equal its available amount, plus the amounts reserved for calls in progress, plus the journal

@@ -16,8 +16,8 @@ func hasOrigin(g caisson.Guest) bool {
 	return err == nil
 }
 
-// validLineage reports whether the lineage of g is valid: at most [caisson.MaxLineage] distinct runs other than g's. A call is charged
-// to each of them. Only a guest with a run has a lineage.
+// validLineage reports whether the lineage of g, the runs that its run is a sub-run of, is valid: at most [caisson.MaxLineage]
+// distinct runs other than g's. Calls are charged to each of these runs. Only a guest with a run has a lineage.
 func validLineage(g caisson.Guest) bool {
 	if g.Lineage == "" {
 		return true
@@ -34,7 +34,7 @@ func validLineage(g caisson.Guest) bool {
 	return true
 }
 
-// validTrace reports whether the trace of g is empty or valid.
+// validTrace reports whether the trace id of g is empty or consists of 32 hexadecimal digits.
 func validTrace(g caisson.Guest) bool {
 	return g.Trace == "" || len(g.Trace) == 32 && strings.Trim(g.Trace, "0123456789abcdef") == ""
 }

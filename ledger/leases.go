@@ -11,60 +11,62 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A lease costs two syncs, so it covers the current call and a prefetch for further calls like it. The prefetch doubles if the
-// last lease was used up within prefetchTarget. It is only a small part of what the budget has left, so that gateways that share a
-// budget do not starve each other.
+// A lease costs two syncs, so it covers the current call and a prefetch for further calls like it. A prefetch is twice as large
+// as the one before it if the last lease was used up within prefetchTarget. It is only a small part of the rest of the budget, so
+// that gateways that share a budget do not starve each other.
 const (
-	minPrefetch    = 16 // calls
-	maxPrefetch    = 1 << 14
+	minPrefetch    = 16      // calls
+	maxPrefetch    = 1 << 14 // calls
 	prefetchTarget = time.Second
-	prefetchShare  = 8 // at most one part in prefetchShare of what is left
+	prefetchShare  = 8 // a prefetch is at most one part in prefetchShare of the rest of the budget
 )
 
-// maxLease bounds one lease. The most expensive possible call fits several times.
+// maxLease bounds one lease. It is several times the maximum usage of one call.
 var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
 
 // leasedBudget is the state of one budget in a journal segment. It is guarded by the segment's mu.
 type leasedBudget struct {
-	account   string // account whose calls are charged to it
-	key       string
+	account   string // account of the calls that are charged to the budget
+	key       string // key of the budget
 	terms     terms
 	prefetch  prefetcher
-	available caisson.Amount // available amount; negative if calls cost more than was reserved for them
-	inFlight  int            // calls in progress that are charged to available
-	usedAt    time.Time
-	// epoch counts the resets of available: an amount taken in an earlier epoch is not put back.
+	available caisson.Amount // unspent part of the leases; negative if calls cost more than was reserved for them
+	inFlight  int            // number of calls in progress whose maximum usage was deducted from available
+	usedAt    time.Time      // time of the last call
+	// epoch counts the resets of available: an amount that was deducted before a reset is not added again after it.
 	epoch   int
-	leasing chan struct{} // not nil during a request to the lessor; closed at its end
+	leasing chan struct{} // not nil while a request to the lessor is in progress; closed at its end
 }
 
-// terms are the last responses of the lessor about a budget. They are guarded by the segment's mu.
+// terms are what the last responses of the lessor say about a budget. They are guarded by the segment's mu.
 type terms struct {
-	valid     bool            // false: the terms must be read from the lessor again
-	unlimited bool            // the budget does not exist
-	lease     caisson.Lease   // the last lease, for its description of the budget
-	refused   *caisson.Amount // the amount that the last lease was needed for, if less was granted
-	err       error           // error of the last request, or nil
+	valid     bool            // false: the lessor must be asked before the next call
+	unlimited bool            // the budget does not exist, so that calls need no lease
+	lease     caisson.Lease   // last lease; its fields other than Granted describe the budget
+	refused   *caisson.Amount // minimum amount of the last request, if the lease does not cover it
+	err       error           // error of the last request; nil if it succeeded
 	checked   time.Time       // time of the last response, which may be an error
-	// version counts invalidations. A response to a request from an earlier version is discarded.
+	// version counts the calls of invalidate. The response to a request from an earlier version is discarded.
 	version int
 }
 
-// prefetcher determines when the prefetches of a budget start and how large they are. It is guarded by the segment's mu.
+// prefetcher determines when a budget needs a prefetch and how large it is. It is guarded by the segment's mu.
 type prefetcher struct {
 	calls       int64          // number of calls that the next prefetch covers
-	queued      caisson.Amount // the sum of what the calls that wait for the request in progress need
-	refillBelow caisson.Amount // below this amount a prefetch starts
+	queued      caisson.Amount // sum of the maximum usage of the calls that wait for the request in progress
+	refillBelow caisson.Amount // a prefetch starts when less than this amount is available
 	scarce      bool           // the last lease was smaller than requested
 }
 
-// budgetKey identifies a leasedBudget in a segment. The key of a budget does not suffice: several accounts may use the same id of a
-// session or run; at most one of them has the budget.
+// budgetKey identifies a leasedBudget in a segment. The key of the budget does not suffice, because calls of several accounts may
+// name the same session or run; the budget belongs to at most one of these accounts.
 type budgetKey struct{ account, budget string }
 
+// id returns the key of b in segment.budgets.
 func (b *leasedBudget) id() budgetKey { return budgetKey{b.account, b.key} }
 
-// usable reports whether calls can be charged to b. It resets b if the budget's period has ended.
+// usable reports whether the terms of b are valid, so that calls can be charged to b. It resets b if the budget's period has
+// ended.
 func (b *leasedBudget) usable(now time.Time) bool {
 	t := &b.terms
 	if until := t.lease.Until; !t.unlimited && !until.IsZero() && !now.Before(until) {
@@ -74,14 +76,14 @@ func (b *leasedBudget) usable(now time.Time) bool {
 	return t.valid && !(t.unlimited && now.Sub(t.checked) > unlimitedTTL)
 }
 
-// reset sets the available amount to zero. The amount is not returned to the lessor, which no longer counts it.
+// reset sets the available amount to zero. The amount is not returned to the lessor, for which the leases of b are void already.
 func (b *leasedBudget) reset() {
 	b.available, b.inFlight = caisson.Amount{}, 0
 	b.epoch++
 }
 
-// accept replaces the terms by those of a lease that was needed for an amount. It reports whether earlier leases are void: the
-// lease is for another period, for another budget with the same key, or says that there is no budget.
+// accept stores a lease that was requested with the minimum amount need. void reports whether earlier leases are void, because
+// this one is for another period or for another budget with the same key, or because there is no such budget.
 func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
 	void = lease.Unlimited || t.unlimited || !t.lease.Until.Equal(lease.Until) || t.lease.Title != lease.Title
 	t.valid, t.unlimited, t.lease, t.err, t.refused = true, lease.Unlimited, lease, nil, nil
@@ -91,17 +93,18 @@ func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
 	return void
 }
 
-// invalidate marks the terms as not valid, so that the next call requests them again. The response to a request in progress is
-// discarded.
+// invalidate marks the terms as not valid, so that the lessor is asked before the next call. The response to a request in
+// progress is discarded.
 func (t *terms) invalidate() {
 	t.version++
 	t.valid, t.err, t.refused = false, nil, nil
 }
 
-// fresh reports whether the last response is too recent to repeat the request.
+// fresh reports whether the terms are valid and less than refusedTTL old, so that the request to the lessor is not repeated.
 func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
 
-// exhausted reports whether the budget has nothing left of the resources of which available is less than a.
+// exhausted reports whether the rest of the budget is zero for a limited quantity (dollars, tokens or calls) of which available
+// is less than a.
 func (t *terms) exhausted(available, a caisson.Amount) bool {
 	limits, left := t.lease.Limits, t.lease.Left
 	return limits.USD != nil && left.USD == 0 && available.USD < a.USD ||
@@ -109,9 +112,9 @@ func (t *terms) exhausted(available, a caisson.Amount) bool {
 		limits.Calls != nil && left.Calls == 0 && available.Calls < a.Calls
 }
 
-// fit returns the number of output tokens that all budgets afford, or a budget whose lease must be renewed first. The caller must
-// hold mu.
-func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
+// affordableOutput returns the number of output tokens for which all budgets of a call have enough available, at most
+// d.MaxOutput. If the lease of a budget must be renewed first, it returns that budget as short instead. The caller must hold mu.
+func (p *segment) affordableOutput(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
 		k := budgetKey{account, key}
@@ -135,7 +138,7 @@ func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.
 	return nil, output
 }
 
-// affordable returns the greatest n <= d.MaxOutput for which free covers d.At(n), or -1 if there is none.
+// affordable returns the greatest n <= d.MaxOutput for which the amount free covers d.At(n), or -1 if there is none.
 func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	if !free.Covers(d.Fixed) {
 		return -1
@@ -151,8 +154,8 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	return n
 }
 
-// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; waitForLease releases
-// it. An error is the reason to refuse the call.
+// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; waitForLease releases it.
+// If it returns an error, the call is refused for that reason.
 func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.Demand) error {
 	now := p.clock
 	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
@@ -169,7 +172,8 @@ func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.D
 		b.leasing = make(chan struct{})
 		want = want.Plus(b.prefetch.amount(&b.terms, d, now))
 		b.prefetch.queued = caisson.Amount{}
-		// The request does not use the context of this call: other calls wait for it too, and a granted lease must not be lost.
+		// The request does not use the context of the call: other calls wait for the request too, and a granted lease must not be
+		// lost.
 		go p.renewLease(b, need, want)
 	default:
 		b.prefetch.queued = b.prefetch.queued.Plus(d.At(d.MaxOutput))
@@ -184,7 +188,8 @@ func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.D
 	}
 }
 
-// prefetch requests a lease in the background if b runs low, so that frequent calls do not wait for it. The caller must hold mu.
+// prefetch requests a lease for b in the background if little is available, so that frequent calls do not wait for a lease. The
+// caller must hold mu.
 func (p *segment) prefetch(b *leasedBudget, d caisson.Demand) {
 	if b.leasing == nil && b.prefetch.due(b.available) {
 		b.leasing = make(chan struct{})
@@ -192,26 +197,27 @@ func (p *segment) prefetch(b *leasedBudget, d caisson.Demand) {
 	}
 }
 
-// missing returns the part of a that b does not have available.
+// missing returns the part of the amount a that exceeds what b has available.
 func missing(b *leasedBudget, a caisson.Amount) caisson.Amount {
 	have := b.available
 	if !b.terms.valid {
-		// The available amount is returned before the lease is requested; a debt remains.
+		// The available amount is returned to the lessor before the lease is requested. A negative amount, a debt, remains.
 		have = have.Min(caisson.Amount{})
 	}
 	return a.Minus(have).NonNegative()
 }
 
-// due reports whether a prefetch is to start when this amount is available.
+// due reports whether a prefetch is to start when the given amount is available.
 func (f *prefetcher) due(available caisson.Amount) bool {
 	return !f.scarce && f.calls > minPrefetch && !available.Covers(f.refillBelow)
 }
 
-// amount returns the size of the next prefetch, beyond the amount that is needed at once.
+// amount returns the size of the next prefetch, in addition to the amount that calls need at once. d is the demand of the current
+// call.
 func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.Amount {
 	if !t.valid {
 		f.calls = minPrefetch
-		return caisson.Amount{} // the rest of the budget is unknown
+		return caisson.Amount{} // without valid terms, the rest of the budget is not known
 	}
 	one, n := d.At(d.MaxOutput), f.calls
 	if now.Sub(t.checked) < prefetchTarget {
@@ -236,7 +242,8 @@ func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.A
 	return a
 }
 
-// renewLease requests a lease for b. The caller has set b.leasing; renewLease closes it.
+// renewLease requests a lease of at least need and at most want for b. The caller has set b.leasing; renewLease closes that
+// channel when it has stored the response.
 func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	p.mu.Lock()
 	version := b.terms.version
@@ -269,7 +276,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 }
 
 // returnLease returns the available amount of b to the lessor if should is true. The caller must hold mu and must have set
-// b.leasing. mu is released during the request.
+// b.leasing. mu is not held during the request to the lessor.
 func (p *segment) returnLease(b *leasedBudget, should bool) {
 	a := b.available.NonNegative()
 	if !should || b.terms.unlimited || a.IsZero() {
@@ -278,13 +285,14 @@ func (p *segment) returnLease(b *leasedBudget, should bool) {
 	b.available = b.available.Minus(a)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
-	// If the request fails, the amount stays held until the journal is closed.
+	// If the request fails, the lessor counts the amount as leased until the journal is closed.
 	_ = p.lessor.Return(ctx, b.key, a)
 	cancel()
 	p.mu.Lock()
 }
 
-// invalidate invalidates the budgets with the given keys, or all budgets if keys is nil, and returns their available amounts.
+// invalidate invalidates the terms of the budgets with the given keys, or of all budgets if keys is nil, and returns the
+// available amounts of these budgets to the lessor.
 func (p *segment) invalidate(keys []string) {
 	p.mu.Lock()
 	var list []*leasedBudget
@@ -300,7 +308,8 @@ func (p *segment) invalidate(keys []string) {
 	}
 }
 
-// returnWhenIdle returns the available amount of b after the request in progress, unless that request has renewed b.
+// returnWhenIdle waits for the request for b in progress, and then returns the available amount of b to the lessor, unless the
+// terms of b have become valid again.
 func (p *segment) returnWhenIdle(b *leasedBudget) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +328,8 @@ func (p *segment) returnWhenIdle(b *leasedBudget) {
 	b.leasing = nil
 }
 
-// returnIdle returns and deletes budgets whose last use was before the given time.
+// returnIdle returns the available amounts of budgets to the lessor, and deletes these budgets, if their last use was before the
+// given time.
 func (p *segment) returnIdle(before time.Time) {
 	p.mu.Lock()
 	var idle []*leasedBudget
@@ -333,7 +343,7 @@ func (p *segment) returnIdle(before time.Time) {
 	for _, b := range idle {
 		p.returnWhenIdle(b)
 		p.mu.Lock()
-		// A budget with a debt is kept, because the lessor keeps the debt too.
+		// A budget with a negative amount, a debt, is kept, because the lessor keeps the debt too.
 		if b.leasing == nil && b.inFlight == 0 && !b.terms.valid && b.available.IsZero() && p.budgets[b.id()] == b {
 			delete(p.budgets, b.id())
 		}
@@ -341,10 +351,10 @@ func (p *segment) returnIdle(before time.Time) {
 	}
 }
 
-// overBudget returns the error that refuses a call that costs at least a.
+// overBudget returns the error for a call that is refused because b has less available than a, the minimum usage of the call.
 func (b *leasedBudget) overBudget(a caisson.Amount) error {
 	l, left := b.terms.lease.Limits, b.terms.lease.Left.Plus(b.available.NonNegative())
-	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // if the calls in progress cost nothing
+	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // rest of the budget if the calls in progress cost nothing
 	e := &caisson.OverBudget{Budget: b.terms.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
 		e.Budget = b.key
@@ -373,6 +383,7 @@ func (b *leasedBudget) overBudget(a caisson.Amount) error {
 	return e
 }
 
+// countText returns a number with its unit, such as "1 call" and "2 calls".
 func countText(n int64, unit string) string {
 	if n != 1 {
 		unit += "s"

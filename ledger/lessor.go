@@ -7,9 +7,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Lessor returns the lessor for the holder of a journal. It validates every request, because the holder may be compromised.
+// Lessor returns the lessor for the process that holds a journal. It validates every request, because the process may be
+// compromised.
 func (b *Book) Lessor(journal caisson.ID) caisson.Lessor { return lessor{b, journal} }
 
+// lessor implements [caisson.Lessor] for the holder of one journal.
 type lessor struct {
 	book    *Book
 	journal caisson.ID
@@ -23,8 +25,8 @@ func (l lessor) Lease(ctx context.Context, account, budget string, need, want ca
 	if !maxLease.Covers(want) || !want.Covers(need) || !need.Covers(caisson.Amount{}) {
 		return caisson.Lease{}, caisson.Invalidf("want", "no call needs so much")
 	}
-	// First ingest what the holder has spent, in order. Errors of other journals are ignored; reading them only makes the
-	// response more current.
+	// First ingest the calls of the holder's journal, in order. Errors of other journals are ignored; they are read only to make
+	// the response more current.
 	if err := l.book.ingestFor(ctx, l.journal); err != nil {
 		return caisson.Lease{}, err
 	}
@@ -39,8 +41,9 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 	return l.book.store.Return(ctx, l.journal, budget, a)
 }
 
-// check rejects budgets that no guest of the holder has or that do not belong to the account, and holders whose journal is closed
-// or damaged. An empty account skips the check of the owner, for amounts that are held already.
+// check returns an error if the key of a budget is not valid, if the budget cannot belong to the account, or if the holder's
+// journal is closed or damaged. With an empty account it does not check the owner of the budget: for the return of amounts that
+// the holder has leased already.
 func (l lessor) check(account, budget string) error {
 	l.book.mu.Lock()
 	r := l.book.journals[l.journal]
@@ -70,7 +73,8 @@ func (l lessor) check(account, budget string) error {
 	return nil
 }
 
-// parseKey splits the key of a budget.
+// parseKey splits the key of a budget, such as "run/ID", into its kind and its name. It returns an Invalid error if the key is
+// not valid.
 func parseKey(key string) (kind, name string, err error) {
 	kind, name, _ = strings.Cut(key, "/")
 	ok := name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f })

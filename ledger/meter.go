@@ -12,17 +12,17 @@ import (
 
 // Limits of a [Meter].
 const (
-	rotateBytes   = 64 << 20         // size of a journal segment, in bytes, after which the meter requests the next one
-	leaseTimeout  = 10 * time.Second // for one request to a lessor
-	idleAfter     = 30 * time.Second // after this time an unused budget is returned
-	unlimitedTTL  = time.Minute      // how long the absence of a budget is cached
-	refusedTTL    = 100 * time.Millisecond
-	sweepInterval = 5 * time.Second
-	retryAfter    = 5 * time.Second // delay after a failed request for the next segment
-	maxName       = 128             // bytes of an account, run or session, which are parts of keys and must not be truncated
+	rotateBytes   = 64 << 20               // size of a journal segment, in bytes, after which the meter requests the next one
+	leaseTimeout  = 10 * time.Second       // timeout of one request to a lessor or for a segment
+	idleAfter     = 30 * time.Second       // after this time without a call, the leases of a budget are returned
+	unlimitedTTL  = time.Minute            // how long a meter remembers that a budget does not exist
+	refusedTTL    = 100 * time.Millisecond // how long a meter remembers that the lessor refused a lease or failed
+	sweepInterval = 5 * time.Second        // between two searches for idle budgets
+	retryAfter    = 5 * time.Second        // delay after a failed request for the next segment
+	maxName       = 128                    // bytes of the names of accounts, runs and sessions: keys contain them in full
 )
 
-// A Segment is a journal segment and the budgets that belong to it. Leases from its lessor are held on behalf of the journal.
+// A Segment is a journal segment and the lessor for its holder, which holds leases on behalf of the journal.
 type Segment struct {
 	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
@@ -35,8 +35,8 @@ type Segment struct {
 // Config configures a [Meter].
 type Config struct {
 	Segment Segment // the first segment; its Journal and Lessor are required
-	// Next returns the next segment when a journal is full or cannot be written. If nil, there is only one segment, and calls are
-	// refused when it cannot be written.
+	// Next returns the next segment when the journal of the current one is full or cannot be written. If Next is nil, there is
+	// only one segment, and calls are refused when its journal cannot be written.
 	Next func(ctx context.Context) (Segment, error)
 	Now  func() time.Time // nil means time.Now
 	Log  *slog.Logger     // nil discards messages
@@ -44,7 +44,7 @@ type Config struct {
 
 // A Meter implements [caisson.Meter]. It is safe for concurrent use.
 type Meter struct {
-	next func(ctx context.Context) (Segment, error)
+	next func(ctx context.Context) (Segment, error) // Next of [Config]; may be nil
 	now  func() time.Time
 	log  *slog.Logger
 
@@ -52,7 +52,7 @@ type Meter struct {
 	segment *segment // the current segment; guarded by mu
 	closed  bool     // guarded by mu
 
-	wake    chan struct{} // wakes Run to check the segment
+	wake    chan struct{} // makes Run check the segment at once
 	retryAt time.Time     // earliest time of the next request for a segment; used by Run only
 }
 
@@ -96,7 +96,7 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 	return r, nil
 }
 
-// checkCall returns an error if the call cannot be recorded.
+// checkCall returns an error if a call cannot be recorded, and otherwise sets its ID if that is empty.
 func checkCall(call *caisson.Call, d caisson.Demand) error {
 	worst := d.At(d.MaxOutput)
 	switch {
@@ -117,7 +117,7 @@ func checkCall(call *caisson.Call, d caisson.Demand) error {
 	return nil
 }
 
-// current returns the current segment with a reference, which release drops.
+// current returns the current segment with a reference to it, which the caller must drop with release.
 func (m *Meter) current() (*segment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,7 +128,7 @@ func (m *Meter) current() (*segment, error) {
 	return m.segment, nil
 }
 
-// wakeRun makes the loop of Run check the segment now.
+// wakeRun makes Run check at once whether the journal is full or cannot be written.
 func (m *Meter) wakeRun() {
 	select {
 	case m.wake <- struct{}{}:
@@ -136,8 +136,8 @@ func (m *Meter) wakeRun() {
 	}
 }
 
-// Forget invalidates budgets whose limits have changed, and returns the meter's leases of them. When Forget returns, no call
-// begins on the old limits. Without keys it invalidates all budgets.
+// Forget invalidates what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
+// Forget returns, no call begins on the old limits. Without keys it invalidates all budgets.
 func (m *Meter) Forget(budgets ...string) {
 	m.mu.Lock()
 	p := m.segment
@@ -147,7 +147,7 @@ func (m *Meter) Forget(budgets ...string) {
 	p.invalidate(budgets)
 }
 
-// Run returns idle budgets and rotates full journals until ctx is done.
+// Run returns the leases of idle budgets, and switches to the next segment when a journal is full, until ctx is done.
 func (m *Meter) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -170,9 +170,9 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
-// rotate switches to the next segment. Calls in progress are settled in the segment in which they began.
+// rotate requests the next segment and switches to it. Calls in progress are settled in the segment in which they began.
 func (m *Meter) rotate(ctx context.Context) {
-	if wait := m.retryAt.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // a longer wait means that the clock went back
+	if wait := m.retryAt.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // a longer wait: the clock went back
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
@@ -194,8 +194,8 @@ func (m *Meter) rotate(ctx context.Context) {
 	p.retire()
 }
 
-// Close closes the meter: further calls are refused, and the rest of the leases is returned. Calls in progress can still be
-// settled; the journal's Done is called after the last of them.
+// Close closes the meter: further calls are refused, and unspent leases are returned. Calls in progress can still be settled;
+// Done of the segment is called after the last of them.
 func (m *Meter) Close() error {
 	m.mu.Lock()
 	if m.closed {

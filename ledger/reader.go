@@ -18,54 +18,54 @@ import (
 
 // Limits of reading a journal, whose writer is untrusted.
 const (
-	readBytes    = 1 << 20
-	maxJournal   = 2 * rotateBytes
-	maxOpenCalls = 100_000
-	maxClockSkew = 24 * time.Hour // maximum by which a meter's clock may be ahead; see monotonicNow
+	readBytes    = 1 << 20         // maximum size of a chunk
+	maxJournal   = 2 * rotateBytes // maximum size of a journal in bytes
+	maxOpenCalls = 100_000         // maximum number of calls that are not settled
+	maxClockSkew = 24 * time.Hour  // maximum by which a meter's clock may be ahead; see monotonicNow
 )
 
-// reader ingests a journal into the store.
+// reader reads a journal and stores its calls.
 type reader struct {
-	f      *os.File // open until the journal is removed
-	rows   rowStore
-	owners ownerFunc
+	f      *os.File  // open until the journal is removed
+	rows   rowStore  // stores the calls
+	owners ownerFunc // looks up the accounts of guests
 	now    func() time.Time
 	log    *slog.Logger
 
 	mu     sync.Mutex // guards rows.lost and the fields below; held while the journal is read and finished
 	offset int64      // offset up to which this process has read the journal
-	// ingested is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
-	// sandboxes may have been removed since.
+	// ingested is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and
+	// the sandboxes that made their calls may have been removed since.
 	ingested  int64
-	boot      string
-	openCalls map[caisson.ID]openCall
-	damage    error // not nil if reading has stopped because the journal is damaged
-	closed    bool
+	boot      string                  // boot id in the header of the journal
+	openCalls map[caisson.ID]openCall // calls that have begun and are not settled
+	damage    error                   // error because of which reading has stopped; nil while the journal is valid
+	closed    bool                    // whether the journal was closed in the store
 }
 
 // openCall is a call that has begun and is not settled.
 type openCall struct {
-	row           caisson.Call
-	misattributed bool // the row names an account that does not own its sandbox or run
+	row           caisson.Call // row that is stored if the call is never settled
+	misattributed bool         // the row names an account that does not own its sandbox or run
 }
 
-// chunk is the result of parsing a part of the journal.
+// chunk is the result of parsing the part of the journal from the offset that was reached before.
 type chunk struct {
-	size    int64
-	rows    []caisson.Call
-	changes []change
-	header  *header
-	damage  error
+	size    int64          // bytes of the parsed records
+	rows    []caisson.Call // settled calls
+	changes []change       // changes of the calls that are not settled, in order
+	header  *header        // header of the journal; nil if the chunk does not contain it
+	damage  error          // why the record after the chunk is not valid; nil if it is valid
 }
 
-// change is a call that began or was settled, in the order of the journal.
+// change records that a call began or was settled.
 type change struct {
-	begin bool
-	id    caisson.ID
-	call  openCall
+	begin bool       // true: the call began; false: it was settled
+	id    caisson.ID // id of the call
+	call  openCall   // the call, if it began
 }
 
-// ingest reads the journal up to its current end.
+// ingest reads the journal up to its current end, and stores the calls.
 func (r *reader) ingest(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,8 +92,8 @@ func (r *reader) read(ctx context.Context) error {
 	case end == r.offset:
 		return nil
 	}
-	// The store must not be ahead of what a power failure leaves of the journal, and calls in progress are recorded in the
-	// journal only.
+	// Sync the journal before the store: after a power failure, the store must not contain more than the journal, and calls in
+	// progress are recorded in the journal only.
 	if err := unix.Fdatasync(int(r.f.Fd())); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (r *reader) read(ctx context.Context) error {
 	return nil
 }
 
-// chunk parses the next part of the journal without side effects.
+// chunk parses the next part of the journal, up to the offset end at most. It has no side effects.
 func (r *reader) chunk(end int64) (c chunk, err error) {
 	// End the chunk at the offset that an earlier process has reached, so that a chunk is either in the store as a whole or not
 	// at all.
@@ -125,7 +125,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 		return c, err
 	}
 	b = b[:n]
-	pending := map[caisson.ID]*openCall{} // changes in this chunk; nil: settled
+	pending := map[caisson.ID]*openCall{} // calls that changed in this chunk; nil: settled
 	for len(b) > 0 {
 		rec, size, err := decodeRecord(b)
 		if errors.Is(err, errIncomplete) {
@@ -147,7 +147,8 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 	return c, nil
 }
 
-// apply adds a record to c.
+// apply adds a record of the journal to the chunk c. pending contains the calls that records of the same chunk have changed; the
+// value is nil for calls that were settled.
 func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) error {
 	first := r.offset+c.size == 0
 	switch {
@@ -197,7 +198,8 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 	return nil
 }
 
-// misattributed reports whether a call names a wrong account, which means that the process that wrote it is compromised.
+// misattributed reports whether a call names an account that does not own its sandbox or run, which means that the process that
+// wrote the call is compromised.
 func (r *reader) misattributed(c *caisson.Call) (bool, error) {
 	account, ok, err := r.owners.owner(c.Guest)
 	switch {
@@ -206,21 +208,21 @@ func (r *reader) misattributed(c *caisson.Call) (bool, error) {
 	case ok && account == c.Account:
 		return false, nil
 	case !ok && r.offset < r.ingested:
-		return false, nil // the account was correct when the call was first read; the sandbox has been removed since
+		return false, nil // An earlier process has checked the account. The sandbox was removed since then.
 	}
 	r.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
 		"journal", r.rows.journal, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true, nil
 }
 
-// commit stores c and, if that succeeds, updates r.
+// commit stores the calls of the chunk c and, if that succeeds, updates the state of r.
 func (r *reader) commit(ctx context.Context, c chunk) error {
 	if from, to := r.offset, r.offset+c.size; to > from && from >= r.ingested {
 		err := r.rows.ingest(ctx, from, to, c.rows)
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
 		case kind == caisson.Invalid, kind == caisson.Conflict && !r.rows.closedInStore(ctx, err):
-			r.markDamaged(ctx, err) // a retry would fail too
+			r.markDamaged(ctx, err) // A retry would fail too.
 			return nil
 		default:
 			return err
@@ -243,7 +245,8 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 	return nil
 }
 
-// markDamaged stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
+// markDamaged stops the reading of a journal whose contents are not valid because of err. The journal is later closed as if its
+// end were lost.
 func (r *reader) markDamaged(ctx context.Context, err error) {
 	r.damage = err
 	r.log.ErrorContext(ctx, "a journal is damaged; the leases of its gateway will count as spent",
@@ -257,7 +260,8 @@ func (r *reader) isDamaged() bool {
 	return r.damage != nil
 }
 
-// finish reads the rest of the journal and closes it in the store. The caller must hold mu.
+// finish reads the rest of the journal, stores the calls that were not settled, and closes the journal in the store. The caller
+// must hold mu.
 func (r *reader) finish(ctx context.Context, bootID func() (string, error)) error {
 	if err := r.waitUnlocked(ctx); err != nil {
 		return err
@@ -317,10 +321,10 @@ type rowStore struct {
 	store   caisson.LedgerStore
 	journal caisson.ID
 	log     *slog.Logger
-	lost    bool // a row could not be stored
+	lost    bool // whether a row could not be stored
 }
 
-// ingest stores the rows of the part of the journal between two offsets. Rows that the store rejects are dropped.
+// ingest stores and logs the rows of the journal between the offsets from and to. Rows that the store rejects are dropped.
 func (s *rowStore) ingest(ctx context.Context, from, to int64, rows []caisson.Call) error {
 	err := s.store.Ingest(ctx, s.journal, from, to, rows)
 	if caisson.KindOf(err) == caisson.Conflict && to > from {
@@ -341,8 +345,8 @@ func (s *rowStore) ingest(ctx context.Context, from, to int64, rows []caisson.Ca
 	return nil
 }
 
-// oneByOne stores rows individually after the store has rejected some of them, and returns the stored rows. Ingesting a row again
-// has no effect.
+// oneByOne stores rows individually after the store has rejected all of them because of some, and returns the stored rows. Rows
+// that are in the store already are not stored twice.
 func (s *rowStore) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
 	var stored []caisson.Call
 	for i := range rows {
@@ -364,7 +368,7 @@ func (s *rowStore) oneByOne(ctx context.Context, from, to int64, rows []caisson.
 	return stored, s.store.Ingest(ctx, s.journal, from, to, nil)
 }
 
-// audit logs a call, without prompts.
+// audit logs a call, without its prompt and answer.
 func (s *rowStore) audit(ctx context.Context, c *caisson.Call) {
 	s.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
 		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
@@ -384,7 +388,7 @@ func (s *rowStore) closedInStore(ctx context.Context, err error) bool {
 	return err == nil && !slices.Contains(open, s.journal)
 }
 
-// close closes the journal in the store. lost means that its end is lost.
+// close closes the journal in the store. lost reports whether the end of the journal is lost.
 func (s *rowStore) close(ctx context.Context, lost bool) error {
 	lost = lost || s.lost
 	if lost {
@@ -401,7 +405,8 @@ func (r *reader) waitUnlocked(ctx context.Context) error {
 	deadline := time.NewTimer(lockWait)
 	defer deadline.Stop()
 	for {
-		// The lock belongs to the writers' open file; r.f is a separate one, which conflicts with it.
+		// The lock belongs to the open file of the processes that write. r.f is a separate open file, so that its lock conflicts
+		// with that lock.
 		free, err := r.tryLock()
 		if free || err != nil {
 			return err
@@ -416,6 +421,7 @@ func (r *reader) waitUnlocked(ctx context.Context) error {
 	}
 }
 
+// tryLock reports whether no process has the journal open for writing, by locking the journal and unlocking it again.
 func (r *reader) tryLock() (bool, error) {
 	err := unix.Flock(int(r.f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {

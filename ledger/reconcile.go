@@ -12,15 +12,15 @@ type SpendLog struct {
 	ID      string // the provider's id of the call
 	Account string // end user of the call, as sent by the gateway
 	Cost    caisson.USD
-	At      time.Time
+	At      time.Time // time of the call
 }
 
 const (
-	// settleDelay is how long LiteLLM may take to record a call. More recent calls are not reported as missing.
+	// settleDelay is how long LiteLLM may take to record a call. Calls that are more recent are not reported as missing.
 	settleDelay = 2 * time.Minute
 	// costTolerance is the tolerance for rounding errors in sums.
 	costTolerance     = caisson.Dollar / 1e6
-	reconcilePageSize = 1000 // calls per read
+	reconcilePageSize = 1000 // calls of the ledger that are read at once
 )
 
 // Reconcile implements [caisson.Ledger], for the calls of the caller's account. Only local callers may call it, one at a time,
@@ -70,7 +70,7 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 			}
 		}
 	}
-	for _, l := range logs { // in the provider's order
+	for _, l := range logs { // in the order of the provider's list
 		if _, left := upstream[l.ID]; left {
 			delete(upstream, l.ID)
 			out = append(out, caisson.Discrepancy{UpstreamID: l.ID, Problem: "missing here", Upstream: l.Cost})
@@ -79,7 +79,8 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 	return out, nil
 }
 
-// compare returns the discrepancy between a call and the provider's record of it, or nil.
+// compare returns the discrepancy between the call c and l, the provider's record of it, or nil. there is false if the provider
+// has no record of the call; calls after the time old are then not reported.
 func compare(c *caisson.Call, l SpendLog, there bool, old time.Time) *caisson.Discrepancy {
 	d := &caisson.Discrepancy{Call: c.ID, UpstreamID: c.UpstreamID, Here: c.Cost, Upstream: l.Cost}
 	diff := c.Cost - l.Cost

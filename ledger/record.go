@@ -14,37 +14,38 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A journal is a sequence of records. The frame of a record is the length and the CRC-32C of its body, 4 bytes each, little
-// endian. The body is a byte for the kind and fields in a fixed order: numbers as varints, strings with their length as a prefix.
-// The first record is a header. A change of the format increments the version in the header. Older versions remain readable,
-// because a journal outlives the build whose process was killed while writing it.
+// A journal is a sequence of records, each with a frame and a body. The frame contains the length and the CRC-32C of the body, 4
+// bytes each, little endian. The body is a byte for the kind, followed by fields in a fixed order: numbers as varints, strings
+// with their length as a prefix. The first record is a header. A change of the format increments the version in the header. Older
+// versions remain readable, because a journal outlives the build whose process was killed while writing it.
 const (
-	minVersion = 1 // version 1 has no lineage and trace; version 2 has no detail
-	version    = 3
-	frameBytes = 8
-	maxBody    = 8 << 10
-	maxText    = 512 // bytes of one string in a record
+	minVersion = 1       // oldest readable version: it has no lineage and trace, and version 2 has no detail
+	version    = 3       // version that is written
+	frameBytes = 8       // size of a frame
+	maxBody    = 8 << 10 // bytes of a body
+	maxText    = 512     // bytes of one string in a record
 )
 
 // Kinds of records.
 const (
-	kindHeader = 'H'
+	kindHeader = 'H' // the first record of a journal
 	kindBegin  = 'B' // a call and its maximum cost
 	kindSettle = 'S' // a call and its actual cost
 )
 
-// header is the first record of a journal. The engine writes it.
+// header is the first record of a journal. The book writes it when it creates the journal.
 type header struct {
-	journal caisson.ID
-	boot    string // boot id of the machine when the journal was created
+	journal caisson.ID // id of the journal
+	boot    string     // boot id of the machine when the journal was created
 }
 
 // errIncomplete means that a record is incomplete: its writer was killed, or is still writing.
 var errIncomplete = errors.New("the record is not complete")
 
+// castagnoli is the table of CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendFrame writes the frame of the body that begins at b[start+frameBytes].
+// appendFrame fills in the frame at b[start], for the body that follows it and ends with b, and returns b.
 func appendFrame(b []byte, start int) []byte {
 	body := b[start+frameBytes:]
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(body)))
@@ -52,6 +53,7 @@ func appendFrame(b []byte, start int) []byte {
 	return b
 }
 
+// appendHeader appends the record of h to b.
 func appendHeader(b []byte, h header) []byte {
 	start := len(b)
 	b = append(b, make([]byte, frameBytes)...)
@@ -61,7 +63,7 @@ func appendHeader(b []byte, h header) []byte {
 	return appendFrame(b, start)
 }
 
-// appendCall appends a record of c.
+// appendCall appends the record of the call c to b. kind is kindBegin or kindSettle.
 func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, kind)
@@ -105,6 +107,7 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	return appendFrame(b, start)
 }
 
+// flag returns 1 if v is true, and otherwise 0.
 func flag(v bool) byte {
 	if v {
 		return 1
@@ -112,7 +115,8 @@ func flag(v bool) byte {
 	return 0
 }
 
-// appendText appends s, truncated to maxText and without invalid UTF-8 and NUL bytes. Some strings are untrusted.
+// appendText appends the string s to b, truncated to maxText bytes and without invalid UTF-8 and NUL bytes: some of the strings
+// are untrusted.
 func appendText(b []byte, s string) []byte {
 	if len(s) > maxText || !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(strings.ToValidUTF8(s[:min(len(s), maxText)], ""), "\x00", "")
@@ -123,13 +127,13 @@ func appendText(b []byte, s string) []byte {
 
 // record is a decoded record.
 type record struct {
-	kind   byte
-	header header
-	call   caisson.Call
+	kind   byte         // kindHeader, kindBegin or kindSettle
+	header header       // only for kindHeader
+	call   caisson.Call // only for kindBegin and kindSettle
 }
 
-// decodeRecord decodes the first record in b and returns it with its size. Returns errIncomplete if b ends before the record does. Any other
-// error means that the record was not written by a [Meter].
+// decodeRecord decodes the first record in b and returns it with its size in bytes. Returns errIncomplete if b ends before the
+// record does. Any other error means that no [Meter] has written the record.
 func decodeRecord(b []byte) (r record, size int64, err error) {
 	if len(b) < frameBytes {
 		return r, 0, errIncomplete
@@ -170,18 +174,21 @@ func parseBody(body []byte) (record, error) {
 	return r, f.err
 }
 
-// fields decodes the fields of a record until the first error.
+// fields decodes the fields of the body of a record, in order, until the first error.
 type fields struct {
-	b   []byte
-	err error
+	b   []byte // the rest of the body
+	err error  // the first error
 }
 
+// errField is the error for a field that cannot be decoded.
 var errField = errors.New("a field of a record is malformed")
 
+// fail sets the error, so that no further field is decoded.
 func (f *fields) fail() {
 	f.err, f.b = errField, nil
 }
 
+// byte decodes a field of one byte.
 func (f *fields) byte() byte {
 	if len(f.b) == 0 {
 		f.fail()
@@ -192,6 +199,7 @@ func (f *fields) byte() byte {
 	return v
 }
 
+// text decodes a string.
 func (f *fields) text() string {
 	n, size := binary.Uvarint(f.b)
 	if size <= 0 || n > maxText || uint64(len(f.b)-size) < n {
@@ -207,7 +215,7 @@ func (f *fields) text() string {
 	return string(s)
 }
 
-// number reads a number from lowest to highest, inclusive.
+// number decodes a number, which must be between lowest and highest, inclusive.
 func (f *fields) number(lowest, highest int64) int64 {
 	v, size := binary.Varint(f.b)
 	if size <= 0 || v < lowest || v > highest {
@@ -218,6 +226,7 @@ func (f *fields) number(lowest, highest int64) int64 {
 	return v
 }
 
+// id decodes an id with a prefix.
 func (f *fields) id(prefix string) caisson.ID {
 	id, err := caisson.ParseID(prefix, f.text())
 	if err != nil && f.err == nil {
@@ -226,13 +235,14 @@ func (f *fields) id(prefix string) caisson.ID {
 	return id
 }
 
-// Limits of a single call, above what any provider sells. Higher costs are reduced to the limit, because a call must not be lost
-// because of its price.
+// Limits of the usage of a single call, above what any provider sells. A higher cost is reduced to the limit, because a call must
+// not be lost because of its cost.
 const (
-	maxTokens = 1e12
-	maxCost   = 1e4 * int64(caisson.Dollar)
+	maxTokens = 1e12                        // tokens
+	maxCost   = 1e4 * int64(caisson.Dollar) // ten thousand dollars
 )
 
+// call decodes the fields of a call into c.
 func (f *fields) call(c *caisson.Call) {
 	c.ID = f.id(caisson.CallPrefix)
 	c.At = time.Unix(0, f.number(0, math.MaxInt64)).UTC()
@@ -276,7 +286,7 @@ func (f *fields) call(c *caisson.Call) {
 	}
 }
 
-// boundCost reduces costs to their limit and sets Estimated if it does so for Cost.
+// boundCost reduces the costs of c to maxCost. If it reduces Cost, it sets Estimated.
 func boundCost(c *caisson.Call) {
 	if c.Cost > caisson.USD(maxCost) {
 		c.Cost, c.Estimated = caisson.USD(maxCost), true

@@ -11,22 +11,23 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// segment is a journal segment with its budgets, on the meter's side.
+// segment is the state that a meter has for a journal segment: the journal and the budgets whose leases the journal holds.
 type segment struct {
 	journal journal
 	lessor  caisson.Lessor
-	done    func()
+	done    func() // Done of [Segment]; may be nil
 	now     func() time.Time
 
-	refs    atomic.Int64 // references: calls in progress and functions that use the segment
-	retired atomic.Bool
-	endOnce sync.Once
+	refs    atomic.Int64 // number of calls in progress and of functions that use the segment
+	retired atomic.Bool  // whether no further calls begin in the segment
+	endOnce sync.Once    // ensures that end has an effect only once
 
 	mu      sync.Mutex
 	clock   time.Time                   // last result of monotonicNow; guarded by mu
 	budgets map[budgetKey]*leasedBudget // the map and the budgets in it are guarded by mu
 }
 
+// newSegment returns the state for a segment that has no calls yet.
 func newSegment(p Segment, now func() time.Time) *segment {
 	return &segment{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, budgets: map[budgetKey]*leasedBudget{}}
 }
@@ -49,14 +50,14 @@ func (p *segment) monotonicNow() time.Time {
 	return p.clock
 }
 
-// release drops a reference to p. The last reference to a retired segment ends it.
+// release drops a reference to p. If it was the last reference to a retired segment, release ends the segment.
 func (p *segment) release() {
 	if p.refs.Add(-1) == 0 && p.retired.Load() {
 		go p.end() // in the background, because it calls the lessor and may run at the end of a call
 	}
 }
 
-// retire ends p when its last call has been settled.
+// retire returns the leases of p, and ends p when its last call has been settled.
 func (p *segment) retire() {
 	p.refs.Add(1)
 	p.retired.Store(true)
@@ -64,6 +65,7 @@ func (p *segment) retire() {
 	p.release()
 }
 
+// end returns the rest of the leases of p, and reports with done that the journal is complete.
 func (p *segment) end() {
 	p.endOnce.Do(func() {
 		p.invalidate(nil)
@@ -73,7 +75,7 @@ func (p *segment) end() {
 	})
 }
 
-// reserve reserves the maximum cost of a call in all of its budgets and records that the call has begun.
+// reserve reserves the maximum usage of a call in all of its budgets, and records in the journal that the call has begun.
 func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
 	if p.journal.failed() {
 		return nil, errJournalFailed
@@ -84,14 +86,14 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 	for {
 		p.mu.Lock()
 		r.call.At = p.monotonicNow()
-		short, output := p.fit(call.Account, keys, d, r.call.At)
+		short, output := p.affordableOutput(call.Account, keys, d, r.call.At)
 		if short == nil {
 			r.output, r.maximum = output, d.At(output)
 			p.deduct(r, keys, d)
 			p.mu.Unlock()
 			break
 		}
-		// waitForLease releases mu.
+		// waitForLease releases p.mu.
 		if err := p.waitForLease(ctx, short, d); err != nil {
 			return nil, err
 		}
@@ -102,14 +104,14 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 	row.Cost = r.maximum.USD
 	p.refs.Add(1)
 	if err := p.journal.write(kindBegin, &row); err != nil {
-		// The reservation stays in force, because the record may have been written after all.
-		p.refs.Add(-1) // the caller holds a reference too, so this is not the last one
+		// The reserved amounts stay deducted, because the journal may contain the record after all.
+		p.refs.Add(-1) // The caller holds a reference too, so this is not the last one.
 		return nil, err
 	}
 	return r, nil
 }
 
-// deduct charges r's maximum cost to its budgets. The caller must hold mu.
+// deduct deducts the maximum usage of the call of r from its budgets. The caller must hold mu.
 func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
 		b := p.budgets[budgetKey{r.call.Account, key}]
@@ -123,23 +125,23 @@ func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	}
 }
 
-// refund returns the unused part of r to its budgets.
+// refund adds the reserved amount that a call has not used to its budgets. took is the actual usage of the call.
 func (p *segment) refund(r *reservation, took caisson.Amount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range r.shares {
 		if s.budget != nil && s.budget.epoch == s.epoch {
-			// A cost above the maximum leaves a debt, which the next lease covers.
+			// A usage above the maximum leaves a negative available amount, a debt, which the next lease covers.
 			s.budget.available = s.budget.available.Plus(r.maximum.Minus(took))
 			s.budget.inFlight--
 		}
 	}
 }
 
-// budgetShare is the part of a reservation that is charged to one budget.
+// budgetShare records that the maximum usage of a call was deducted from one budget.
 type budgetShare struct {
 	budget *leasedBudget
-	epoch  int
+	epoch  int // epoch of the budget at that time
 }
 
 // reservation implements [caisson.Reservation].
@@ -147,17 +149,17 @@ type reservation struct {
 	meter   *Meter
 	segment *segment
 	call    caisson.Call
-	output  int64
-	maximum caisson.Amount
-	shares  [4 + caisson.MaxLineage]budgetShare // the maximum number of budgets of a guest
-	settled atomic.Bool
+	output  int64                               // maximum number of output tokens
+	maximum caisson.Amount                      // maximum usage of the call, which was reserved
+	shares  [4 + caisson.MaxLineage]budgetShare // one element for each budget of the guest
+	settled atomic.Bool                         // whether Settle was called
 }
 
 // Output implements [caisson.Reservation].
 func (r *reservation) Output() int64 { return r.output }
 
-// Settle implements [caisson.Reservation]. The guest, the ID and the time are those of the reservation. Empty names of the
-// provider and the model are taken from the reservation.
+// Settle implements [caisson.Reservation]. The guest, the ID and the time of the row are those of the reservation. Names of the
+// provider and the model that are empty in call are taken from the reservation.
 func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
@@ -169,13 +171,13 @@ func (r *reservation) Settle(call caisson.Call) error {
 	clampCall(&call)
 	if err := r.segment.journal.write(kindSettle, &call); err != nil {
 		r.meter.wakeRun()
-		return err // the reservation stays in force: the call is charged in full
+		return err // The reserved amounts stay deducted: the call is charged in full.
 	}
 	r.segment.refund(r, call.Amount())
 	return nil
 }
 
-// clampCall clamps the values that come from a provider to the ranges of a record.
+// clampCall limits the values of c that come from a provider to the ranges that a record allows.
 func clampCall(c *caisson.Call) {
 	clamp := func(n, most int64) int64 { return min(max(n, 0), most) }
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
@@ -191,18 +193,19 @@ func clampCall(c *caisson.Call) {
 	c.FirstByte, c.Duration = max(c.FirstByte, 0), max(c.Duration, 0)
 }
 
-// journal writes records. It is safe for concurrent use.
+// journal appends records to the journal of a segment. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
 	w      io.Writer
-	buf    []byte
-	broken atomic.Bool
-	bytes  atomic.Int64
+	buf    []byte       // record that is being written; guarded by mu
+	broken atomic.Bool  // whether a write has failed
+	bytes  atomic.Int64 // number of bytes written
 }
 
+// errJournalFailed refuses calls after a write to the journal has failed.
 var errJournalFailed = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
 
-// write appends a record of c. After an error the end of the journal is undefined, so all further writes fail.
+// write appends a record of the call c. After an error it is not known how the journal ends, so all further writes fail.
 func (j *journal) write(kind byte, c *caisson.Call) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -222,6 +225,8 @@ func (j *journal) write(kind byte, c *caisson.Call) error {
 	return nil
 }
 
+// failed reports whether a write has failed, so that the segment must be replaced.
 func (j *journal) failed() bool { return j.broken.Load() }
 
+// size returns the number of bytes that were written to the journal.
 func (j *journal) size() int64 { return j.bytes.Load() }

@@ -13,7 +13,7 @@ import (
 // ServiceConfig configures a [Service].
 type ServiceConfig struct {
 	Book *Book // required
-	// Invalidate makes meters discard their state of the budgets, and returns when they have done so; required.
+	// Invalidate makes all meters discard what they know about the given budgets, and returns when they have done so; required.
 	Invalidate func(ctx context.Context, budgets ...string) error
 	// SpendLogs returns the spend logs of a provider of kind litellm for an account since the given time. Returns NotFound if
 	// there is no such provider. May be nil if no provider is of that kind.
@@ -29,16 +29,16 @@ type Service struct {
 	book       *Book
 	store      caisson.LedgerStore
 	invalidate func(ctx context.Context, budgets ...string) error
-	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	account    func(ctx context.Context, name string) (*caisson.Account, error)
+	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error) // may be nil
+	account    func(ctx context.Context, name string) (*caisson.Account, error)                         // see FindAccount
 	events     caisson.Publisher
 
-	reconciling sync.Mutex // held while calls are compared with spend logs
+	reconciling sync.Mutex // held while Reconcile compares calls with spend logs
 }
 
 var _ caisson.Ledger = (*Service)(nil)
 
-// NewService returns a service.
+// NewService returns a service for the ledger of c.Book.
 func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Invalidate == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger service needs a book and a function to invalidate budgets")
@@ -46,7 +46,8 @@ func NewService(c ServiceConfig) (*Service, error) {
 	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, account: c.FindAccount, events: c.Events}, nil
 }
 
-// scope returns the scope of the accounts that the query is about.
+// scope returns the scope with the accounts that the query q is about, and clears q.Account. Only local callers may query
+// accounts other than their own.
 func scope(ctx context.Context, q *caisson.UsageQuery) (caisson.Scope, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -113,7 +114,8 @@ func (s *Service) Receipts(ctx context.Context, q caisson.UsageQuery, after stri
 }
 
 // SetBudget implements [caisson.Ledger]. This package cannot look up the owners of runs and sessions. Therefore only local
-// callers may set the budgets of runs, sessions and accounts; the owner is the account in b.
+// callers may set the budgets of runs, sessions and accounts. The owner of the budget of a run or session is b.Account, or by
+// default the caller's account.
 func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -200,7 +202,7 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	return caisson.Wrap(s.invalidate(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be updated; it will read the change within a minute")
 }
 
-// publish publishes a change of a budget, with its limits.
+// publish publishes an event that a budget was set or removed, with its limits.
 func (s *Service) publish(ctx context.Context, event string, b *caisson.Budget) {
 	if s.events == nil {
 		return

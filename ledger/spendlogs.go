@@ -16,14 +16,14 @@ import (
 
 // Limits of reading spend logs.
 const (
-	spendTimeout  = time.Minute
-	maxSpendBytes = 256 << 20 // bytes
-	maxSpendLogs  = 1_000_000
+	spendTimeout  = time.Minute // for one request
+	maxSpendBytes = 256 << 20   // bytes of a response
+	maxSpendLogs  = 1_000_000   // entries of a response
 )
 
 // FetchSpendLogs fetches the spend logs of a LiteLLM proxy since the given time, including the calls of all end users. baseURL is
-// the provider's, with or without /v1. client is the HTTP client for providers. Redirects are not followed, because the request
-// contains the key.
+// the base URL of the provider, with or without /v1. client is the HTTP client for requests to providers. Redirects are not
+// followed, because the request contains the key.
 func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, key caisson.Secret, since, now time.Time) ([]SpendLog, error) {
 	u, err := url.Parse(baseURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -33,7 +33,7 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 	u.Path = strings.Replace(u.Path, "/v1/spend/logs", "/spend/logs", 1)
 	u.RawPath = ""
 	u.RawQuery = url.Values{
-		// LiteLLM filters by day, and the end date may or may not be included. Without summarize=false it returns sums.
+		// LiteLLM filters by day, and may include the end date or not. Without summarize=false it returns sums instead of calls.
 		"start_date": {since.UTC().Format(time.DateOnly)}, "end_date": {now.UTC().AddDate(0, 0, 1).Format(time.DateOnly)}, "summarize": {"false"},
 	}.Encode()
 	ctx, cancel := context.WithTimeout(ctx, spendTimeout)
@@ -58,7 +58,7 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 	return logs, caisson.Wrap(err, caisson.Unavailable, "the LiteLLM proxy at %s sent spend logs that cannot be read", u.Host)
 }
 
-// spendLog holds the required fields of an entry in LiteLLM's format.
+// spendLog holds the fields of an entry of LiteLLM's spend logs that are used here.
 type spendLog struct {
 	RequestID string   `json:"request_id"`
 	EndUser   string   `json:"end_user"`
@@ -66,8 +66,8 @@ type spendLog struct {
 	StartTime string   `json:"startTime"`
 }
 
-// parseSpendLogs decodes a list of entries as a stream. An entry without a time, an id or a cost is an error, because leaving it
-// out could report a false discrepancy or hide a real one.
+// parseSpendLogs decodes a JSON list of entries as a stream. An entry without a time, an id or a cost is an error, because
+// leaving it out could report a false discrepancy or hide a real one.
 func parseSpendLogs(r io.Reader) ([]SpendLog, error) {
 	d := json.NewDecoder(r)
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
