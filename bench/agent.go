@@ -17,10 +17,11 @@ import (
 	"github.com/caisson-dev/caisson/guest/coder/sample"
 )
 
-// agents has the benchmarks of runs of agents. Runs are measured from the request to the event done.
+// agents has the benchmarks of runs of agents. The duration of a run is the time from the request to the event done.
 type agents struct{ *suite }
 
-// agentsBenchmark converts a benchmark of agents to a benchmark of suite. ensure returns the stage for f.
+// agentsBenchmark converts the benchmark f of agents to a benchmark of suite. ensure returns the set-up that f uses, and creates
+// it if necessary.
 func agentsBenchmark(
 	ensure func(agents, context.Context) (*agentSetup, error), f func(agents, context.Context, *agentSetup) error,
 ) func(*suite, context.Context) error {
@@ -39,11 +40,11 @@ type measuredRun struct {
 	run *caisson.Run
 }
 
-// removalTimeout limits the time for removing the sandbox of a run after its end.
+// removalTimeout is the maximum time for the removal of the sandbox of a run after the end of the run.
 const removalTimeout = 30 * time.Second
 
-// run starts a run, follows its events to the last one and returns the run. It returns an error if the run did not
-// succeed.
+// run starts a run, follows the run's events to the last one, and returns the run with its duration. It returns an error if the
+// run did not succeed.
 func (t *agentSetup) run(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	start := time.Now()
 	run, err := t.api.StartRun(ctx, req)
@@ -72,7 +73,7 @@ func (t *agentSetup) run(ctx context.Context, req caisson.RunRequest) (*measured
 	return &measuredRun{milliseconds(end), run}, nil
 }
 
-// runAndRemove is like run, but also waits until the run's sandbox has been removed.
+// runAndRemove is like run, but it also waits until the run's sandbox has been removed.
 func (t *agentSetup) runAndRemove(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	tr, err := t.run(ctx, req)
 	if err != nil {
@@ -115,11 +116,11 @@ func (t *agentSetup) waitRemoved(ctx context.Context, trials ...*measuredRun) er
 	return nil
 }
 
-// measuredRuns are runs of one kind, in the order in which they happened. The first one is not counted, as in interleave.
+// measuredRuns are runs of one kind, in the order in which they were made. The first run warms up and is not counted.
 type measuredRuns []*measuredRun
 
-// record returns a measure that does a run and appends it to all. check returns an error if a successful run has a wrong
-// result.
+// record returns a measure that makes a run with the function run and appends it to all. The function check returns an error if
+// the result of a successful run is wrong.
 func (all *measuredRuns) record(run func(context.Context) (*measuredRun, error), check func(*caisson.Run) error) measure {
 	return func(ctx context.Context) (samples, error) {
 		tr, err := run(ctx)
@@ -134,7 +135,7 @@ func (all *measuredRuns) record(run func(context.Context) (*measuredRun, error),
 	}
 }
 
-// checkAnswer checks that the answer of a run contains text.
+// checkAnswer returns a function that returns an error if the answer of a run does not contain text.
 func checkAnswer(text string) func(*caisson.Run) error {
 	return func(r *caisson.Run) error {
 		if !strings.Contains(r.Result.Answer, text) {
@@ -144,8 +145,8 @@ func checkAnswer(text string) func(*caisson.Run) error {
 	}
 }
 
-// phases returns rows with the phases of the median run. The remaining time, in no phase, is that of the request, the
-// queue, the store and the delivery of the events.
+// phases returns rows with the phases of the run with the median duration. row is the beginning of their names. The row "rest"
+// has the time outside of all phases: that of the request, the queue, the store and the delivery of the events.
 func (all measuredRuns) phases(row string) []Row {
 	counted := slices.Clone(all[1:])
 	slices.SortFunc(counted, func(a, b *measuredRun) int { return cmp.Compare(a.ms, b.ms) })
@@ -160,7 +161,7 @@ func (all measuredRuns) phases(row string) []Row {
 	return append(rows, newRow(row+".rest", "ms", samples{rest}, "", nil))
 }
 
-// addRun adds the row of runs and the rows of their phases.
+// addRun adds the row r, which is about the runs all, and the rows of the phases of these runs.
 func (s agents) addRun(r Row, all measuredRuns) {
 	s.add(r)
 	for _, p := range all.phases(r.Name) {
@@ -168,14 +169,15 @@ func (s agents) addRun(r Row, all measuredRuns) {
 	}
 }
 
-// shellAnswer is the answer of a run that does almost nothing. A run without an answer has failed.
+// shellAnswer is the answer of a run that does almost nothing. It is not empty, because a run without an answer fails.
 const shellAnswer = "done"
 
-// shell compares a run that does almost nothing with the sandbox and the process that the run consists of.
+// shell compares runs of the agent "shell" that do almost nothing with creating a sandbox and running a process in it, which such
+// a run consists of.
 func (s agents) shell(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	var id string
-	bare := side{
+	bare := operation{
 		do: func(ctx context.Context) (err error) {
 			if id, err = t.create(ctx); err != nil {
 				return err
@@ -197,12 +199,12 @@ func (s agents) shell(ctx context.Context, t *agentSetup) error {
 	return nil
 }
 
-// caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same
+// caisson compares runs of the built-in agent "caisson" with the same program on the host. Both work on copies of the same
 // repository.
 func (s agents) caisson(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	native := filepath.Join(s.Dir, "native")
-	host := side{
+	host := operation{
 		before: func(context.Context) error { return errors.Join(os.RemoveAll(native), sample.Write(native)) },
 		do: func(ctx context.Context) error {
 			cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "caisson-agent"),

@@ -26,20 +26,20 @@ type Config struct {
 	Dir  string    // Empty directory for all files of the measurements; the caller removes it.
 	Rows string    // Only rows whose name has this prefix are measured.
 	N    int       // Number of samples of each quick row; 0 means 20. Slow rows have a fraction of it.
-	Net  *os.File  // Network namespace from which package registries can be reached; nil means the caller's.
+	Net  *os.File  // Network namespace from which package registries can be reached; nil means that of the caller.
 	Log  io.Writer // Receives progress messages; nil discards them.
 }
 
-// suite is a run of the benchmarks.
+// suite is an execution of the benchmarks.
 type suite struct {
 	Config
 	*daemon
-	baseline *runsc      // The baseline.
-	agents   *agentSetup // nil until a row requires it.
-	rows     []Row       // The rows so far.
+	baseline *runsc      // The runsc with which Caisson is compared.
+	agents   *agentSetup // The set-up for benchmarks of agents; nil until a benchmark uses it.
+	rows     []Row       // The rows that have been measured so far.
 }
 
-// benchmarks are the functions that measure, with the prefix of the names of the rows that they add.
+// benchmarks are the functions that measure. rows is the prefix of the names of the rows that a function adds.
 var benchmarks = []struct {
 	rows    string
 	measure func(*suite, context.Context) error
@@ -81,16 +81,16 @@ var benchmarks = []struct {
 	{"agent.openclaw.cold", agentsBenchmark(agents.ensureOpenclaw, agents.openclawCold)},
 }
 
-// traffic has the benchmarks of wires and of the model gateway.
+// traffic has the benchmarks of connections, of wires and of the model gateway.
 type traffic struct{ *suite }
 
-// trafficBenchmark converts a benchmark of traffic to one of suite.
+// trafficBenchmark converts a benchmark of traffic to a benchmark of suite.
 func trafficBenchmark(f func(traffic, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(traffic{s}, ctx) }
 }
 
-// Run measures and returns the rows. It must run as root in separate mount and network namespaces, which it changes.
-// Sandboxes that an error leaves behind are killed with the processes of the caller's pid namespace.
+// Run measures the rows that cfg selects and returns them. It must run as root in its own mount and network namespaces, which it
+// changes. After an error, sandboxes may remain; they end with the caller's pid namespace.
 func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.N == 0 {
 		cfg.N = 20
@@ -118,7 +118,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	return s.rows, err
 }
 
-// run starts the daemon and the baseline, and measures the selected rows.
+// run starts the daemon and the baseline, and measures the rows of the selected benchmarks.
 func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context) error) (err error) {
 	unix.Umask(0o077)
 	if err := makeHostAddress(); err != nil {
@@ -128,7 +128,7 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 		return err
 	}
 	defer func() { err = errors.Join(err, s.daemon.stop()) }()
-	// The donor is the sandbox whose bundle the baseline uses.
+	// The donor is a sandbox of Caisson whose OCI bundle the baseline uses.
 	donor, err := s.create(ctx)
 	if err != nil {
 		return err
@@ -150,10 +150,10 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 	return s.api.Remove(ctx, donor)
 }
 
-// maxLog is the maximum number of bytes of a daemon's log that are shown.
+// maxLog is the maximum number of bytes of each daemon's log that are part of an error message.
 const maxLog = 16 << 10
 
-// logs returns the end of the daemons' logs.
+// logs returns the ends of all daemons' logs, for an error message.
 func (s *suite) logs() string {
 	var b strings.Builder
 	files, _ := filepath.Glob(filepath.Join(s.Dir, "*.log")) // The pattern is well-formed.
@@ -170,16 +170,16 @@ func (s *suite) add(r Row) {
 	fmt.Fprintln(s.Log, r)
 }
 
-// side is one of the compared operations. do is timed; before and after are not, and may be nil.
-type side struct {
+// operation is one of the operations that are compared. do is timed; before and after are not timed and may be nil.
+type operation struct {
 	before func(context.Context) error
 	do     func(context.Context) error
 	after  func(context.Context) error
 }
 
-// compare takes n samples of each side in turns, after one uncounted sample of each. The side that starts changes with
-// each turn.
-func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
+// compare measures each operation n times, in turns, after one uncounted time for each. It returns the samples of each operation.
+// The operation that begins a turn changes with each turn.
+func compare(ctx context.Context, n int, sides ...operation) ([]samples, error) {
 	measures := make([]measure, len(sides))
 	for i, s := range sides {
 		measures[i] = s.measure()
@@ -187,18 +187,19 @@ func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
 	return interleave(ctx, n, measures...)
 }
 
-// A measure takes samples.
+// A measure takes one or several samples of an operation.
 type measure func(context.Context) (samples, error)
 
-// measure returns a measure that takes one sample of s.
-func (s side) measure() measure {
+// measure returns a measure that takes one sample of s, the duration of s.do.
+func (s operation) measure() measure {
 	return func(ctx context.Context) (samples, error) {
 		ms, err := s.sample(ctx)
 		return samples{ms}, err
 	}
 }
 
-// interleave collects the samples of n calls of each measure, in the order that compare uses.
+// interleave calls each of the measures n times, in turns, after one uncounted call of each. It returns the samples of each
+// measure. The measure that begins a turn changes with each turn.
 func interleave(ctx context.Context, n int, measures ...measure) ([]samples, error) {
 	all := make([]samples, len(measures))
 	for turn := range n + 1 {
@@ -216,8 +217,8 @@ func interleave(ctx context.Context, n int, measures ...measure) ([]samples, err
 	return all, nil
 }
 
-// sample returns the duration of do in milliseconds.
-func (s side) sample(ctx context.Context) (ms float64, err error) {
+// sample calls before, do and after, and returns the duration of do in milliseconds.
+func (s operation) sample(ctx context.Context) (ms float64, err error) {
 	if s.before != nil {
 		if err := s.before(ctx); err != nil {
 			return 0, err
@@ -232,4 +233,5 @@ func (s side) sample(ctx context.Context) (ms float64, err error) {
 	return ms, err
 }
 
+// milliseconds returns d in milliseconds.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -119,7 +119,7 @@ func TestCompare(t *testing.T) {
 	mark := func(s string) func(context.Context) error {
 		return func(context.Context) error { order.WriteString(s); return nil }
 	}
-	all, err := compare(t.Context(), 3, side{before: mark("("), do: mark("a"), after: mark(")")}, side{do: mark("b")})
+	all, err := compare(t.Context(), 3, operation{before: mark("("), do: mark("a"), after: mark(")")}, operation{do: mark("b")})
 	if err != nil {
 		t.Fatal(err)
 	}

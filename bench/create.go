@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// createCold compares the time from a request to the end of the first process. gVisor's command line has two ways: one
-// process that runs a container with the program as its only process, up to the removal of the sandbox; or, as Caisson
-// does, an idle sandbox and an exec in it.
+// createCold compares the time from the request for a sandbox to the end of the first process in it. gVisor's command line can do
+// this in two ways: with one process that creates a sandbox, runs the program in it and removes it; or, like Caisson, with an
+// idle sandbox and an exec in it.
 func (s *suite) createCold(ctx context.Context) error {
 	var id, once, idle string
 	all, err := compare(ctx, s.N,
-		side{
+		operation{
 			do: func(ctx context.Context) (err error) {
 				if id, err = s.create(ctx); err != nil {
 					return err
@@ -27,7 +27,7 @@ func (s *suite) createCold(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, id) },
 		},
 		s.runsOnce(&once),
-		side{
+		operation{
 			before: func(ctx context.Context) (err error) { idle, err = s.baseline.bundle(ctx); return err },
 			do: func(ctx context.Context) error {
 				if err := s.baseline.start(ctx, idle); err != nil {
@@ -46,9 +46,10 @@ func (s *suite) createCold(ctx context.Context) error {
 	return nil
 }
 
-// runsOnce returns the baseline in which one process creates a sandbox, runs the program in it and removes it.
-func (s *suite) runsOnce(id *string) side {
-	return side{
+// runsOnce returns the operation of the baseline in which one process creates a sandbox, runs the program in it and removes it.
+// *id is set to the id of the sandbox.
+func (s *suite) runsOnce(id *string) operation {
+	return operation{
 		before: func(ctx context.Context) (err error) { *id, err = s.baseline.bundle(ctx, program); return err },
 		do:     func(ctx context.Context) error { return s.baseline.run(ctx, *id) },
 		after:  func(ctx context.Context) error { return s.baseline.release(ctx, *id) },
@@ -56,11 +57,11 @@ func (s *suite) runsOnce(id *string) side {
 }
 
 const (
-	poolTemplate = "bench-pool"
-	poolSize     = 4 // Prepared sandboxes.
+	poolTemplate = "bench-pool" // Name of the template with a pool.
+	poolSize     = 4            // Number of sandboxes in the pool.
 )
 
-// claimWarm is createCold from a template with a full pool.
+// claimWarm compares the same times as createCold, for a sandbox that is claimed from a full pool.
 func (s *suite) claimWarm(ctx context.Context) error {
 	_, err := s.api.PutTemplate(ctx, caisson.Template{Name: poolTemplate, Image: "host", Pool: poolSize})
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *suite) claimWarm(ctx context.Context) error {
 	}
 	var id, once string
 	all, err := compare(ctx, s.N,
-		side{
+		operation{
 			before: s.awaitPool,
 			do: func(ctx context.Context) error {
 				sb, err := s.api.Create(ctx, caisson.CreateRequest{Template: poolTemplate})
@@ -92,7 +93,7 @@ func (s *suite) claimWarm(ctx context.Context) error {
 	return s.api.RemoveTemplate(ctx, poolTemplate)
 }
 
-// awaitPool waits until the pool is full and idle.
+// awaitPool waits until the pool of poolTemplate is full.
 func (s *suite) awaitPool(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -116,14 +117,14 @@ func (s *suite) awaitPool(ctx context.Context) error {
 	return nil
 }
 
-// burst is the number of sandboxes that are created concurrently.
+// burst is the number of sandboxes that createBurst creates concurrently, and that daemonMemory creates.
 const burst = 50
 
 // createBurst compares the time until a burst of concurrently created idle sandboxes is running.
 func (s *suite) createBurst(ctx context.Context) error {
 	var ours, theirs [burst]string
 	all, err := compare(ctx, min(3, s.N),
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				return concurrently(ctx, burst, func(ctx context.Context, i int) (err error) {
 					ours[i], err = s.create(ctx)
@@ -132,7 +133,7 @@ func (s *suite) createBurst(ctx context.Context) error {
 			},
 			after: func(ctx context.Context) error { return s.removeAll(ctx, ours[:]) },
 		},
-		side{
+		operation{
 			before: func(ctx context.Context) (err error) {
 				for i := range theirs {
 					if theirs[i], err = s.baseline.bundle(ctx); err != nil {
@@ -154,7 +155,7 @@ func (s *suite) createBurst(ctx context.Context) error {
 	return nil
 }
 
-// concurrently calls f n times concurrently.
+// concurrently calls f n times concurrently, with the arguments 0 to n-1.
 func concurrently(ctx context.Context, n int, f func(context.Context, int) error) error {
 	var begin sync.WaitGroup
 	begin.Add(1)
@@ -169,7 +170,7 @@ func concurrently(ctx context.Context, n int, f func(context.Context, int) error
 	return g.Wait()
 }
 
-// removeAll removes sandboxes, at most four at a time.
+// removeAll removes the sandboxes with the given ids, at most four at a time.
 func (d *daemon) removeAll(ctx context.Context, ids []string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

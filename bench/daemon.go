@@ -24,7 +24,8 @@ type daemon struct {
 	api *client.Client
 }
 
-// startDaemon starts a daemon with default settings and the additional arguments args, and returns when it serves.
+// startDaemon starts a daemon with default settings and the additional arguments args, and returns when the daemon accepts
+// requests. name is the name of its data directory in cfg.Dir.
 func startDaemon(ctx context.Context, cfg Config, name string, args ...string) (*daemon, error) {
 	d := &daemon{dir: filepath.Join(cfg.Dir, name)}
 	log, err := os.Create(d.dir + ".log")
@@ -81,10 +82,10 @@ func (d *daemon) create(ctx context.Context) (id string, err error) {
 // program is the program that the benchmarks run. It does nothing.
 const program = "/usr/bin/true"
 
-// exec runs program in one request.
+// exec runs program in a sandbox, with a single request.
 func (d *daemon) exec(ctx context.Context, id string) error { return d.execute(ctx, id, program) }
 
-// execute runs a command in one request.
+// execute runs a command in a sandbox, with a single request.
 func (d *daemon) execute(ctx context.Context, id string, command ...string) error {
 	res, err := d.api.Run(ctx, id, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: command}})
 	if err != nil {
@@ -96,6 +97,6 @@ func (d *daemon) execute(ctx context.Context, id string, command ...string) erro
 	return nil
 }
 
-// sandboxDir returns the directory of a sandbox, and runtimeDir the runtime's part of it.
+// sandboxDir returns the directory of a sandbox. runtimeDir returns the part of it that belongs to the runtime.
 func (d *daemon) sandboxDir(id string) string { return filepath.Join(d.dir, "sandboxes", id) }
 func (d *daemon) runtimeDir(id string) string { return filepath.Join(d.sandboxDir(id), "runtime") }

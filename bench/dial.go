@@ -13,27 +13,28 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// sinkPort is the port of the load program in a sandbox, on 127.0.0.1.
+// sinkPort is the port of the load program's sink in a sandbox, on 127.0.0.1.
 const sinkPort = 7000
 
-// The directions of the load program; see the command in bench/load.
+// The directions of the data between a client and a sink of the load program; see the command in bench/load.
 const (
-	toSink   = 's'
-	fromSink = 'r'
+	toSink   = 's' // the client sends
+	fromSink = 'r' // the sink sends
 )
 
-// dialConnect compares the time for connecting to a server on the loopback device of a sandbox with that of starting a program there.
+// dialConnect compares the time for connecting to a server on the loopback device of a sandbox with the time for running a
+// program in the sandbox.
 func (s traffic) dialConnect(ctx context.Context) error {
 	return s.withSink(ctx, func(rt *gvisor.Runtime, box *loadSandbox) error {
 		all, err := compare(ctx, 10*s.N,
-			side{do: func(ctx context.Context) error {
+			operation{do: func(ctx context.Context) error {
 				f, err := rt.Dial(ctx, caisson.ID(box.id), "tcp", fmt.Sprint(sinkPort))
 				if err != nil {
 					return err
 				}
 				return f.Close()
 			}},
-			side{do: func(ctx context.Context) error {
+			operation{do: func(ctx context.Context) error {
 				p, err := rt.Exec(ctx, caisson.ID(box.id), caisson.RuntimeExec{Command: []string{program}})
 				return finish(ctx, p, err)
 			}},
@@ -46,7 +47,8 @@ func (s traffic) dialConnect(ctx context.Context) error {
 	})
 }
 
-// dialThroughput compares the speed of one connection into a sandbox with that of one over its wire.
+// dialThroughput compares the speed of a connection into a sandbox, made by Dial, with the speed of a connection over the
+// sandbox's wire.
 func (s traffic) dialThroughput(ctx context.Context) error {
 	return s.withSink(ctx, func(rt *gvisor.Runtime, box *loadSandbox) error {
 		sink, err := s.startLoad(ctx, "sink")
@@ -73,7 +75,8 @@ func (s traffic) dialThroughput(ctx context.Context) error {
 	})
 }
 
-// withSink calls f with a sandbox in which a sink of the load program listens, and with a runtime that has this sandbox.
+// withSink calls f with a sandbox in which a sink of the load program listens on sinkPort, and with a runtime that has this
+// sandbox.
 func (s traffic) withSink(ctx context.Context, f func(*gvisor.Runtime, *loadSandbox) error) error {
 	box, err := s.createLoaded(ctx, s.daemon, nil)
 	if err != nil {
@@ -110,8 +113,8 @@ func waitListening(ctx context.Context, rt *gvisor.Runtime, id caisson.ID, port 
 	}
 }
 
-// transferRate returns the rate in Gbit/s of one transfer over a connection to a sink, and closes the connection. The time ends when the
-// receiver has everything.
+// transferRate returns the rate in Gbit/s of one transfer over the connection f to a sink, and closes f. way is toSink or
+// fromSink. The measured time ends when the receiver has all data.
 func transferRate(f *os.File, way byte, duration time.Duration) (_ samples, err error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)

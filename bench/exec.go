@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// execAPI compares the ways to execute a program that does nothing: in one request, over a WebSocket, in-process
-// through the runtime package, and with a process of runsc.
+// execAPI compares ways to execute a program that does nothing: with one HTTP request, over a WebSocket, in-process through the
+// package runtime/gvisor, and with a process of runsc.
 func (s *suite) execAPI(ctx context.Context) error {
 	id, err := s.create(ctx)
 	if err != nil {
@@ -30,16 +30,16 @@ func (s *suite) execAPI(ctx context.Context) error {
 		return errors.Join(err, rt.Close())
 	}
 	all, err := compare(ctx, 5*s.N,
-		side{do: func(ctx context.Context) error { return s.exec(ctx, id) }},
-		side{do: func(ctx context.Context) error {
+		operation{do: func(ctx context.Context) error { return s.exec(ctx, id) }},
+		operation{do: func(ctx context.Context) error {
 			p, err := s.api.Exec(ctx, id, caisson.ExecRequest{Command: []string{program}})
 			return finish(ctx, p, err)
 		}},
-		side{do: func(ctx context.Context) error {
+		operation{do: func(ctx context.Context) error {
 			p, err := rt.Exec(ctx, caisson.ID(id), caisson.RuntimeExec{Command: []string{program}})
 			return finish(ctx, p, err)
 		}},
-		side{do: func(ctx context.Context) error { return s.baseline.exec(ctx, bare) }},
+		operation{do: func(ctx context.Context) error { return s.baseline.exec(ctx, bare) }},
 	)
 	if err := errors.Join(err, rt.Close(), s.baseline.remove(ctx, bare), s.api.Remove(ctx, id)); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	return nil
 }
 
-// openRuntime returns a separate runtime that has the sandboxes of a daemon. It does not change them.
+// openRuntime returns a runtime in this process that has the sandboxes of a daemon. Opening it does not change the sandboxes.
 func (s *suite) openRuntime(d *daemon) (*gvisor.Runtime, error) {
 	return gvisor.New(gvisor.Config{
 		Dir: filepath.Join(d.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
@@ -60,7 +60,7 @@ func (s *suite) openRuntime(d *daemon) (*gvisor.Runtime, error) {
 	})
 }
 
-// finish reads the output of a process to its end.
+// finish reads the output of a process to its end and waits for the process. err is the error of its start, which finish returns.
 func finish(ctx context.Context, p caisson.Process, err error) error {
 	if err != nil {
 		return err

@@ -15,10 +15,10 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// The tree for the rows of the gate.
+// The tree of files for the benchmarks of the gate.
 const (
 	treeFiles   = 100_000 // Number of files.
-	treeChanges = 1_000   // Number of changed files.
+	treeChanges = 1_000   // Number of files that changeScript changes.
 	treeOwner   = 1000    // User and group of the files: an ordinary user's.
 )
 
@@ -57,8 +57,8 @@ func git(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// gateDiff compares computing the changes of a workspace, including checks, with git's status of the same tree after
-// the same changes, and with the files that rsync would transfer.
+// gateDiff compares computing the changes of a workspace, including the checks of the gate, with git's status of the same tree
+// after the same changes, and with rsync's comparison of both trees.
 func (s *suite) gateDiff(ctx context.Context) (err error) {
 	host, repo := filepath.Join(s.Dir, "gate", "host"), filepath.Join(s.Dir, "gate", "repo")
 	if err := errors.Join(makeTree(host), makeTree(repo), os.Chmod(filepath.Dir(host), 0o755)); err != nil {
@@ -87,7 +87,7 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 		return fmt.Errorf("change the tree: %w: %.400s", err, out)
 	}
 	found := 0
-	sides := []side{
+	sides := []operation{
 		{do: func(ctx context.Context) error {
 			d, err := s.api.Diff(ctx, id, caisson.DiffRequest{})
 			if err == nil {
@@ -98,7 +98,7 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 		{do: func(ctx context.Context) error { return git(ctx, repo, "status", "--porcelain") }},
 	}
 	if _, err := exec.LookPath("rsync"); err == nil {
-		sides = append(sides, side{do: func(ctx context.Context) error {
+		sides = append(sides, operation{do: func(ctx context.Context) error {
 			return exec.CommandContext(ctx, "rsync", "-rlpn", "--size-only", "--delete", "--exclude=.git", repo+"/", host+"/").Run()
 		}})
 	}
@@ -116,8 +116,8 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 	return s.api.Remove(ctx, id)
 }
 
-// gateMount compares creating a sandbox with a workspace with creating one without it and the scan for hidden names.
-// The difference is the cost of the mount. The directory is empty or contains the whole tree.
+// gateMount compares creating a sandbox with a workspace with creating one without a workspace plus the scan of the directory for
+// hidden names. The difference is the cost of the mount. It measures an empty directory and one with the whole tree.
 func (s *suite) gateMount(ctx context.Context) error {
 	runner, err := worker.New(worker.Config{Exe: filepath.Join(s.Bin, "caisson-worker"), UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *suite) gateMount(ctx context.Context) error {
 	return s.mount(ctx, "gate.mount.large", host, runner, max(s.N/2, 3))
 }
 
-// mount adds the row of one directory. The scan is the job of the same program that the daemon runs.
+// mount adds the rows of gateMount for one directory, host. The scan is done by the program that also does it for the daemon.
 func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
 	scan := func(ctx context.Context) error {
 		dir, err := os.Open(host)
@@ -158,7 +158,7 @@ func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runn
 	}
 	var with, without string
 	all, err := compare(ctx, n,
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				dir, err := os.Open(host)
 				if err != nil {
@@ -173,7 +173,7 @@ func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runn
 			},
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, with) },
 		},
-		side{
+		operation{
 			do: func(ctx context.Context) (err error) {
 				if err := scan(ctx); err != nil {
 					return err
@@ -185,7 +185,7 @@ func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runn
 			},
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, without) },
 		},
-		side{do: scan},
+		operation{do: scan},
 	)
 	if err != nil {
 		return err

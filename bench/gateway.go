@@ -10,14 +10,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A gatewaySetup is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
+// A gatewaySetup consists of a mock model and the proxies in front of it on the host: the model gateway, and nginx if it is
+// installed.
 type gatewaySetup struct {
 	mock, gateway *server
-	nginx         *nginx // nil if nginx is not installed.
+	nginx         *nginx // Nil if nginx is not installed.
 }
 
-// startGateway starts the gateway in a separate process with the same handlers as the wire process (see the command in
-// bench/gateway). The gateway of the wire process can be reached only over wires.
+// startGateway starts the mock model and the proxies. The gateway runs in a separate process with the same handlers as the wire
+// process (see the command in bench/gateway), because the gateway of the wire process can be reached only over wires.
 func (s traffic) startGateway(ctx context.Context, name string) (_ *gatewaySetup, err error) {
 	t := &gatewaySetup{}
 	defer func() {
@@ -39,6 +40,7 @@ func (s traffic) startGateway(ctx context.Context, name string) (_ *gatewaySetup
 	return t, err
 }
 
+// end stops the proxies and the mock model.
 func (t *gatewaySetup) end() (err error) {
 	if t.nginx != nil {
 		err = t.nginx.end()
@@ -51,34 +53,34 @@ func (t *gatewaySetup) end() (err error) {
 	return err
 }
 
-// count returns the number of calls in the gateway's ledger. The gateway must have ended.
+// count returns the number of calls in the gateway's ledger. It must be called after end.
 func (t *gatewaySetup) count() (n int, err error) {
 	_, err = fmt.Sscan(t.gateway.out.String(), &n)
 	return n, err
 }
 
-// withoutNginx is the baseline of rows if nginx is not installed.
+// withoutNginx is the description of the baseline nginx if nginx is not installed.
 const withoutNginx = "nginx (not installed)"
 
-// Numbers of calls that a client makes sequentially each time it is started.
+// Numbers of calls that a client of the load program makes sequentially each time it is started.
 const (
 	callsEach     = 200                     // Counted calls at each start.
 	callsBefore   = 50                      // Uncounted calls at each start.
 	callsPerRound = callsEach + callsBefore // All calls at each start.
 )
 
-// callRounds returns the number of counted rounds. In each round every client is started once.
+// callRounds returns the number of counted rounds. In each round, every client is started once.
 func (s traffic) callRounds() int { return max(s.N/2, 1) }
 
-// calls returns the number of calls of a client in all rounds, including the uncounted round.
+// calls returns the number of calls that one client makes in all rounds, including the uncounted round.
 func (s traffic) calls() int { return (s.callRounds() + 1) * callsPerRound }
 
-// callArgs returns the arguments of the load program for calls of the chat API at url.
+// callArgs returns the arguments with which the load program calls the chat API at url.
 func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }
 
-// toMilliseconds converts the measurements of clients of the load program, which are in microseconds.
+// toMilliseconds converts samples from microseconds, the unit of the load program, to milliseconds.
 func toMilliseconds(all []samples) []samples {
 	out := make([]samples, len(all))
 	for i, s := range all {
@@ -117,8 +119,8 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	return nil
 }
 
-// gatewayRate compares the number of calls per second that 32 clients make, with the clients and the model on the same
-// processors.
+// gatewayRate compares the numbers of calls per second that 32 concurrent clients make through the gateway, through nginx and
+// directly. The clients, the proxies and the model share the processors.
 func (s traffic) gatewayRate(ctx context.Context) error {
 	t, err := s.startGateway(ctx, "rate")
 	if err != nil {
@@ -138,15 +140,16 @@ func (s traffic) gatewayRate(ctx context.Context) error {
 	return nil
 }
 
-// settings configures a daemon with the mock model. Providers may use http only on this machine.
+// settings is a format for the configuration of a daemon with the mock model; its argument is the address of the model. Providers
+// may use http only on this machine.
 const settings = `providers:
   - {name: mock, kind: openai, baseURL: "http://%s/v1"}
 models:
   - {alias: bench, provider: mock, prices: {input: "1", output: "10"}, context: 128000, output: 16000}
 `
 
-// gatewayInside compares calls through the gateway from inside a sandbox with calls over a connection of the same wire
-// that the policy allows by address, and whose content is not inspected.
+// gatewayInside compares calls from inside a sandbox through the gateway with direct calls over the same wire. The policy allows
+// the direct connections by address, and their content is not inspected.
 func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	mock, err := s.startLoad(ctx, "model")
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 // ingress has the benchmarks of the ingress.
 type ingress struct {
 	*suite
-	net traffic
+	net traffic // Starts the load program.
 }
 
-// ingressBenchmark converts a benchmark of the ingress to one of suite.
+// ingressBenchmark converts a benchmark of the ingress to a benchmark of suite.
 func ingressBenchmark(f func(ingress, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(ingress{s, traffic{s}}, ctx) }
 }
@@ -31,18 +31,19 @@ func ingressBenchmark(f func(ingress, context.Context) error) func(*suite, conte
 // modelPort is the port of the load program's HTTP server in a sandbox, on 127.0.0.1.
 const modelPort = 7001
 
-// ingressConnections is the number of concurrent connections of rows about rates.
+// ingressConnections is the number of concurrent connections in the benchmarks that measure requests per second.
 const ingressConnections = 32
 
-// An ingressSetup is a daemon with an ingress, and a sandbox whose HTTP server a route leads to. The route resumes the sandbox.
+// An ingressSetup consists of a daemon with an ingress, a sandbox with an HTTP server, and a route that leads to the server and
+// resumes the sandbox.
 type ingressSetup struct {
 	*daemon
-	box     *loadSandbox
-	runtime *gvisor.Runtime
-	host    string // host and port of the ingress
+	box     *loadSandbox    // The sandbox.
+	runtime *gvisor.Runtime // A runtime in this process that has the sandbox.
+	host    string          // Host and port of the ingress.
 }
 
-// startIngress starts the daemon and the server.
+// startIngress starts the daemon, the sandbox and its server, and creates the route.
 func (s ingress) startIngress(ctx context.Context, name string) (_ *ingressSetup, err error) {
 	free, err := freeAddress()
 	if err != nil {
@@ -100,8 +101,8 @@ func (t *ingressSetup) end(ctx context.Context) (err error) {
 	return err
 }
 
-// dialled runs a client of the load program on the host. Its connections are made with [gvisor.Runtime.Dial] and lead to the
-// server in the sandbox.
+// dialled returns a measure that runs a client of the load program on the host. The connections of the client are made with
+// [gvisor.Runtime.Dial] and lead to the server in the sandbox.
 func (s ingress) dialled(t *ingressSetup, connections int, args ...string) measure {
 	return func(ctx context.Context) (_ samples, err error) {
 		var files []*os.File
@@ -121,7 +122,8 @@ func (s ingress) dialled(t *ingressSetup, connections int, args ...string) measu
 	}
 }
 
-// added compares requests of one client through the ingress with requests over a connection that Dial has made.
+// added compares the duration of requests through the ingress with that of requests over a connection made with
+// [gvisor.Runtime.Dial].
 func (s ingress) added(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-added")
 	if err != nil {
@@ -137,7 +139,7 @@ func (s ingress) added(ctx context.Context) error {
 	return nil
 }
 
-// rate compares the number of requests per second through the ingress with that of nginx. Both forward to the same server on the
+// rate compares the numbers of requests per second through the ingress and through nginx. Both forward to the same server on the
 // host. The ingress runs in a separate process (see the command in bench/gateway) instead of a wire process.
 func (s ingress) rate(ctx context.Context) error {
 	model, err := s.net.startLoad(ctx, "model")
@@ -176,8 +178,8 @@ func (s ingress) rate(ctx context.Context) error {
 	return nil
 }
 
-// inside compares the number of requests per second to a server in a sandbox through the ingress with that over connections that
-// Dial has made.
+// inside compares the numbers of requests per second to a server in a sandbox through the ingress and over connections made with
+// [gvisor.Runtime.Dial].
 func (s ingress) inside(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "ingress-inside")
 	if err != nil {
@@ -192,7 +194,7 @@ func (s ingress) inside(ctx context.Context) error {
 	return nil
 }
 
-// firstByte makes a request on a new connection to the ingress, and returns when the first byte of the answer has arrived.
+// firstByte makes a request on a new connection to the ingress, and returns when the beginning of the response has arrived.
 func (t *ingressSetup) firstByte(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.host)
 	if err != nil {
@@ -215,16 +217,16 @@ func (t *ingressSetup) firstByte(ctx context.Context) error {
 	return nil
 }
 
-// wakeSuspended compares the time to the first byte of a response of a suspended sandbox with that of the same sandbox while it
-// runs.
+// wakeSuspended compares the time from a request through the ingress to the first byte of the response for a suspended sandbox
+// with that for a running sandbox.
 func (s ingress) wakeSuspended(ctx context.Context) error {
 	t, err := s.startIngress(ctx, "wake-suspended")
 	if err != nil {
 		return err
 	}
 	all, err := compare(ctx, s.N,
-		side{before: func(ctx context.Context) error { _, err := t.api.Suspend(ctx, t.box.id); return err }, do: t.firstByte},
-		side{do: t.firstByte},
+		operation{before: func(ctx context.Context) error { _, err := t.api.Suspend(ctx, t.box.id); return err }, do: t.firstByte},
+		operation{do: t.firstByte},
 	)
 	if err := errors.Join(err, t.end(ctx)); err != nil {
 		return err
@@ -233,14 +235,14 @@ func (s ingress) wakeSuspended(ctx context.Context) error {
 	return nil
 }
 
-// useMemory is a command that uses 100 MB of memory, and then creates the file held.
+// useMemory is a command that allocates 100 MB of memory, then creates the file /tmp/held, and keeps the memory.
 var useMemory = []string{"/usr/bin/perl", "-e", `my $x = "x" x 100_000_000; open(my $f, ">", "/tmp/held") or die; close $f; sleep 100_000`}
 
-// memoryInUse is a command that succeeds when hold uses its memory.
+// memoryInUse is a command that succeeds after the command useMemory has allocated its memory in the same sandbox.
 var memoryInUse = []string{"/usr/bin/test", "-f", "/tmp/held"}
 
-// wakePaused compares two times for a sandbox with 100 MB of memory that is paused to disk: until the first byte of its response,
-// and until gVisor has restored such a sandbox.
+// wakePaused compares two times for a sandbox with 100 MB of memory: from a request through the ingress to the first byte of the
+// response if the sandbox is paused, and the time in which runsc restores such a sandbox.
 func (s ingress) wakePaused(ctx context.Context) (err error) {
 	t, err := s.startIngress(ctx, "wake-paused")
 	if err != nil {
@@ -273,8 +275,8 @@ func (s ingress) wakePaused(ctx context.Context) (err error) {
 		return err
 	}
 	all, err := compare(ctx, s.N/2,
-		side{before: func(ctx context.Context) error { _, err := t.api.Pause(ctx, t.box.id); return err }, do: t.firstByte},
-		side{
+		operation{before: func(ctx context.Context) error { _, err := t.api.Pause(ctx, t.box.id); return err }, do: t.firstByte},
+		operation{
 			before: func(ctx context.Context) (err error) {
 				restored, err = s.baseline.bundle(ctx, useMemory...)
 				return err
@@ -293,15 +295,15 @@ func (s ingress) wakePaused(ctx context.Context) (err error) {
 // pausedSandboxes is the number of sandboxes that the benchmark paused measures.
 const pausedSandboxes = 200
 
-// paused measures the resources that sandboxes use while they are paused to disk: the memory that they add to the daemon and the
-// wire process, and the processor time of both while nothing happens. Paused sandboxes have no processes of their own.
+// paused measures the resources that paused sandboxes use: the memory of the daemon and the wire process that each one adds, and
+// the processor time of both processes while they are idle. Paused sandboxes have no processes of their own.
 func (s *suite) paused(ctx context.Context) (err error) {
 	d, err := startDaemon(ctx, s.Config, "paused")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	id, err := d.create(ctx) // not measured: the first sandbox also allocates what all sandboxes share
+	id, err := d.create(ctx) // Not measured: the first sandbox also allocates what all sandboxes share.
 	if err != nil {
 		return err
 	}

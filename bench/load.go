@@ -17,22 +17,23 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Programs in Config.Bin for measuring networks.
+// Names of the programs in Config.Bin that measure networks.
 const (
-	loadProgram    = "bench-load"
-	gatewayProgram = "bench-gateway"
+	loadProgram    = "bench-load"    // The command in bench/load.
+	gatewayProgram = "bench-gateway" // The command in bench/gateway.
 )
 
-// A server is a child process that serves a port of this network namespace.
+// A server is a child process that listens on a port of this network namespace.
 type server struct {
 	cmd  *exec.Cmd
 	port int
-	out  bytes.Buffer // Standard output; to be read after end.
-	err  bytes.Buffer // Standard error; to be read after end.
-	stop func() error // Requests the end of the process.
+	out  bytes.Buffer // Standard output; may be read after end.
+	err  bytes.Buffer // Standard error; may be read after end.
+	stop func() error // Asks the process to exit.
 }
 
-// startServer starts a program with a listener as descriptor 3.
+// startServer starts a program of Config.Bin with a listener as descriptor 3. The server is stopped by closing its standard
+// input.
 func (s traffic) startServer(ctx context.Context, program string, args ...string) (*server, error) {
 	l, err := net.Listen("tcp4", ":0")
 	if err != nil {
@@ -54,7 +55,7 @@ func (s traffic) startServer(ctx context.Context, program string, args ...string
 	return v, v.cmd.Start()
 }
 
-// startLoad starts a server of the load program, which is stopped by a signal.
+// startLoad starts a server of the load program: "model" or "sink". The server is stopped by SIGTERM.
 func (s traffic) startLoad(ctx context.Context, what string) (*server, error) {
 	v, err := s.startServer(ctx, loadProgram, what)
 	if err == nil {
@@ -63,7 +64,7 @@ func (s traffic) startLoad(ctx context.Context, what string) (*server, error) {
 	return v, err
 }
 
-// end stops the server. It returns an error if the server failed other than by the signal.
+// end stops the server and waits for its end. It returns an error if the server failed for another reason than SIGTERM.
 func (v *server) end() error {
 	err := errors.Join(v.stop(), v.cmd.Wait())
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM {
@@ -75,19 +76,19 @@ func (v *server) end() error {
 	return err
 }
 
-// addressOn returns the host and port of the server for clients that reach it by address.
+// addressOn returns the host and port of the server for clients that reach this network namespace at address.
 func (v *server) addressOn(address string) string { return fmt.Sprintf("%s:%d", address, v.port) }
 
-// chatURL returns the URL of the chat API at a host.
+// chatURL returns the URL of the chat API on a host, which may include a port.
 func chatURL(host string) string { return "http://" + host + "/v1/chat/completions" }
 
-// onHost runs a client of the load program on the host.
+// onHost returns a measure that runs a client of the load program on the host.
 func (s traffic) onHost(args ...string) measure {
 	return func(ctx context.Context) (samples, error) { return s.runLoad(ctx, args, nil, nil) }
 }
 
-// runLoad runs a client of the load program. prepare may change the command, and started may set up more before the
-// client starts to measure; both may be nil.
+// runLoad runs a client of the load program and returns its samples. prepare may change the command before the start, and started
+// may do more set-up before the client begins to measure; both functions may be nil.
 func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.Cmd), started func(*os.Process) error) (_ samples, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, loadProgram), args...)
 	var out, said bytes.Buffer
@@ -117,14 +118,14 @@ func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.
 // A loadSandbox is a sandbox that contains the load program.
 type loadSandbox struct {
 	*daemon
-	id string
+	id string // Id of the sandbox.
 }
 
-// loadPath is the path of the program in a sandbox.
+// loadPath is the path of the load program in a loadSandbox.
 const loadPath = "/tmp/" + loadProgram
 
-// createLoaded creates a sandbox that may connect to the host by its address. The content of such connections is not
-// inspected.
+// createLoaded creates a sandbox with the load program. The sandbox may connect to the host by the address hostAddress, and the
+// content of these connections is not inspected.
 func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loadSandbox, err error) {
 	file, err := os.Open(filepath.Join(s.Bin, loadProgram))
 	if err != nil {
@@ -141,9 +142,10 @@ func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.Mo
 	return &loadSandbox{d, string(sb.ID)}, err
 }
 
+// remove removes the sandbox.
 func (l *loadSandbox) remove(ctx context.Context) error { return l.api.Remove(ctx, l.id) }
 
-// inside runs a client of the load program in the sandbox.
+// inside returns a measure that runs a client of the load program in the sandbox.
 func (l *loadSandbox) inside(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -159,6 +161,7 @@ func (l *loadSandbox) inside(args ...string) measure {
 	}
 }
 
+// parseSamples parses the output of a client of the load program.
 func parseSamples(data []byte) (s samples, err error) {
 	err = json.Unmarshal(data, &s)
 	return s, err

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// settleTime is the idle time before memory is measured.
+// settleTime is how long processes are idle before their memory is measured.
 const settleTime = 3 * time.Second
 
 // waitSettled waits for settleTime, or until ctx is done.
@@ -25,11 +25,11 @@ func waitSettled(ctx context.Context) error {
 	}
 }
 
-// idleSandboxes is the number of sandboxes of each kind whose memory is measured.
+// idleSandboxes is the number of sandboxes of Caisson, and of the baseline, whose memory is measured.
 const idleSandboxes = 20
 
-// idleMemory compares the private memory of all processes of an idle sandbox: the main process, the gofer and the
-// processes that run guest code.
+// idleMemory compares the private memory of all processes of an idle sandbox of Caisson and of the baseline: the main process,
+// the gofer and the processes that run guest code.
 func (s *suite) idleMemory(ctx context.Context) error {
 	var pairs [idleSandboxes]sandboxPair
 	for i := range pairs {
@@ -64,7 +64,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 	return err
 }
 
-// privateDirty returns the sum of the private dirty memory of a cgroup's processes, in MB.
+// privateDirty returns the sum of the private dirty memory of the processes in a cgroup, in MB.
 func privateDirty(group string) (mb float64, err error) {
 	pids, err := cgroupProcesses(group)
 	if err != nil {
@@ -83,7 +83,7 @@ func privateDirty(group string) (mb float64, err error) {
 	return mb, nil
 }
 
-// procField returns the value of a line in kB of a file in /proc, converted to MB.
+// procField returns the value of the line name in a file in /proc, which is in kB, converted to MB.
 func procField(path, name string) (mb float64, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -129,7 +129,8 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 	return d.removeAll(ctx, ids[:])
 }
 
-// anonymousMemory waits for settleTime and returns the anonymous memory of the daemon and its wire process, in MB.
+// anonymousMemory waits for settleTime, and returns the anonymous memory of the daemon (engine) and of its wire process (wire),
+// in MB.
 func (d *daemon) anonymousMemory(ctx context.Context) (engine, wire float64, err error) {
 	if err := waitSettled(ctx); err != nil {
 		return 0, 0, err
@@ -169,7 +170,7 @@ func (d *daemon) processorTime(ctx context.Context) (ms float64, err error) {
 		return 0, err
 	}
 	used := func() (sum float64, err error) {
-		ours, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid)) // The patterns are valid.
+		ours, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", d.cmd.Process.Pid)) // The patterns are well-formed.
 		theirs, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", wire))
 		for _, thread := range append(ours, theirs...) {
 			data, err := os.ReadFile(thread)

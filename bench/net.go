@@ -16,13 +16,13 @@ import (
 
 // Addresses of the range that RFC 2544 reserves for benchmarks.
 const (
-	hostAddress = "198.18.0.1" // The address of this network namespace for sandboxes: their 127.0.0.1 is their own.
-	vethAddress = "198.18.1.1" // The end of a veth pair in this namespace; vethPeer is the other end.
-	vethPeer    = "198.18.1.2"
+	hostAddress = "198.18.0.1" // Address at which sandboxes reach this network namespace; their 127.0.0.1 is their own.
+	vethAddress = "198.18.1.1" // Address of the end of a veth pair that is in this network namespace.
+	vethPeer    = "198.18.1.2" // Address of the other end.
 )
 
-// makeHostAddress brings up the loopback device of this network namespace with hostAddress. It returns an error if
-// another device is up, because the namespace would be the host's.
+// makeHostAddress brings up the loopback device of this network namespace with hostAddress. It returns an error if another device
+// is up, because the namespace may then be that of the host.
 func makeHostAddress() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -47,15 +47,16 @@ func makeHostAddress() error {
 	return netlink.AddrAdd(lo, addr)
 }
 
-// overVeth runs a client of the load program in a new network namespace at the other end of a veth pair. The pair has
-// the role that the wire has for a sandbox.
+// overVeth returns a measure that runs a client of the load program in a new network namespace, connected to this one by a veth
+// pair, which has the role of a sandbox's wire.
 func (s traffic) overVeth(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		return s.runLoad(ctx, args, func(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET} }, connectVeth)
 	}
 }
 
-// connectVeth creates a veth pair to the network namespace of a process. The pair is removed with that namespace.
+// connectVeth creates a veth pair from this network namespace to that of the process p. The pair is removed with the namespace of
+// the process.
 func connectVeth(p *os.Process) (err error) {
 	ns, err := netns.GetFromPid(p.Pid)
 	if err != nil {
@@ -75,7 +76,7 @@ func connectVeth(p *os.Process) (err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "bench0"
 	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: "bench1", PeerNamespace: netlink.NsFd(int(ns))}
-	// An earlier pair is removed with its namespace, which the kernel may do later.
+	// Remove a pair of an earlier call: the kernel may remove it later than its namespace.
 	if old, err := here.LinkByName(attrs.Name); err == nil {
 		if err := here.LinkDel(old); err != nil {
 			return fmt.Errorf("remove the veth pair of before: %w", err)

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// nginx is an nginx reverse proxy in the foreground.
+// nginx is a running process of nginx, as a reverse proxy.
 type nginx struct {
 	cmd     *exec.Cmd
-	output  bytes.Buffer // Standard output and standard error.
+	output  bytes.Buffer // Standard output and standard error of the process.
 	address string       // Host and port on which it listens.
 }
 
-// nginxSettings is a format for the configuration: keep-alive on both sides, as the gateway has, and no logs. Its
-// arguments are the directory, the upstream and the address to listen on.
+// nginxSettings is a format for the configuration of nginx: keep-alive connections to clients and to the upstream, as the gateway
+// has, and no logs. Its arguments are the directory, the upstream and the address to listen on.
 const nginxSettings = `daemon off;
 user root;
 worker_processes 2;
@@ -53,7 +53,7 @@ http {
 }
 `
 
-// startNginx starts a proxy for an upstream with its files in dir. It returns nil if nginx is not installed.
+// startNginx starts a reverse proxy for an upstream, with its files in dir. It returns nil if nginx is not installed.
 func startNginx(ctx context.Context, dir, upstream string) (*nginx, error) {
 	exe := "/usr/sbin/nginx"
 	if _, err := os.Stat(exe); err != nil {
@@ -84,7 +84,7 @@ func startNginx(ctx context.Context, dir, upstream string) (*nginx, error) {
 	}
 }
 
-// freeAddress returns an address to listen on. No other process in this network namespace can take it.
+// freeAddress returns an address that is free to listen on. No other process in this network namespace can take it.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp4", hostAddress+":0")
 	if err != nil {
@@ -93,9 +93,9 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// end stops the proxy and its workers.
+// end stops nginx and its workers.
 func (x *nginx) end() error {
-	x.cmd.Process.Signal(syscall.SIGTERM) // Wait reports whether the process has ended already.
+	x.cmd.Process.Signal(syscall.SIGTERM) // If the process has ended already, Wait reports that.
 	if err := x.cmd.Wait(); err != nil {
 		return fmt.Errorf("nginx: %w: %.500s", err, bytes.TrimSpace(x.output.Bytes()))
 	}

@@ -16,25 +16,26 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// The agents of OpenClaw: the one in the catalog, whose template is named after it, and a copy without a warm snapshot.
+// The agents that run OpenClaw: the one in the catalog, with its template, and a copy of it without a warm snapshot.
 const (
-	openclawAgent    = "openclaw"
-	openclawTemplate = "agent-" + openclawAgent
-	coldAgent        = "openclaw-cold"
+	openclawAgent    = "openclaw"               // The agent in the catalog.
+	openclawTemplate = "agent-" + openclawAgent // Its template.
+	coldAgent        = "openclaw-cold"          // The copy without a warm snapshot.
 )
 
-// openclawTimeout limits a turn of OpenClaw on the host.
+// openclawTimeout is the maximum time for a turn of OpenClaw on the host.
 const openclawTimeout = 2 * time.Minute
 
 // An openclawInstall is an installation of OpenClaw on the host, with the same files as in the agent's template.
 type openclawInstall struct {
-	size caisson.Size // Size of the warm snapshot.
-	dir  string       // Directory of the installation on the host.
+	size caisson.Size // Size of the agent's warm snapshot on disk.
+	dir  string       // Directory with the installation, on the host.
 	env  []string     // Environment of OpenClaw's commands.
 	n    int          // Number of conversations so far.
 }
 
-// ensureOpenclaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.
+// ensureOpenclaw returns the set-up of ensureSetup with OpenClaw. On the first call it installs OpenClaw from npm in a sandbox,
+// makes the warm snapshot and copies the installation to the host.
 func (s agents) ensureOpenclaw(ctx context.Context) (*agentSetup, error) {
 	t, err := s.ensureSetup(ctx)
 	if err != nil || t.openclaw != nil {
@@ -67,7 +68,7 @@ func (s agents) ensureOpenclaw(ctx context.Context) (*agentSetup, error) {
 	return t, nil
 }
 
-// copyOut copies the installation to a new directory on the host.
+// copyOut copies the installation of OpenClaw from its template to the new directory dir on the host.
 func (t *agentSetup) copyOut(ctx context.Context, dir string) (err error) {
 	sb, err := t.api.Create(ctx, caisson.CreateRequest{Template: openclawTemplate})
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *openclawInstall) hostPath(s string) string {
 	return strings.NewReplacer(openclaw.Install, filepath.Join(c.dir, "install"), openclaw.Home, filepath.Join(c.dir, "home")).Replace(s)
 }
 
-// configure writes the configuration that OpenClaw has in a sandbox, but with a model on the host.
+// configure writes the configuration that OpenClaw has in a sandbox, but with the model on the host at the address model.
 func (c *openclawInstall) configure(model string) error {
 	files, err := openclaw.Config(openclaw.Setup{
 		Agent: &caisson.Agent{ID: openclawAgent}, Models: []caisson.Model{{Alias: talkModel}},
@@ -140,22 +141,24 @@ func (c *openclawInstall) turn(ctx context.Context) error {
 	return runExpecting(cmd, talkAnswer)
 }
 
-// openclawOnHost is the baseline of runs of OpenClaw.
+// openclawOnHost is the description of the baseline for runs of OpenClaw.
 const openclawOnHost = "openclaw agent --local on the host"
 
-// measureTalk returns a measure of runs of an agent with talkPrompt.
+// measureTalk returns a measure that makes a run of an agent with talkPrompt, and appends it to all. warm reports whether the run
+// must start from the warm snapshot.
 func (t *agentSetup) measureTalk(all *measuredRuns, agent string, warm bool) measure {
 	return all.record(func(ctx context.Context) (*measuredRun, error) {
 		return t.runAndRemove(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
 	}, checkTalk(warm))
 }
 
-// checkTalk checks the answer of a run with talkPrompt, and whether it started from the warm snapshot, as expected.
+// checkTalk returns a function that checks the answer of a run with talkPrompt, and that the run started from the warm snapshot
+// only if warm is true.
 func checkTalk(warm bool) func(*caisson.Run) error {
 	return func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) }
 }
 
-// checkWarm checks whether a run started from the warm snapshot, as expected.
+// checkWarm returns an error unless a run started from the warm snapshot if and only if warm is true.
 func checkWarm(r *caisson.Run, warm bool) error {
 	if r.Result.Warm != warm {
 		return fmt.Errorf("run %s of %s began as a fork of the warm snapshot: %t, not %t", r.ID, r.Agent, r.Result.Warm, warm)
@@ -166,7 +169,7 @@ func checkWarm(r *caisson.Run, warm bool) error {
 // openclawWarm compares runs of OpenClaw from its warm snapshot with OpenClaw's own command line on the host.
 func (s agents) openclawWarm(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
-	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), side{do: t.openclaw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), operation{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}
@@ -174,10 +177,11 @@ func (s agents) openclawWarm(ctx context.Context, t *agentSetup) error {
 	return nil
 }
 
-// openclawCold is openclawWarm without a snapshot: each run starts OpenClaw's gateway.
+// openclawCold makes the same comparison as openclawWarm for runs without a warm snapshot, in each of which OpenClaw's gateway is
+// started.
 func (s agents) openclawCold(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
-	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), side{do: t.openclaw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), operation{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}
@@ -185,7 +189,8 @@ func (s agents) openclawCold(ctx context.Context, t *agentSetup) error {
 	return nil
 }
 
-// openclawTen measures the time until ten concurrently started runs have ended, and the duration of the slowest one.
+// openclawTen measures the time until ten concurrently started runs of OpenClaw have ended, and the duration of the slowest of
+// these runs.
 func (s agents) openclawTen(ctx context.Context, t *agentSetup) error {
 	var slowest samples
 	all, err := interleave(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
@@ -217,7 +222,7 @@ func (s agents) openclawTen(ctx context.Context, t *agentSetup) error {
 	return nil
 }
 
-// openclawSnapshot reports the size of the warm snapshot on disk.
+// openclawSnapshot adds a row with the size of the warm snapshot of OpenClaw on disk.
 func (s agents) openclawSnapshot(ctx context.Context, t *agentSetup) error {
 	s.add(newRow("agent.openclaw.snapshot", "MB", samples{float64(t.openclaw.size) / 1e6}, "", nil))
 	return nil

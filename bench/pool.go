@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/guest/coder/sample"
 )
 
-// poolTimeout limits the time that a pool needs to be full.
+// poolTimeout is the maximum time until a pool is full.
 const poolTimeout = 2 * time.Minute
 
-// waitPool waits until n forks of OpenClaw's snapshot are ready.
+// waitPool waits until the pool of OpenClaw's warm snapshot has exactly n forks.
 func (t *agentSetup) waitPool(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
@@ -40,7 +40,7 @@ func (t *agentSetup) waitPool(ctx context.Context, n int) error {
 	}
 }
 
-// withPool calls f while n forks of OpenClaw's snapshot are kept ready, and removes the pool afterwards.
+// withPool calls f while a pool of n forks of OpenClaw's warm snapshot exists, and then removes the pool.
 func (t *agentSetup) withPool(ctx context.Context, n int, f func() error) error {
 	if _, err := t.api.SetAgentPool(ctx, openclawAgent, n); err != nil {
 		return err
@@ -50,7 +50,8 @@ func (t *agentSetup) withPool(ctx context.Context, n int, f func() error) error 
 	return errors.Join(err, perr, t.waitPool(ctx, 0))
 }
 
-// openclawPool is openclawWarm with a fork that was made in advance for each run. It also measures how long the next fork takes.
+// openclawPool makes the same comparison as openclawWarm for runs that claim a fork from a pool. It also measures the time until
+// the pool has the next fork.
 func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
 	var ours measuredRuns
 	var refill samples
@@ -68,7 +69,7 @@ func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
 			err = t.waitPool(ctx, 1)
 			refill = append(refill, milliseconds(time.Since(start)))
 			return ms, err
-		}, side{do: t.openclaw.turn}.measure())
+		}, operation{do: t.openclaw.turn}.measure())
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func (s agents) openclawPool(ctx context.Context, t *agentSetup) error {
 // poolDemand is the number of concurrent runs of openclawPoolShort.
 const poolDemand = 3
 
-// openclawPoolShort measures concurrent runs when the pool has one fork: the fastest and the slowest of them.
+// openclawPoolShort measures the fastest and the slowest of several concurrent runs of OpenClaw when the pool has only one fork.
 func (s agents) openclawPoolShort(ctx context.Context, t *agentSetup) error {
 	var slowest samples
 	return t.withPool(ctx, 1, func() error {
@@ -113,8 +114,8 @@ func (s agents) openclawPoolShort(ctx context.Context, t *agentSetup) error {
 	})
 }
 
-// openclawDirectory is openclawWarm with a directory of the host as the workspace. A fork gets the directory when it is made, so
-// no fork can be made in advance.
+// openclawDirectory makes the same comparison as openclawWarm for runs with a directory of the host as the workspace. A fork gets
+// the directory when it is created, so that no fork of a pool can be used.
 func (s agents) openclawDirectory(ctx context.Context, t *agentSetup) error {
 	dir := filepath.Join(s.Dir, "claw-directory")
 	if err := sample.Write(dir); err != nil {
@@ -130,7 +131,7 @@ func (s agents) openclawDirectory(ctx context.Context, t *agentSetup) error {
 			Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt, Source: dir, Directory: f,
 		})
 	}, checkTalk(true))
-	all, err := interleave(ctx, max(s.N/4, 1), run, side{do: t.openclaw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/4, 1), run, operation{do: t.openclaw.turn}.measure())
 	if err != nil {
 		return err
 	}

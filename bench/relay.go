@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The repository for the row of the relay: the number and size in bytes of its files, which are incompressible. Time
-// grows with their number.
+// The size of the repository for the benchmark of the relay: the number of its files, and the size of each file in bytes. The
+// files are incompressible. The duration of a clone grows with the number of files.
 const (
-	repoFiles    = 16
-	repoFileSize = 16 << 20
+	repoFiles    = 16       // Number of files.
+	repoFileSize = 16 << 20 // Bytes of each file.
 )
 
-// makeRepo creates a bare repository.
+// makeRepo creates the bare repository bare. work is a new directory for its work tree.
 func makeRepo(ctx context.Context, work, bare string) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -36,7 +36,7 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	}
 	for _, args := range [][]string{
 		{"init", "-q", "-b", "main"}, {"-c", "core.compression=0", "add", "."}, {"-c", "core.compression=0", "commit", "-q", "-m", "files"},
-		{"clone", "-q", "--bare", "--local", work, bare}, // Not by the protocol, where delta compression would take an hour.
+		{"clone", "-q", "--bare", "--local", work, bare}, // Over the protocol, delta compression would take an hour.
 	} {
 		if err := git(ctx, work, args...); err != nil {
 			return err
@@ -45,9 +45,8 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	return git(ctx, bare, "-c", "pack.compression=0", "-c", "pack.window=0", "repack", "-a", "-d", "-q")
 }
 
-// relayClone compares clones of 256 MiB into a sandbox, from the relay's copy of the repository, with clones of git on the host.
-// A clone that the relay makes is compared with a local clone, and a clone that git makes in the sandbox with one over git's
-// protocol.
+// relayClone compares clones of 256 MiB into a sandbox, from the relay's mirror, with clones by git on the host. A clone that the
+// relay makes is compared with git's local clone, and a clone that git makes in the sandbox with a clone over git's protocol.
 func (s *suite) relayClone(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "relay")
 	work, bare := filepath.Join(dir, "work"), filepath.Join(dir, "bare.git")
@@ -65,14 +64,14 @@ func (s *suite) relayClone(ctx context.Context) error {
 		return err
 	}
 	id := string(sb.ID)
-	// The first grant makes the relay fetch the repository and prepare the files for both kinds of clones.
+	// The first grant makes the relay fetch the repository, and prepare the files for clones by the relay and by git.
 	if _, err := s.api.GrantRepo(ctx, id, caisson.RepoRequest{Name: "bench"}, "/first"); err != nil {
 		return err
 	}
 	local := filepath.Join(dir, "local")
 	var made string
 	all, err := compare(ctx, max(s.N/4, 3),
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				sb, err := s.api.Create(ctx, caisson.CreateRequest{Resources: caisson.Resources{Disk: 8 << 30}})
 				if err == nil {
@@ -83,19 +82,19 @@ func (s *suite) relayClone(ctx context.Context) error {
 			},
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, made) },
 		},
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				return s.execute(ctx, id, "git", "clone", "-q", "http://git.caisson.internal/bench", "/clone")
 			},
 			after: func(ctx context.Context) error { return s.execute(ctx, id, "rm", "-rf", "/clone") },
 		},
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				return git(ctx, dir, "clone", "-q", "--local", "--no-hardlinks", bare, local)
 			},
 			after: func(context.Context) error { return os.RemoveAll(local) },
 		},
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				return git(ctx, dir, "clone", "-q", "--no-local", bare, local)
 			},

@@ -8,24 +8,24 @@ import (
 	"text/tabwriter"
 )
 
-// A Row is one line of the table. Values are in Unit. P50 and P95 are computed from N samples.
+// A Row is one line of the table of results. Measured values have the unit Unit. P50 and P95 are computed from N samples.
 type Row struct {
-	Name        string  `json:"name"`
-	Unit        string  `json:"unit"` // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s, MB/s.
-	N           int     `json:"n"`    // Number of samples.
-	P50         float64 `json:"p50"`
-	P95         float64 `json:"p95"`      // 95 % of the samples are at least as good; for speeds, at least as high.
-	Baseline    string  `json:"baseline"` // Description of the baseline; "" if there is none.
-	BaselineP50 float64 `json:"baselineP50"`
-	Ratio       float64 `json:"ratio"`  // P50 divided by BaselineP50; 0 without a baseline.
-	Target      string  `json:"target"` // "" if the row only explains another one.
-	Met         bool    `json:"met"`    // All targets are met; true without a target.
+	Name        string  `json:"name"`        // Identifies the row, for example "exec.api".
+	Unit        string  `json:"unit"`        // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s, MB/s.
+	N           int     `json:"n"`           // Number of samples.
+	P50         float64 `json:"p50"`         // Median of the samples.
+	P95         float64 `json:"p95"`         // 95 % of the samples are at least as good; for speeds, at least as high.
+	Baseline    string  `json:"baseline"`    // Description of the baseline; "" if there is none.
+	BaselineP50 float64 `json:"baselineP50"` // Median of the samples of the baseline; 0 without a baseline.
+	Ratio       float64 `json:"ratio"`       // P50 divided by BaselineP50; 0 without a baseline.
+	Target      string  `json:"target"`      // Descriptions of the targets; "" if there are none.
+	Met         bool    `json:"met"`         // Whether all targets are met; true if there are none.
 }
 
-// samples are measurements in the row's unit.
+// samples are measured values; they are in the unit of the row that is made from them.
 type samples []float64
 
-// quantile returns the q-th quantile by nearest rank.
+// quantile returns the q-th quantile by nearest rank, or 0 without samples.
 func (s samples) quantile(q float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -34,7 +34,8 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// newRow returns a row without a target. ours are the samples of Caisson, theirs those of the baseline.
+// newRow returns a row without a target, for which lower values are better. ours are the samples of Caisson, theirs those of the
+// baseline.
 func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := Row{
 		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),
@@ -46,42 +47,44 @@ func newRow(name, unit string, ours samples, baseline string, theirs samples) Ro
 	return r
 }
 
-// newSpeed returns a row for which higher values are better.
+// newSpeed returns a row without a target, for which higher values are better. The arguments are those of newRow.
 func newSpeed(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := newRow(name, unit, ours, baseline, theirs)
 	r.P95 = round(ours.quantile(0.05))
 	return r
 }
 
+// round rounds v to three decimals.
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// atMostTimes adds the target that the median is at most factor times the median of the baseline.
+// atMostTimes returns r with the further target that its median is at most factor times the median of the baseline.
 func (r Row) atMostTimes(factor float64) Row {
-	return r.want(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
+	return r.withTarget(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
 }
 
-// atLeastTimes adds the target that the median is at least factor times the median of the baseline.
+// atLeastTimes returns r with the further target that its median is at least factor times the median of the baseline.
 func (r Row) atLeastTimes(factor float64) Row {
-	return r.want(fmt.Sprintf("≥ %g × baseline", factor), r.P50 >= factor*r.BaselineP50)
+	return r.withTarget(fmt.Sprintf("≥ %g × baseline", factor), r.P50 >= factor*r.BaselineP50)
 }
 
-// atMostOver adds the target that the median is at most limit above the median of the baseline.
+// atMostOver returns r with the further target that its median exceeds the median of the baseline by at most limit.
 func (r Row) atMostOver(limit float64) Row {
-	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)
+	return r.withTarget(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)
 }
 
-// under adds the target that the median is less than limit.
+// under returns r with the further target that its median is less than limit.
 func (r Row) under(limit float64) Row {
-	return r.want(fmt.Sprintf("< %g %s", limit, r.Unit), r.P50 < limit)
+	return r.withTarget(fmt.Sprintf("< %g %s", limit, r.Unit), r.P50 < limit)
 }
 
-// over adds the target that the median is greater than limit.
+// over returns r with the further target that its median is greater than limit.
 func (r Row) over(limit float64) Row {
-	return r.want(fmt.Sprintf("> %g %s", limit, r.Unit), r.P50 > limit)
+	return r.withTarget(fmt.Sprintf("> %g %s", limit, r.Unit), r.P50 > limit)
 }
 
-// want adds a target. A row with several targets is met only if all are met.
-func (r Row) want(target string, met bool) Row {
+// withTarget returns r with the further target that target describes. met reports whether the row meets it. A row with several
+// targets meets them only if it meets all of them.
+func (r Row) withTarget(target string, met bool) Row {
 	if r.Target != "" {
 		target = r.Target + ", " + target
 	}
@@ -89,7 +92,7 @@ func (r Row) want(target string, met bool) Row {
 	return r
 }
 
-// number formats a value of the row with two decimals, or three if the row's times are below 2 ms.
+// number formats a value of the row with two decimals, or with three if the medians are times below 2 ms.
 func (r Row) number(v float64) string {
 	if r.Unit == "ms" && max(r.P50, r.BaselineP50) < 2 {
 		return fmt.Sprintf("%.3f", v)

@@ -32,23 +32,23 @@ import (
 // runsc is the baseline: each step is a process of gVisor's own command line.
 //
 // Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources that cannot
-// be shared. The root file system is created once beforehand from the same layers and directories, and each network namespace is
-// created beforehand with the same device in it. The cgroup is another one with the same limits.
+// be shared. The root file system is created once, before the measurements, from the same layers and directories. Each network
+// namespace is also created before the measurements, with the same device in it. The cgroup is separate and has the same limits.
 type runsc struct {
-	exe    string
-	dir    string     // Bundles, files of the overlays, checkpoints.
-	root   string     // gVisor's --root.
-	cgroup string     // Parent of the containers' cgroups, below the root of the hierarchy.
-	flags  []string   // Of every command.
-	spec   specs.Spec // Without the fields that bundle sets.
+	exe    string     // Path of runsc.
+	dir    string     // Directory for bundles, files of overlays and checkpoints.
+	root   string     // Directory of gVisor's flag --root.
+	cgroup string     // Path of the parent of the containers' cgroups in the hierarchy.
+	flags  []string   // Flags of every command.
+	spec   specs.Spec // Spec of the containers without the fields that bundle sets.
 
-	wires *wire.Manager
-	end   func() error // Stops the wires.
+	wires *wire.Manager // Wires of the containers.
+	end   func() error  // Stops the wires.
 	mu    sync.Mutex
 	nets  map[string]*os.File // Network namespaces by container; guarded by mu.
 }
 
-// newRunsc prepares the baseline from the running sandbox donor of the daemon d.
+// newRunsc prepares the baseline from donor, a running sandbox of the daemon d.
 func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
 	r := &runsc{
 		exe: filepath.Join(cfg.Bin, "runsc"), dir: filepath.Join(cfg.Dir, "bare"), root: filepath.Join(cfg.Dir, "bare", "state"),
@@ -96,7 +96,8 @@ func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	return nil
 }
 
-// mainFlags returns the gVisor flags of the main process of the sandbox with the directory dir.
+// mainFlags returns the gVisor flags of the main process of the donor, adapted to the directories of r. dir is the runtime
+// directory of the donor.
 func (r *runsc) mainFlags(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	var state struct{ Main struct{ PID int } }
@@ -115,7 +116,8 @@ func (r *runsc) mainFlags(dir string) ([]string, error) {
 		case !strings.HasPrefix(arg, "--"): // The command follows the flags.
 			return flags, nil
 		case name == "--root", name == "--gofer-network-namespace":
-			// Omitted: --root is set above, and by default all gofers share an empty network namespace, as those of Caisson do.
+			// Omitted: --root is set above. Without --gofer-network-namespace, all gofers share an empty network namespace, as
+			// the gofers of Caisson do.
 		case name == "--overlay2":
 			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
 		default:
@@ -195,7 +197,7 @@ func mountClone(source, target string, idmap int) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// userNamespace returns a user namespace that maps the owners of layers to uid and the ids that follow it.
+// userNamespace returns a user namespace that maps the ids of the owners of layers to the host's ids from uid on.
 func userNamespace(uid uint32) (*os.File, error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: caisson.LayerUIDBase, HostID: int(uid), Size: caisson.UIDRange}}
 	cmd := exec.Command("/bin/sleep", "60")
@@ -208,8 +210,8 @@ func userNamespace(uid uint32) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 }
 
-// bundle creates a bundle and a network namespace for a container that runs args. Without args the container runs
-// Caisson's init, which sleeps. remove also removes the namespace.
+// bundle creates an OCI bundle and a network namespace for a container that runs args. Without args the container runs Caisson's
+// init, which sleeps. release removes both again.
 func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err error) {
 	sandbox := caisson.NewID(caisson.SandboxPrefix)
 	guest := caisson.Guest{Sandbox: sandbox, Account: caisson.LocalAccount}
@@ -248,7 +250,8 @@ func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err erro
 func (r *runsc) runCommand(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.exe, append(slices.Clone(r.flags), args...)...)
 	cmd.Env = []string{}
-	// A file instead of a pipe: sandboxes inherit it, and reading a pipe would wait until they end.
+	// The output goes to a file instead of a pipe: sandboxes inherit the output, so that reading a pipe would wait until they
+	// end.
 	out, err := os.CreateTemp(r.dir, "output-")
 	if err != nil {
 		return err
@@ -268,7 +271,7 @@ func (r *runsc) run(ctx context.Context, id string) error {
 	return r.runCommand(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
 }
 
-// start creates a running sandbox.
+// start creates a running sandbox from a bundle.
 func (r *runsc) start(ctx context.Context, id string) error {
 	return r.runCommand(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
 }
@@ -283,12 +286,12 @@ func (r *runsc) checkpoint(ctx context.Context, id, image string) error {
 	return r.runCommand(ctx, "checkpoint", "--leave-running", "--compression=none", "--image-path", image, id)
 }
 
-// restore creates a running sandbox from the checkpoint in the directory image.
+// restore creates a running sandbox from a bundle and the checkpoint in the directory image.
 func (r *runsc) restore(ctx context.Context, id, image string) error {
 	return r.runCommand(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
 }
 
-// remove removes sandboxes, at most four at a time.
+// remove removes sandboxes and their bundles, at most four at a time.
 func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -298,7 +301,7 @@ func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	return g.Wait()
 }
 
-// release removes the bundle and the network namespace of a removed container.
+// release removes the bundle and the network namespace of a container that has been removed.
 func (r *runsc) release(ctx context.Context, id string) error {
 	r.mu.Lock()
 	net := r.nets[id]
@@ -307,7 +310,8 @@ func (r *runsc) release(ctx context.Context, id string) error {
 	return errors.Join(net.Close(), r.wires.Detach(ctx, caisson.ID(id)), os.RemoveAll(filepath.Join(r.dir, id)))
 }
 
-// cgroupProcesses returns the processes in a cgroup, by its path in the memory hierarchy (v1) or the unified one (v2).
+// cgroupProcesses returns the ids of the processes in a cgroup. group is its path in the hierarchy for memory (v1) or in the
+// unified hierarchy (v2).
 func cgroupProcesses(group string) ([]int, error) {
 	var data []byte
 	err := errors.New("no hierarchy")

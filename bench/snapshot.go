@@ -9,9 +9,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sandboxPair is an idle sandbox of Caisson, and one of the baseline.
+// sandboxPair contains the ids of an idle sandbox of Caisson (ours) and of an idle sandbox of the baseline (bare).
 type sandboxPair struct{ ours, bare string }
 
+// makePair creates an idle sandbox of Caisson and one of the baseline.
 func (s *suite) makePair(ctx context.Context) (p sandboxPair, err error) {
 	if p.ours, err = s.create(ctx); err != nil {
 		return p, err
@@ -22,12 +23,13 @@ func (s *suite) makePair(ctx context.Context) (p sandboxPair, err error) {
 	return p, s.baseline.start(ctx, p.bare)
 }
 
+// removePair removes the sandboxes of a pair.
 func (s *suite) removePair(ctx context.Context, p sandboxPair) error {
 	return errors.Join(s.api.Remove(ctx, p.ours), s.baseline.remove(ctx, p.bare))
 }
 
-// snapshotSmall compares the capture of an idle sandbox, which keeps running. Caisson's snapshot is durable when the
-// request returns, and includes the changed files as a separate archive.
+// snapshotSmall compares snapshots of an idle sandbox, which keeps running, with checkpoints of the baseline. Caisson's snapshot
+// is durable when the request returns, and includes the changed files as a separate archive.
 func (s *suite) snapshotSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {
@@ -36,7 +38,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 	var snap string
 	image := filepath.Join(s.baseline.dir, "image")
 	all, err := compare(ctx, s.N,
-		side{
+		operation{
 			do: func(ctx context.Context) error {
 				got, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
 				if err == nil {
@@ -46,7 +48,7 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 			},
 			after: func(ctx context.Context) error { return s.api.RemoveSnapshot(ctx, snap) },
 		},
-		side{
+		operation{
 			do:    func(ctx context.Context) error { return s.baseline.checkpoint(ctx, p.bare, image) },
 			after: func(context.Context) error { return os.RemoveAll(image) },
 		},
@@ -58,8 +60,8 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 	return nil
 }
 
-// forkSmall compares the time until a sandbox created from a snapshot, or from a running sandbox, is running. Caisson's
-// sandbox has executed a first process by then.
+// forkSmall compares the time until a fork of a snapshot, or of a running sandbox, is running with the time in which the baseline
+// restores a sandbox. At that time, Caisson has already executed a process in the fork.
 func (s *suite) forkSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {
@@ -74,8 +76,8 @@ func (s *suite) forkSmall(ctx context.Context) error {
 		return err
 	}
 	var fork, restored string
-	ours := func(ref string) side {
-		return side{
+	ours := func(ref string) operation {
+		return operation{
 			do: func(ctx context.Context) error {
 				forks, err := s.api.Fork(ctx, ref, caisson.ForkRequest{})
 				if err == nil {
@@ -89,13 +91,13 @@ func (s *suite) forkSmall(ctx context.Context) error {
 	bundle := func(ctx context.Context) (err error) { restored, err = s.baseline.bundle(ctx); return err }
 	all, err := compare(ctx, s.N,
 		ours(string(snap.ID)),
-		side{
+		operation{
 			before: bundle,
 			do:     func(ctx context.Context) error { return s.baseline.restore(ctx, restored, image) },
 			after:  func(ctx context.Context) error { return s.baseline.remove(ctx, restored) },
 		},
 		ours(p.ours),
-		side{
+		operation{
 			before: bundle,
 			do: func(ctx context.Context) error {
 				if err := s.baseline.checkpoint(ctx, p.bare, second); err != nil {

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	scpSize    = 256 << 20 // bytes of the copied file
-	scpSamples = 3
-	scpCipher  = "aes128-gcm@openssh.com" // of both sides
-	sshdPath   = "/usr/sbin/sshd"
+	scpSize    = 256 << 20                // bytes of the copied file
+	scpSamples = 3                        // number of measured copies to each server
+	scpCipher  = "aes128-gcm@openssh.com" // cipher of both servers
+	sshdPath   = "/usr/sbin/sshd"         // path of OpenSSH's server
 )
 
-// sshCopy compares scp into a sandbox with scp to OpenSSH's server over a veth pair.
+// sshCopy compares the speed of scp into a sandbox with that of scp to OpenSSH's server over a veth pair.
 func (s traffic) sshCopy(ctx context.Context) (err error) {
 	dir := filepath.Join(s.Dir, "ssh")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -57,17 +57,19 @@ func (s traffic) sshCopy(ctx context.Context) (err error) {
 	}
 	row := newSpeed("ssh.scp", "MB/s", all[0], baseline, append(all, nil)[1])
 	if server != nil {
-		row = row.want("≥ 0.3 × baseline", row.Ratio >= 0.3)
+		row = row.withTarget("≥ 0.3 × baseline", row.Ratio >= 0.3)
 	}
 	s.add(row)
 	return nil
 }
 
-// copyWith runs scp, in a network namespace of its own if connect is not nil, and returns its speed.
+// copyWith returns a measure of the speed of scp in MB/s. If connect is not nil, scp runs in a new network namespace, for which
+// connect is called with the process of scp.
 func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		options := []string{"-q", "-o", "Ciphers=" + scpCipher, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-F", "none"}
-		// scp starts after a line on standard input: connect can add devices only after the process has created its namespace.
+		// scp starts after a line on standard input, because connect can add devices only after the process has created its
+		// namespace.
 		cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `read go; exec scp "$@"`, "scp"}, append(options, args...)...)...)
 		start, err := cmd.StdinPipe()
 		if err != nil {
@@ -98,13 +100,14 @@ func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measu
 	}
 }
 
-// An sshd is OpenSSH's server in the foreground.
+// An sshd is a running process of OpenSSH's server.
 type sshd struct {
 	cmd  *exec.Cmd
 	port string
 }
 
-// startSSHD starts a server with its files, and the key of its client, in dir. It returns nil if OpenSSH's server is not installed.
+// startSSHD starts OpenSSH's server. dir contains its files and the key of its client. It returns nil if the server is not
+// installed.
 func startSSHD(ctx context.Context, dir string) (*sshd, error) {
 	if _, err := os.Stat(sshdPath); err != nil {
 		return nil, nil
@@ -147,7 +150,7 @@ func startSSHD(ctx context.Context, dir string) (*sshd, error) {
 
 // end stops the server.
 func (x *sshd) end() error {
-	_ = x.cmd.Process.Kill() // the server may have ended already
-	_ = x.cmd.Wait()         // the error only reports the kill
+	_ = x.cmd.Process.Kill() // The server may have ended already.
+	_ = x.cmd.Wait()         // The error only reports that the server was killed.
 	return nil
 }

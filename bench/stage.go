@@ -19,36 +19,36 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/scripted"
 )
 
-// An agentSetup is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
-// the loopback interface of this network namespace for the same agents on the host.
+// An agentSetup is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on the
+// loopback device of this network namespace, for the same agents on the host.
 type agentSetup struct {
 	*daemon
-	models   map[string]*hostModel // By name.
-	openclaw *openclawInstall      // nil until a row requires it.
+	models   map[string]*hostModel // The models on the host by name.
+	openclaw *openclawInstall      // OpenClaw on the host; nil until a benchmark uses it.
 }
 
-// Names of the models, which follow scripts.
+// Names of the models. Each follows a script.
 const (
-	sampleModel = "sample"
-	talkModel   = "talk"
+	sampleModel = "sample" // For the built-in agent, which repairs a sample repository.
+	talkModel   = "talk"   // For agents that only have to answer talkPrompt.
 )
 
-// The conversation with an agent that only has to answer.
+// The prompt and the answer in the runs in which an agent only has to answer.
 const (
-	talkPrompt = "Say in one sentence what you are."
-	talkAnswer = "I am what this benchmark talks to."
+	talkPrompt = "Say in one sentence what you are."  // Prompt.
+	talkAnswer = "I am what this benchmark talks to." // Answer.
 )
 
-// scripts are the scripts of the models by name.
+// scripts contains the script of each model by name.
 var scripts = map[string]string{
 	sampleModel: sample.Script,
 	talkModel:   "fallback: {text: " + talkAnswer + "}\n",
 }
 
-// concurrency is the number of concurrent runs in the rows that openclawTen adds.
+// concurrency is the number of concurrent runs that openclawTen measures.
 const concurrency = 10
 
-// ensureSetup returns the stage, which is created on the first call.
+// ensureSetup returns the set-up for benchmarks of agents. It creates the set-up on the first call.
 func (s agents) ensureSetup(ctx context.Context) (*agentSetup, error) {
 	if s.agents != nil {
 		return s.agents, nil
@@ -80,6 +80,7 @@ func (s agents) ensureSetup(ctx context.Context) (*agentSetup, error) {
 	return t, err
 }
 
+// end stops the daemon and the models.
 func (t *agentSetup) end() (err error) {
 	if t.daemon != nil {
 		err = t.daemon.stop()
@@ -90,7 +91,7 @@ func (t *agentSetup) end() (err error) {
 	return err
 }
 
-// inNetwork calls f on a thread in the network namespace ns. Processes that f starts are in ns, too. If ns is nil it
+// inNetwork calls f on a thread in the network namespace ns, so that processes that f starts are also in ns. If ns is nil, it
 // only calls f.
 func inNetwork(ns *os.File, f func() error) error {
 	if ns == nil {
@@ -104,13 +105,13 @@ func inNetwork(ns *os.File, f func() error) error {
 	})
 }
 
-// A hostModel serves a script to programs on the host.
+// A hostModel is a model on the host that follows a script.
 type hostModel struct {
-	address string
+	address string // Host and port.
 	server  *http.Server
 }
 
-// serveModel serves a script on a port of the loopback interface.
+// serveModel starts a model that follows a script, on a port of the loopback device.
 func serveModel(script string) (*hostModel, error) {
 	model, err := scripted.New([]byte(script))
 	if err != nil {
@@ -121,6 +122,6 @@ func serveModel(script string) (*hostModel, error) {
 		return nil, err
 	}
 	m := &hostModel{address: l.Addr().String(), server: &http.Server{Handler: model}}
-	go m.server.Serve(l) // Returns after Close.
+	go m.server.Serve(l) // Serve returns after Close.
 	return m, nil
 }

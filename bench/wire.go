@@ -5,20 +5,20 @@ import (
 	"errors"
 )
 
-// throughputSamples is the number of measured transfers, each of one second.
+// throughputSamples is the number of measured transfers in each direction. Each transfer takes one second.
 const throughputSamples = 5
 
-// wireOut compares the speed at which a sandbox sends to a program on the host with that over a veth pair.
+// wireOut compares the speed at which a sandbox sends to a program on the host over its wire with the speed over a veth pair.
 func (s traffic) wireOut(ctx context.Context) error {
 	return s.throughput(ctx, "wire.out", "send")
 }
 
-// wireIn is wireOut in the other direction.
+// wireIn compares the speed at which a sandbox receives from a program on the host over its wire with the speed over a veth pair.
 func (s traffic) wireIn(ctx context.Context) error {
 	return s.throughput(ctx, "wire.in", "receive")
 }
 
-// throughput adds the row of a client of the load program, "send" or "receive".
+// throughput adds the row of wireOut or wireIn. client is the client of the load program, "send" or "receive".
 func (s traffic) throughput(ctx context.Context, row, client string) error {
 	all, err := s.overWires(ctx, throughputSamples, "-for=1s", client)
 	if err != nil {
@@ -28,8 +28,9 @@ func (s traffic) throughput(ctx context.Context, row, client string) error {
 	return nil
 }
 
-// wireConnect compares the time for establishing a connection. The wire checks the policy and dials before it accepts
-// the connection. There are fewer connections than the limit of concurrent dials of a wire.
+// wireConnect compares the time for establishing a connection over a wire with the time over a veth pair. The wire checks the
+// policy and connects to the destination before it accepts the connection of the sandbox. The client makes fewer connections than
+// a wire may dial concurrently.
 func (s traffic) wireConnect(ctx context.Context) error {
 	all, err := s.overWires(ctx, 8, "-n=50", "-warm=10", "connect")
 	if err != nil {
@@ -39,7 +40,8 @@ func (s traffic) wireConnect(ctx context.Context) error {
 	return nil
 }
 
-// overWires runs a client in a sandbox and at the end of a veth pair, n times in turns.
+// overWires runs a client of the load program in a sandbox and at the other end of a veth pair, n times in turns, and returns the
+// samples of both.
 func (s traffic) overWires(ctx context.Context, n int, client ...string) ([]samples, error) {
 	sink, err := s.startLoad(ctx, "sink")
 	if err != nil {

@@ -8,8 +8,8 @@
 // DIR is an empty directory for the ledger, PROVIDER the base URL of a provider that implements OpenAI's API. The listener is
 // descriptor 3. When standard input ends, the command prints the number of calls in the ledger and exits.
 //
-// With the argument ingress, it serves the ingress of the wire process instead, with one route for /v1, whose connections lead to a
-// server at ADDRESS instead of one in a sandbox.
+// With the argument ingress, it serves the ingress of the wire process instead, with one route for /v1. The connections of the
+// route lead to a server at ADDRESS instead of one in a sandbox.
 package main
 
 import (
@@ -52,6 +52,7 @@ func main() {
 	}
 }
 
+// run serves the gateway until standard input ends, and prints the number of calls in the ledger.
 func run(ctx context.Context, dir, provider string) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	root, err := os.OpenRoot(dir)
@@ -80,7 +81,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	go func() { read <- book.Run(ctx) }()
 	err = serve(ctx, book, guest, provider, log)
 	end()
-	if err := errors.Join(err, <-read); err != nil { // When Run has returned, all calls are in the store.
+	if err := errors.Join(err, <-read); err != nil { // When book.Run has returned, all calls are in the store.
 		return err
 	}
 	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.AllAccounts(), caisson.UsageQuery{})
@@ -95,7 +96,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	return nil
 }
 
-// serveIngress serves the ingress until standard input ends.
+// serveIngress serves the ingress, whose connections lead to address, until standard input ends.
 func serveIngress(_ context.Context, _, address string) error {
 	var d net.Dialer
 	g := ingress.New(ingress.Config{
@@ -128,14 +129,14 @@ func serveIngress(_ context.Context, _, address string) error {
 	return nil
 }
 
-// loopbackListener is a listener on all addresses that reports an address of the loopback device. The ingress therefore serves it
-// without TLS.
+// loopbackListener is a listener on all addresses whose method Addr returns an address of the loopback device, so that the
+// ingress serves it without TLS.
 type loopbackListener struct{ net.Listener }
 
 // Addr implements [net.Listener].
 func (loopbackListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// serve serves until standard input ends.
+// serve serves the gateway to guest on descriptor 3 until standard input ends.
 func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider string, log *slog.Logger) error {
 	g, err := newGateway(ctx, book, provider, log)
 	if err != nil {
@@ -161,10 +162,10 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 	return nil
 }
 
-// alias is the model that clients request.
+// alias is the alias of the model, which clients request.
 const alias = "bench"
 
-// newGateway returns the gateway with one model and its first journal.
+// newGateway returns a gateway with one model of the provider at the given base URL, and with its first journal.
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
 	journal := func() error {
 		id, f, err := book.Begin(ctx)

@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// answer is a small response of OpenAI's chat API.
+// answer is the response to every request: a small response of OpenAI's chat API.
 const answer = `{"id":"chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT","object":"chat.completion","created":1741569952,"model":"bench",` +
 	`"choices":[{"index":0,"message":{"role":"assistant","content":"The test fails because the clock of the fixture is never ` +
 	`advanced; call tick() before the assertion.","refusal":null,"annotations":[]},"logprobs":null,"finish_reason":"stop"}],` +
 	`"usage":{"prompt_tokens":412,"completion_tokens":21,"total_tokens":433,"prompt_tokens_details":{"cached_tokens":0},` +
 	`"completion_tokens_details":{"reasoning_tokens":0}},"service_tier":"default"}`
 
-// model answers every request of the chat API with the same response. It does as little as possible, because it uses
-// the same processors as the measured programs.
+// model answers every request on a connection with the same response of the chat API. It does as little as possible, because it
+// uses the same processors as the measured programs.
 func model(c net.Conn) error {
 	r := bufio.NewReaderSize(c, 16<<10)
 	reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(answer), answer)
@@ -42,7 +42,7 @@ func model(c net.Conn) error {
 	}
 }
 
-// prompt returns the body of a call as an agent makes it, of about 2 kB.
+// prompt returns the body of a request to the chat API as an agent makes it, of about 2 kB.
 func prompt() []byte {
 	turn := `{"role":"user","content":"` + strings.Repeat("Run the tests again and say what fails. ", 8) + `"},` +
 		`{"role":"assistant","content":"` + strings.Repeat("One test of twelve fails:\\n", 12) + `"},`
@@ -50,14 +50,14 @@ func prompt() []byte {
 		strings.Repeat(turn, 3) + `{"role":"user","content":"Why?"}]}`)
 }
 
-// A chatClient makes calls on one connection with keep-alive. It avoids the overhead of a complete HTTP client.
+// A chatClient makes calls of the chat API on one kept-alive connection. It avoids the overhead of a complete HTTP client.
 type chatClient struct {
 	conn    net.Conn
-	r       *bufio.Reader
-	request []byte // The bytes of one request.
+	r       *bufio.Reader // Reads responses from conn.
+	request []byte        // The bytes of the request that every call sends.
 }
 
-// newChatClient connects to the HTTP server at the URL to.
+// newChatClient returns a client that is connected to the HTTP server at the URL to.
 func newChatClient(to string) (*chatClient, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -74,10 +74,11 @@ func newChatClient(to string) (*chatClient, error) {
 	return &chatClient{conn, bufio.NewReaderSize(conn, 16<<10), b.Bytes()}, nil
 }
 
-// dialled is the number of descriptors that dial has used.
+// dialled is the number of inherited descriptors that dial has used.
 var dialled atomic.Int64
 
-// dial connects to the server at a URL. The connections of URLs with the scheme fd are descriptors 3, 4, ….
+// dial connects to the server at a URL. For URLs with the scheme fd, it returns the inherited descriptors 3, 4 and so on as
+// connections.
 func dial(u *url.URL) (net.Conn, error) {
 	if u.Scheme == "fd" {
 		f := os.NewFile(uintptr(2+dialled.Add(1)), "connection")
@@ -91,7 +92,7 @@ func dial(u *url.URL) (net.Conn, error) {
 	return net.Dial("tcp", addr)
 }
 
-// call makes one call and reads its response to the end.
+// call makes one call, reads its response to the end and checks it.
 func (c *chatClient) call() error {
 	if _, err := c.conn.Write(c.request); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (c *chatClient) call() error {
 	return nil
 }
 
-// calls returns the durations of sequential calls in microseconds.
+// calls makes sequential calls at the URL to, and returns their durations in microseconds.
 func calls(o options, to string) ([]float64, error) {
 	c, err := newChatClient(to)
 	if err != nil {
@@ -126,7 +127,7 @@ func calls(o options, to string) ([]float64, error) {
 	})
 }
 
-// rate returns the number of answered calls per second, made concurrently on o.conns connections.
+// rate makes calls at the URL to on o.conns connections concurrently, for o.duration, and returns the number of calls per second.
 func rate(o options, to string) ([]float64, error) {
 	type outcome struct {
 		n   int
@@ -138,7 +139,7 @@ func rate(o options, to string) ([]float64, error) {
 		go func() {
 			c, err := newChatClient(to)
 			n := 0
-			for err == nil { // At least one call, even on a slow machine.
+			for err == nil { // At least one call is made, even on a slow machine.
 				if err = c.call(); err == nil {
 					n++
 				}

@@ -19,15 +19,15 @@ import (
 
 // options are the options of clients.
 type options struct {
-	n, warm, conns int           // Measured operations; uncounted operations before them; concurrent connections of rate.
-	duration       time.Duration // How long rate, send and receive measure.
+	n, warm, conns int           // Measured operations; uncounted operations before them; connections of the client rate.
+	duration       time.Duration // How long the clients rate, send and receive measure.
 }
 
-// servers are the functions that serve a connection, by the argument that selects them.
+// servers are the functions that serve a connection, by the command-line argument that selects them.
 var servers = map[string]func(net.Conn) error{"model": model, "sink": sink}
 
-// clients are the functions that measure a server at an address or a URL, by the argument that selects them. They return the
-// measurements.
+// clients are the functions that measure a server at an address or a URL, by the command-line argument that selects them. They
+// return the measured values.
 var clients = map[string]func(options, string) ([]float64, error){
 	"call": calls, "rate": rate, "connect": connects, "send": send, "receive": receive,
 }
@@ -39,6 +39,7 @@ func main() {
 	}
 }
 
+// run executes the server or the client that the command line selects.
 func run() error {
 	var o options
 	flag.IntVar(&o.n, "n", 100, "call, connect: how many are measured")
@@ -63,7 +64,8 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(got)
 }
 
-// listen serves each connection until its client closes it. Without an address, the listener is descriptor 3.
+// listen calls serve for each connection to address, or to the listener with descriptor 3 if address is "". It returns only after
+// an error of the listener.
 func listen(serve func(net.Conn) error, address string) (err error) {
 	var l net.Listener
 	if address == "" {
@@ -88,15 +90,17 @@ func listen(serve func(net.Conn) error, address string) (err error) {
 	}
 }
 
-// The first byte that a client of a sink sends: the direction of the data.
+// The first byte that a client sends to a sink: it selects the direction of the data.
 const (
-	toSink   = 's'
-	fromSink = 'r'
+	toSink   = 's' // the client sends
+	fromSink = 'r' // the sink sends
 )
 
-const blockSize = 128 << 10 // The block size of iperf3.
+// blockSize is the number of bytes in each write and read: the block size of iperf3.
+const blockSize = 128 << 10
 
-// sink reads data to the end and then confirms it with one byte, or writes data until the client closes the connection.
+// sink serves a connection. If the client sends, sink reads the data to the end and then confirms it with one byte; otherwise it
+// writes data until the client closes the connection.
 func sink(c net.Conn) error {
 	r := bufio.NewReaderSize(c, 1)
 	way, err := r.ReadByte()
@@ -119,7 +123,7 @@ func sink(c net.Conn) error {
 	return err
 }
 
-// connects returns the durations of establishing connections in microseconds.
+// connects establishes connections to addr one after the other, and returns the durations in microseconds.
 func connects(o options, addr string) ([]float64, error) {
 	return repeat(o, func() (time.Duration, error) {
 		start := time.Now()
@@ -132,7 +136,8 @@ func connects(o options, addr string) ([]float64, error) {
 	})
 }
 
-// send returns the rate in Gbit/s at which a sink received data. The time ends when the sink has received everything.
+// send sends data to the sink at addr, and returns the rate in Gbit/s at which the sink has received it. The measured time ends
+// when the sink has confirmed all data.
 func send(o options, addr string) ([]float64, error) {
 	c, err := open(addr, toSink)
 	if err != nil {
@@ -156,7 +161,7 @@ func send(o options, addr string) ([]float64, error) {
 	return gigabits(sum, start), nil
 }
 
-// receive returns the rate in Gbit/s at which a sink sent data.
+// receive receives data from the sink at addr, and returns the rate in Gbit/s.
 func receive(o options, addr string) ([]float64, error) {
 	c, err := open(addr, fromSink)
 	if err != nil {
@@ -174,7 +179,7 @@ func receive(o options, addr string) ([]float64, error) {
 	return gigabits(sum, start), nil
 }
 
-// open connects to a sink and selects the direction of the data.
+// open connects to the sink at addr and sends way, the byte that selects the direction of the data.
 func open(addr string, way byte) (*net.TCPConn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -184,11 +189,13 @@ func open(addr string, way byte) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), err
 }
 
+// gigabits returns the rate in Gbit/s at which n bytes were transferred since the given time.
 func gigabits(n int, since time.Time) []float64 {
 	return []float64{float64(n) * 8 / 1e9 / time.Since(since).Seconds()}
 }
 
-// repeat returns the durations of o.n calls of do in microseconds, after o.warm uncounted calls.
+// repeat calls do o.warm times without counting, and then o.n times. It returns the durations of the counted calls in
+// microseconds.
 func repeat(o options, do func() (time.Duration, error)) ([]float64, error) {
 	var all []float64
 	for i := range o.warm + o.n {
