@@ -172,9 +172,9 @@ func (s *suite) add(r Row) {
 
 // operation is one of the operations that are compared. do is timed; before and after are not timed and may be nil.
 type operation struct {
-	before func(context.Context) error
-	do     func(context.Context) error
-	after  func(context.Context) error
+	before func(context.Context) error // Called before do; may be nil.
+	do     func(context.Context) error // Timed.
+	after  func(context.Context) error // Called after do; may be nil.
 }
 
 // compare measures each operation n times, in turns, after one uncounted time for each. It returns the samples of each operation.

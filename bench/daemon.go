@@ -19,9 +19,9 @@ import (
 
 // daemon is a "caisson serve" process with its own data directory, and a client of it.
 type daemon struct {
-	dir string // The data directory.
-	cmd *exec.Cmd
-	api *client.Client
+	dir string         // The data directory.
+	cmd *exec.Cmd      // The process.
+	api *client.Client // A client of the daemon.
 }
 
 // startDaemon starts a daemon with default settings and the additional arguments args, and returns when the daemon accepts
@@ -97,6 +97,8 @@ func (d *daemon) execute(ctx context.Context, id string, command ...string) erro
 	return nil
 }
 
-// sandboxDir returns the directory of a sandbox. runtimeDir returns the part of it that belongs to the runtime.
+// sandboxDir returns the directory of a sandbox.
 func (d *daemon) sandboxDir(id string) string { return filepath.Join(d.dir, "sandboxes", id) }
+
+// runtimeDir returns the part of the directory of a sandbox that belongs to the runtime.
 func (d *daemon) runtimeDir(id string) string { return filepath.Join(d.sandboxDir(id), "runtime") }

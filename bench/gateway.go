@@ -13,8 +13,8 @@ import (
 // A gatewaySetup consists of a mock model and the proxies in front of it on the host: the model gateway, and nginx if it is
 // installed.
 type gatewaySetup struct {
-	mock, gateway *server
-	nginx         *nginx // Nil if nginx is not installed.
+	mock, gateway *server // The mock model, and the model gateway.
+	nginx         *nginx  // Nil if nginx is not installed.
 }
 
 // startGateway starts the mock model and the proxies. The gateway runs in a separate process with the same handlers as the wire

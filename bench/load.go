@@ -26,7 +26,7 @@ const (
 // A server is a child process that listens on a port of this network namespace.
 type server struct {
 	cmd  *exec.Cmd
-	port int
+	port int          // The port on which it listens.
 	out  bytes.Buffer // Standard output; may be read after end.
 	err  bytes.Buffer // Standard error; may be read after end.
 	stop func() error // Asks the process to exit.

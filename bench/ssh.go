@@ -103,7 +103,7 @@ func (s traffic) copyWith(connect func(*os.Process) error, args ...string) measu
 // An sshd is a running process of OpenSSH's server.
 type sshd struct {
 	cmd  *exec.Cmd
-	port string
+	port string // The port on which it listens.
 }
 
 // startSSHD starts OpenSSH's server. dir contains its files and the key of its client. It returns nil if the server is not

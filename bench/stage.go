@@ -107,8 +107,8 @@ func inNetwork(ns *os.File, f func() error) error {
 
 // A hostModel is a model on the host that follows a script.
 type hostModel struct {
-	address string // Host and port.
-	server  *http.Server
+	address string       // Host and port.
+	server  *http.Server // Serves the model.
 }
 
 // serveModel starts a model that follows a script, on a port of the loopback device.

@@ -26,10 +26,10 @@ var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTo
 
 // leasedBudget is the state of one budget in a journal segment. It is guarded by the segment's mu.
 type leasedBudget struct {
-	account   string // account of the calls that are charged to the budget
-	key       string // key of the budget
-	terms     terms
-	prefetch  prefetcher
+	account   string         // account of the calls that are charged to the budget
+	key       string         // key of the budget
+	terms     terms          // last responses of the lessor
+	prefetch  prefetcher     // determines the size of prefetches
 	available caisson.Amount // unspent part of the leases; negative if calls cost more than was reserved for them
 	inFlight  int            // number of calls in progress whose maximum usage was deducted from available
 	usedAt    time.Time      // time of the last call

@@ -26,7 +26,7 @@ const (
 type Segment struct {
 	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
-	Lessor  caisson.Lessor
+	Lessor  caisson.Lessor // grants leases to the holder of the journal
 	// Done is called once, after the last write to the journal and the last request to the lessor, so that the journal can be
 	// closed and finished. May be nil.
 	Done func()

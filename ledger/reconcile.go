@@ -9,10 +9,10 @@ import (
 
 // A SpendLog is a provider's record of one call.
 type SpendLog struct {
-	ID      string // the provider's id of the call
-	Account string // end user of the call, as sent by the gateway
-	Cost    caisson.USD
-	At      time.Time // time of the call
+	ID      string      // the provider's id of the call
+	Account string      // end user of the call, as sent by the gateway
+	Cost    caisson.USD // cost according to the provider
+	At      time.Time   // time of the call
 }
 
 const (

@@ -140,15 +140,15 @@ func (p *segment) refund(r *reservation, took caisson.Amount) {
 
 // budgetShare records that the maximum usage of a call was deducted from one budget.
 type budgetShare struct {
-	budget *leasedBudget
-	epoch  int // epoch of the budget at that time
+	budget *leasedBudget // nil for an unused element of reservation.shares
+	epoch  int           // epoch of the budget at that time
 }
 
 // reservation implements [caisson.Reservation].
 type reservation struct {
-	meter   *Meter
-	segment *segment
-	call    caisson.Call
+	meter   *Meter                              // meter that made the reservation
+	segment *segment                            // segment whose journal has the record of the call
+	call    caisson.Call                        // the call as it was reserved
 	output  int64                               // maximum number of output tokens
 	maximum caisson.Amount                      // maximum usage of the call, which was reserved
 	shares  [4 + caisson.MaxLineage]budgetShare // one element for each budget of the guest
@@ -196,7 +196,7 @@ func clampCall(c *caisson.Call) {
 // journal appends records to the journal of a segment. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
-	w      io.Writer
+	w      io.Writer    // the journal file
 	buf    []byte       // record that is being written; guarded by mu
 	broken atomic.Bool  // whether a write has failed
 	bytes  atomic.Int64 // number of bytes written

@@ -61,8 +61,8 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 // spendLog holds the fields of an entry of LiteLLM's spend logs that are used here.
 type spendLog struct {
 	RequestID string   `json:"request_id"`
-	EndUser   string   `json:"end_user"`
-	Spend     *float64 `json:"spend"`
+	EndUser   string   `json:"end_user"` // the account of the call
+	Spend     *float64 `json:"spend"`    // cost in dollars
 	StartTime string   `json:"startTime"`
 }
 

@@ -23,8 +23,8 @@ type Processes struct {
 		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
 	}
 	activity *activity
-	traffic  Traffic // nil: no traffic statistics
-	logs     *commandLogs
+	traffic  Traffic      // nil: no traffic statistics
+	logs     *commandLogs // logs of the sandboxes' commands
 }
 
 var _ caisson.Processes = (*Processes)(nil)

@@ -73,10 +73,16 @@ func (s stateStore) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sand
 	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
 
-// sandboxID, snapshotID, imageKey and templateKey return the keys of objects for [caisson.ListAll].
-func sandboxID(s *caisson.Sandbox) caisson.ID    { return s.ID }
-func snapshotID(s *caisson.Snapshot) caisson.ID  { return s.ID }
-func imageKey(i *caisson.Image) caisson.ID       { return caisson.ID(i.Reference) }
+// sandboxID returns the id of a sandbox as its key for [caisson.ListAll].
+func sandboxID(s *caisson.Sandbox) caisson.ID { return s.ID }
+
+// snapshotID returns the id of a snapshot as its key for [caisson.ListAll].
+func snapshotID(s *caisson.Snapshot) caisson.ID { return s.ID }
+
+// imageKey returns the reference of an image as its key for [caisson.ListAll].
+func imageKey(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) }
+
+// templateKey returns the name of a template as its key for [caisson.ListAll].
 func templateKey(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) }
 
 // insertOrChange inserts obj under a name. If the account already has an object with that name, it applies the function change to

@@ -10,10 +10,10 @@ import (
 // ImageService implements [caisson.Images]: the image driver pulls and unpacks images, and the store records which accounts the
 // images belong to.
 type ImageService struct {
-	driver   Images
+	driver   Images // pulls and unpacks images
 	images   caisson.Table[caisson.Image]
 	accounts caisson.AccountStore
-	users    rootfsUsers
+	users    rootfsUsers // finds the objects that use root file systems
 	catalog  templateCatalog
 	events   caisson.Publisher
 }

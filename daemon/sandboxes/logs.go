@@ -85,7 +85,7 @@ const (
 type rateLimitedWriter struct {
 	ctx   context.Context // the limit applies until it ends
 	w     io.Writer
-	limit *rate.Limiter
+	limit *rate.Limiter // bytes per second
 }
 
 // Write implements [io.Writer].

@@ -195,7 +195,7 @@ func (n network) detach(ctx context.Context, id caisson.ID) error {
 type PolicyService struct {
 	finder  finder
 	states  stateStore
-	wires   *wireChanges
+	wires   *wireChanges // stores policies and applies them to wires
 	network network
 	egress  Egress  // nil: no wires
 	traffic Traffic // nil: no traffic statistics

@@ -39,8 +39,8 @@ func (p *plan) store() {
 type recheckedFields struct {
 	policy   *caisson.Policy
 	models   *caisson.ModelGrant
-	assigned *caisson.Assignment
-	mounts   []caisson.Mount // without the mount of the workspace
+	assigned *caisson.Assignment // run that the sandbox serves; nil for none
+	mounts   []caisson.Mount     // without the mount of the workspace
 }
 
 // planner resolves requests into plans.

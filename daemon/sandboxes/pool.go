@@ -39,7 +39,7 @@ type pools struct {
 // A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
 type poolKey struct {
 	account  string
-	template string
+	template string     // name
 	snapshot caisson.ID // "" for the pool of a template
 }
 

@@ -32,25 +32,25 @@ func RuntimeOf[R interface {
 type (
 	// lister lists the sandboxes of the runtime.
 	lister interface {
-		List(ctx context.Context) ([]caisson.RuntimeSandbox, error)
+		List(ctx context.Context) ([]caisson.RuntimeSandbox, error) // see [caisson.Runtime]
 	}
 	// execer starts processes in sandboxes.
 	execer interface {
-		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error)
+		Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) // see [caisson.Runtime]
 	}
 	// doneReporter returns a channel that is closed when a sandbox has ended.
 	doneReporter interface {
-		Done(id caisson.ID) <-chan struct{}
+		Done(id caisson.ID) <-chan struct{} // see [caisson.Runtime]
 	}
 	// fileSaver writes the changes to a sandbox's root file system to a file.
 	fileSaver interface {
-		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error
+		SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error // see [caisson.Checkpointer]
 	}
 	// starter creates, restores and destroys sandboxes, and starts processes in them.
 	starter interface {
-		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error
-		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error
-		Destroy(ctx context.Context, id caisson.ID) error
+		Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error              // see [caisson.Runtime]
+		Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error // see [caisson.Checkpointer]
+		Destroy(ctx context.Context, id caisson.ID) error                                       // see [caisson.Runtime]
 		execer
 		doneReporter
 	}

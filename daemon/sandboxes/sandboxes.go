@@ -53,7 +53,7 @@ type Images interface {
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
-	Events  caisson.Publisher
+	Events  caisson.Publisher // receives the events about the objects of this package
 	Runtime Runtime
 	Images  Images
 	Network NetworkConfig

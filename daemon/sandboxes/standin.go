@@ -33,7 +33,7 @@ type standInRuntime interface {
 
 // A standIn is a temporary sandbox with the files of a sandbox that does not run.
 type standIn struct {
-	id      caisson.ID
+	id      caisson.ID // id of the temporary sandbox
 	runtime standInRuntime
 	dirs    dataDir
 	log     *slog.Logger

@@ -28,7 +28,7 @@ type supervisors struct {
 		doneReporter
 	}
 	states     stateStore
-	programs   caisson.Programs
+	programs   caisson.Programs // sets of programs that this daemon supports
 	background *background.Group
 	log        *slog.Logger
 	applying   keylock.Locks // locks by sandbox; held while services are sent to its supervisor
@@ -188,7 +188,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 // suspended.
 type follower struct {
 	supervisors *supervisors
-	id          caisson.ID
+	id          caisson.ID                      // id of the sandbox
 	handle      *followerHandle                 // entry of this follower in supervisors.followers
 	began       time.Time                       // time at which the follower was started
 	published   map[string]caisson.ServiceState // state in the last event about each service: ready or failed
@@ -203,7 +203,7 @@ const (
 	// Rate limit of the events about the services of one sandbox: after serviceEventBurst events, one in each serviceEventPause.
 	// Further events are dropped.
 	serviceEventPause = 10 * time.Second
-	serviceEventBurst = 20
+	serviceEventBurst = 20 // events
 )
 
 // run follows the conditions that the supervisor reports. After the connection to the supervisor was lost, it connects again, and

@@ -20,7 +20,7 @@ import (
 type Templates struct {
 	catalog  templateCatalog
 	accounts caisson.AccountStore
-	driver   Images
+	driver   Images // pulls and unpacks images
 	images   *ImageService
 	network  network
 	events   caisson.Publisher

@@ -20,7 +20,7 @@ type watcher struct {
 	locks      *sandboxLocks
 	processes  *processManager
 	logs       *commandLogs
-	services   *supervisors
+	services   *supervisors // follows the services of sandboxes
 	background *background.Group
 	log        *slog.Logger
 

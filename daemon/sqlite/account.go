@@ -28,6 +28,7 @@ type accounts struct {
 	insert *sql.Stmt
 }
 
+// newAccounts returns the part of the store for accounts, with its statements prepared by p.
 func newAccounts(p *preparer, now func() time.Time) *accounts {
 	const get = `SELECT doc FROM account WHERE name = ?`
 	return &accounts{

@@ -24,6 +24,7 @@ type answers struct {
 // answer.
 const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
 
+// newAnswers returns the part of the store for answers to requests, with its statements prepared by p.
 func newAnswers(p *preparer) *answers {
 	return &answers{
 		db:        p.db,

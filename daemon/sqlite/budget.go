@@ -31,10 +31,13 @@ type budgetStmts struct {
 
 const (
 	budgetColumns = `key, account, period, usd, tokens, calls, created_at` // The columns that scanBudget reads.
-	getBudget     = `SELECT ` + budgetColumns + ` FROM budget WHERE key = ?`
-	spentQuery    = `SELECT usd, tokens, calls FROM spent WHERE budget = ? AND period_start = ?`
+	// getBudget is the query for a budget by its key.
+	getBudget = `SELECT ` + budgetColumns + ` FROM budget WHERE key = ?`
+	// spentQuery is the query for the used amount of a budget in a period.
+	spentQuery = `SELECT usd, tokens, calls FROM spent WHERE budget = ? AND period_start = ?`
 )
 
+// newBudgetStmts prepares the statements for budgets.
 func newBudgetStmts(p *preparer) budgetStmts {
 	return budgetStmts{
 		get:    p.write(getBudget),

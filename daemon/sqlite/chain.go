@@ -15,11 +15,10 @@ import (
 // keySize is the size of a chain's key in bytes.
 const keySize = 32
 
-// chain computes the hashes that make tampering with the record of events detectable. Each event has a keyed hash over
-// itself and the hash of the event before it. The head of the chain and the gaps left by trimming are authenticated
-// with the same key. Without the key no event can be changed, removed, added or reordered, with one exception: a whole
-// database can be replaced by an older copy of itself. That is detected only by comparing with a later head that was
-// noted elsewhere.
+// chain computes the hashes that make tampering with the record of events detectable. Each event has a keyed hash over itself and
+// the hash of the event before it. The head of the chain and the gaps left by trimming are authenticated with the same key.
+// Without the key no event can be changed, removed, added or reordered, with one exception: a whole database can be replaced by
+// an older copy of itself. Such a replacement is detected only by comparing the head with a later head that was noted elsewhere.
 type chain struct{ key []byte }
 
 // storedEvent is a row of the table event.

@@ -24,6 +24,7 @@ type credentials struct {
 // getCredential returns a credential of one account.
 const getCredential = `SELECT account, doc, sealed FROM credential WHERE account = ?2 AND name = ?1`
 
+// newCredentials returns the part of the store for credentials, with its statements prepared by p.
 func newCredentials(p *preparer) *credentials {
 	const find = `SELECT account, doc, sealed FROM credential WHERE name = ?1 AND (?2 IS NULL OR account = ?2) LIMIT 2`
 	return &credentials{

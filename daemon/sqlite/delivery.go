@@ -11,6 +11,7 @@ type deliveries struct{ *idTable[caisson.Delivery] }
 
 var _ caisson.DeliveryStore = deliveries{}
 
+// newDeliveries returns the part of the store for deliveries, with its statements prepared by p.
 func newDeliveries(p *preparer) deliveries {
 	return deliveries{newIDTable(p, "delivery", &idTable[caisson.Delivery]{
 		docs: docs[caisson.Delivery]{

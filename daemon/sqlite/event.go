@@ -14,7 +14,7 @@ import (
 // events implements [caisson.EventStore].
 type events struct {
 	db      *db
-	chain   chain
+	chain   chain // Computes the hashes of events.
 	log     *slog.Logger
 	insert  *sql.Stmt // Inserts an event.
 	head    *sql.Stmt // Returns the head of the chain.
@@ -36,6 +36,7 @@ const (
 	eventsOfSubject = `SELECT seq, doc FROM event WHERE account = ?4 AND subject = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3`
 )
 
+// newEvents returns the part of the store for events, with its statements prepared by p.
 func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 	return &events{
 		db:      p.db,

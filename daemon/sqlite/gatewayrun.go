@@ -23,6 +23,7 @@ type gatewayRuns struct {
 
 var _ caisson.GatewayRunStore = (*gatewayRuns)(nil)
 
+// newGatewayRuns returns the part of the store for gateway runs, with its statements prepared by p.
 func newGatewayRuns(p *preparer) *gatewayRuns {
 	const live = `FROM gateway_run WHERE ended_at IS NULL AND (?1 IS NULL OR account = ?1)`
 	return &gatewayRuns{

@@ -23,6 +23,7 @@ type leaseStmts struct {
 	remove       *sql.Stmt // Deletes all leases of a journal.
 }
 
+// newLeaseStmts prepares the statements for leases.
 func newLeaseStmts(p *preparer) leaseStmts {
 	const one = ` FROM lease WHERE journal = ? AND budget = ? AND period_start = ?`
 	return leaseStmts{

@@ -39,6 +39,7 @@ type ledger struct {
 
 var _ caisson.LedgerStore = (*ledger)(nil)
 
+// newLedger returns the part of the store for the ledger, with its statements prepared by p.
 func newLedger(p *preparer, now func() time.Time) *ledger {
 	const journal = `SELECT offset, closed FROM journal WHERE id = ?`
 	return &ledger{
@@ -129,8 +130,8 @@ func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
 
 // batch adds calls to the ledger in one transaction.
 type batch struct {
-	l             *ledger
-	tx            *sql.Tx
+	l             *ledger                       // The ledger to which the calls are added.
+	tx            *sql.Tx                       // The transaction of the batch.
 	journal       caisson.ID                    // The journal that contains the calls.
 	call          *sql.Stmt                     // Inserts a call; ledger.call in tx.
 	receipt       *sql.Stmt                     // Inserts the source and reference of a call; ledger.receipt in tx.
@@ -140,6 +141,7 @@ type batch struct {
 	lineageStored map[caisson.Guest]bool        // Guests whose lineage is already stored.
 }
 
+// newBatch returns an empty batch for the calls of a journal, which are added in the transaction tx.
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
 	return &batch{
 		l: l, tx: tx, journal: journal, call: tx.StmtContext(ctx, l.call), receipt: tx.StmtContext(ctx, l.receipt),

@@ -19,6 +19,7 @@ type priceStmts struct {
 	list *sql.Stmt // Returns the prices of models that match a LIKE pattern.
 }
 
+// newPriceStmts prepares the statements for prices.
 func newPriceStmts(p *preparer) priceStmts {
 	return priceStmts{
 		clear: p.write(`DELETE FROM price WHERE source = ?`),

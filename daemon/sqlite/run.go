@@ -31,12 +31,13 @@ var _ caisson.RunStore = (*runs)(nil)
 // storedRun is the document of a run. It includes the plan, which the JSON of the API omits.
 type storedRun struct {
 	*caisson.Run
-	Plan **caisson.RunPlan `json:"plan"`
+	Plan **caisson.RunPlan `json:"plan"` // The plan of the run; nil if it has none.
 }
 
 // countLiveRuns counts the runs of an account that have not ended and have no parent.
 const countLiveRuns = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
 
+// newRuns returns the part of the store for runs, with its statements prepared by p.
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	s := &runs{

@@ -27,6 +27,7 @@ const (
 	runEventsAfter = `SELECT seq, doc FROM run_event WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?`
 )
 
+// newRunEventStmts prepares the statements for events of runs.
 func newRunEventStmts(p *preparer) runEventStmts {
 	return runEventStmts{
 		newest: p.write(runLast),

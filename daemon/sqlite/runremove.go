@@ -32,6 +32,7 @@ type runRemovalStmts struct {
 // runsOld finds runs that ended before a time, in the order in which they ended.
 const runsOld = `SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY ended_at, seq LIMIT ?`
 
+// newRunRemovalStmts prepares the statements for the removal of runs.
 func newRunRemovalStmts(p *preparer) runRemovalStmts {
 	return runRemovalStmts{
 		find:          p.write(`SELECT seq, id, account FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),

@@ -24,6 +24,7 @@ type tokens struct {
 // that they were computed from.
 const findToken = `SELECT used_at, doc FROM token WHERE hash = ?`
 
+// newTokens returns the part of the store for tokens, with its statements prepared by p.
 func newTokens(p *preparer) *tokens {
 	return &tokens{
 		db:     p.db,

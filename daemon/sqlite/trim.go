@@ -27,6 +27,7 @@ type trimStmts struct {
 	insertGap *sql.Stmt // Inserts a gap.
 }
 
+// newTrimStmts prepares the statements for trimming events.
 func newTrimStmts(p *preparer) trimStmts {
 	return trimStmts{
 		find:      p.read(`SELECT min(seq), max(seq) FROM (SELECT seq FROM event WHERE at < ?1 ORDER BY seq LIMIT ?2)`),

@@ -11,7 +11,7 @@ import (
 
 // chainWalk follows the chain of events from its start and compares it with the stored events and gaps.
 type chainWalk struct {
-	chain     chain
+	chain     chain // Computes the hashes of events.
 	gaps      []gap // The gaps that the walk has not passed, in order.
 	at        head  // Position: number and hash of the last event that the walk has passed, or that a passed gap ends with.
 	notedHead *head // The noted head that is compared with the chain; nil if there is none or the walk has passed it.

@@ -19,11 +19,12 @@ var _ caisson.WorkspaceStore = workspaces{}
 // storedWorkspace is the document of a workspace. It includes the fields that the JSON of the API omits.
 type storedWorkspace struct {
 	*caisson.Workspace
-	HostPath *string `json:"hostPath"`
+	HostPath *string `json:"hostPath"` // Path of the directory of the host.
 	Device   *uint64 `json:"device"`
 	Inode    *uint64 `json:"inode"`
 }
 
+// newWorkspaces returns the part of the store for workspaces and receipts of syncs, with its statements prepared by p.
 func newWorkspaces(p *preparer) workspaces {
 	all := newIDTable(p, "workspace", &idTable[caisson.Workspace]{
 		docs: docs[caisson.Workspace]{
