@@ -112,9 +112,9 @@ func (t *terms) exhausted(available, a caisson.Amount) bool {
 		limits.Calls != nil && left.Calls == 0 && available.Calls < a.Calls
 }
 
-// affordableOutput returns the number of output tokens for which all budgets of a call have enough available, at most
+// fit returns the number of output tokens for which all budgets of a call have enough available, at most
 // d.MaxOutput. If the lease of a budget must be renewed first, it returns that budget as short instead. The caller must hold mu.
-func (p *segment) affordableOutput(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
+func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
 		k := budgetKey{account, key}

@@ -86,7 +86,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 	for {
 		p.mu.Lock()
 		r.call.At = p.monotonicNow()
-		short, output := p.affordableOutput(call.Account, keys, d, r.call.At)
+		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
 			r.output, r.maximum = output, d.At(output)
 			p.deduct(r, keys, d)

@@ -22,7 +22,7 @@ type admission struct {
 	runtime lister
 	// memory waits until a restored sandbox has all of its memory; nil: restored sandboxes have it from the start.
 	memory     caisson.MemoryWaiter
-	evictor    *evictor
+	evictor    *evictor                     // removes sandboxes from pools
 	available  func() (caisson.Size, error) // returns the available memory of the host in bytes
 	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
 	background *background.Group

@@ -26,10 +26,10 @@ type builder struct {
 	planner   *planner
 	accounts  caisson.AccountStore
 	admission *admission
-	hidden    *idSet // ids that are in use but not in the store
-	processes *processManager
-	clients   *fileClients
-	dirs      dataDir
+	hidden    *idSet       // ids that are in use but not in the store
+	processes *processes   // starts and kills processes of sandboxes
+	clients   *fileClients // open file clients of sandboxes
+	dirs      dirs         // paths and files in the data directory
 	images    interface {
 		Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	}

@@ -9,21 +9,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// capturer writes captures of sandboxes, for snapshots and forks.
-type capturer struct {
+// captures writes captures of sandboxes, for snapshots and forks.
+type captures struct {
 	runtime interface {
 		fileSaver
 		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
 	}
 	freezer    *freezer
-	clients    *fileClients
-	workspaces *workspaceManager
-	dirs       dataDir
+	clients    *fileClients // open file clients of sandboxes
+	workspaces *workspaces  // workspaces and volumes of sandboxes
+	dirs       dirs         // paths and files in the data directory
 }
 
 // captureAll writes a capture of a sandbox, including the changes in its workspace, to the new directory dir. The capture
 // contains the sandbox's memory if memory is true. The caller must hold the sandbox's lock.
-func (c *capturer) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *captures) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	if sb.Spec.Workspace == "" {
 		return c.capture(ctx, sb, dir, memory)
 	}
@@ -44,7 +44,7 @@ func (c *capturer) captureAll(ctx context.Context, sb *caisson.Sandbox, dir stri
 // capture writes a capture of a sandbox, without its workspace, to the new directory dir. The capture contains the sandbox's
 // memory if memory is true. Returns a Conflict error if the sandbox's placeholder for a workspace contains files. The caller must
 // hold the sandbox's lock.
-func (c *capturer) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
 		if err := c.writeCapture(ctx, sb, part, memory); err != nil {
 			return err
@@ -54,7 +54,7 @@ func (c *capturer) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 }
 
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the existing directory part.
-func (c *capturer) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
+func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
 		// The linked files include the dependencies of the build and host with which the sandbox was started before the pause.
 		// The current build and host may differ.
@@ -97,7 +97,7 @@ func linkCheckpoint(from, to string, memory bool) error {
 }
 
 // whileFrozen freezes a running sandbox, calls do and thaws the sandbox again, so that do captures the state at a single instant.
-func (c *capturer) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
+func (c *captures) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
 	c.clients.drop(id) // A frozen sandbox does not reply to its file client.
 	err := c.freezer.freeze(ctx, id)
 	if err == nil {

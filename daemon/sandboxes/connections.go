@@ -19,10 +19,10 @@ const (
 
 // Connections implements [caisson.Connections]. A connection can only lead into a sandbox, because its address contains no host.
 type Connections struct {
-	finder finder
+	finder finder // finds sandboxes of the caller's account
 	// dial connects to a server in a sandbox, as in [caisson.Dialer].
 	dial     func(ctx context.Context, id caisson.ID, network, address string) (*os.File, error)
-	activity *activity
+	activity *activity // records uses of sandboxes
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]int // number of connections by sandbox; guarded by mu

@@ -10,16 +10,16 @@ import (
 
 // Lifecycle implements [caisson.Sandboxes].
 type Lifecycle struct {
-	finder    finder
+	finder    finder // finds sandboxes of the caller's account
 	sandboxes caisson.Table[caisson.Sandbox]
 	planner   *planner
-	creator   *creator
-	pools     *pools
-	changes   *changer
-	verbs     *verbs
-	remover   *remover
-	deadlines *stepTimers
-	writers   *fileWriters
+	creator   *creator   // executes plans
+	pools     *pools     // pools of sandboxes
+	changes   *changes   // performs changes of states
+	verbs     *verbs     // functions for changes of states
+	remover   *remover   // removes sandboxes
+	deadlines *deadlines // timers of steps
+	writers   *writers   // records which processes changed files
 }
 
 var _ caisson.Sandboxes = (*Lifecycle)(nil)

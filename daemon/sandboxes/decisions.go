@@ -20,9 +20,9 @@ const (
 	droppedInterval = 10 * time.Second
 )
 
-// decisionRecorder records the egress decisions of wires in the background, because wires must not wait for the disk. Its
+// decisions records the egress decisions of wires in the background, because wires must not wait for the disk. Its
 // goroutine runs only while the queue is not empty.
-type decisionRecorder struct {
+type decisions struct {
 	events     caisson.Publisher
 	background *background.Group
 	log        *slog.Logger
@@ -42,7 +42,7 @@ type guestDecisions struct {
 }
 
 // add implements [Core.RecordDecisions].
-func (d *decisionRecorder) add(g caisson.Guest, list []caisson.Decision) {
+func (d *decisions) add(g caisson.Guest, list []caisson.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waiting[g.Account] >= maxQueuedLists { // The limit is per account: decisions of other accounts are still recorded.
@@ -65,7 +65,7 @@ func (d *decisionRecorder) add(g caisson.Guest, list []caisson.Decision) {
 
 // run records decisions until the queue is empty. Decisions that are queued when the daemon stops are recorded before
 // it exits.
-func (d *decisionRecorder) run(ctx context.Context) {
+func (d *decisions) run(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for {
 		d.mu.Lock()
@@ -84,7 +84,7 @@ func (d *decisionRecorder) run(ctx context.Context) {
 
 // record stores a list of decisions in one transaction: one transaction per decision would be slower than the wires
 // produce them.
-func (d *decisionRecorder) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
+func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
 	ctx = caisson.WithGuest(ctx, g)
 	whose := guestFields(g)
 	events := make([]*caisson.Event, 0, len(list))

@@ -30,32 +30,32 @@ const (
 	partSuffix = durable.Part  // suffix of a file or directory that is being written: it is never read, and Reconcile removes it
 )
 
-// dataDir is the data directory with the path root. Its methods return the paths of the files of sandboxes and snapshots, and
+// dirs is the data directory with the path root. Its methods return the paths of the files of sandboxes and snapshots, and
 // read and write these files.
-type dataDir struct{ root string }
+type dirs struct{ root string }
 
 // sandboxDir returns the path of the directory of a sandbox.
-func (d dataDir) sandboxDir(id caisson.ID) string {
+func (d dirs) sandboxDir(id caisson.ID) string {
 	return filepath.Join(d.root, "sandboxes", string(id))
 }
 
 // removeSandboxDir removes a sandbox's directory. Its placeholder may contain untrusted files written by guests.
-func (d dataDir) removeSandboxDir(ctx context.Context, id caisson.ID) error {
+func (d dirs) removeSandboxDir(ctx context.Context, id caisson.ID) error {
 	return guesttree.Remove(ctx, d.sandboxDir(id))
 }
 
 // snapshotDir returns the path of the directory of a snapshot or of a temporary capture.
-func (d dataDir) snapshotDir(id caisson.ID) string {
+func (d dirs) snapshotDir(id caisson.ID) string {
 	return filepath.Join(d.root, "snapshots", string(id))
 }
 
 // sandboxPath returns the path of a file or directory in a sandbox's directory.
-func (d dataDir) sandboxPath(id caisson.ID, name string) string {
+func (d dirs) sandboxPath(id caisson.ID, name string) string {
 	return filepath.Join(d.sandboxDir(id), name)
 }
 
 // makeSandboxDir creates a sandbox's directory with its etc layer and its output FIFO.
-func (d dataDir) makeSandboxDir(sb *caisson.Sandbox) error {
+func (d dirs) makeSandboxDir(sb *caisson.Sandbox) error {
 	dir := d.sandboxDir(sb.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -127,7 +127,7 @@ type mountRecord struct {
 
 // dropSaved removes the files and directories of a sandbox's saved state that have the given names. Each one is renamed before
 // its removal, so that a partly removed one never has its regular name.
-func (d dataDir) dropSaved(id caisson.ID, names ...string) error {
+func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
 		path := d.sandboxPath(id, name)
@@ -140,7 +140,7 @@ func (d dataDir) dropSaved(id caisson.ID, names ...string) error {
 }
 
 // recordMounts stores the host directories of a request with their paths, devices and inodes in mountsFile.
-func (d dataDir) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
+func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
 	if len(mounts) == 0 {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (d dataDir) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []c
 // resolveHostDir returns the path, device and inode of the host directory that a client has opened. Returns Invalid if it is not
 // a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the path that the
 // client named, and field the name of the request's field; both are for errors.
-func (d dataDir) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
+func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
 		return found, caisson.Invalidf(field, "%.100q is not a directory", source)
@@ -197,7 +197,7 @@ func (d dataDir) resolveHostDir(dir caisson.Handle, source, field string) (found
 }
 
 // openMounts opens the mounted host directories of a sandbox for a start. The caller must close them with closeMounts.
-func (d dataDir) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
+func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
 	data, err := os.ReadFile(filepath.Join(d.sandboxDir(id), mountsFile))
 	if os.IsNotExist(err) {
 		return nil, nil

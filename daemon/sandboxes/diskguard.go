@@ -25,10 +25,10 @@ type diskGuard struct {
 		lister
 		Written(id caisson.ID) (caisson.Size, error)
 	}
-	states     stateStore
-	workspaces *workspaceManager
-	locks      *sandboxLocks
-	watches    *watcher
+	states     states                       // stored records of sandboxes
+	workspaces *workspaces                  // workspaces and volumes of sandboxes
+	locks      *locks                       // locks of sandboxes
+	watches    *watches                     // monitors running sandboxes
 	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
 	reserve    caisson.Size                 // Limits.DiskReserve
 	log        *slog.Logger
@@ -169,7 +169,7 @@ func (g *diskGuard) measure(ctx context.Context, sb *caisson.Sandbox) (w diskUsa
 
 // openWritten opens the host directory that receives what a sandbox writes to its workspace, placeholder or volume. Returns nil
 // if the sandbox has none of them.
-func (w *workspaceManager) openWritten(sb *caisson.Sandbox) (*os.File, error) {
+func (w *workspaces) openWritten(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
 	case sb.Spec.Volume != nil && w.volumes != nil:
 		return w.volumes.OpenData(sb.Spec.Volume.ID)

@@ -14,17 +14,17 @@ import (
 
 // Processes implements [caisson.Processes].
 type Processes struct {
-	finder  finder
-	states  stateStore
+	finder  finder // finds sandboxes of the caller's account
+	states  states // stored records of sandboxes
 	runtime interface {
 		execer
 		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
 		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
 		Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error)
 	}
-	activity *activity
-	traffic  Traffic      // nil: no traffic statistics
-	logs     *commandLogs // logs of the sandboxes' commands
+	activity *activity // records uses of sandboxes
+	traffic  Traffic   // nil: no traffic statistics
+	logs     *logs     // logs of the sandboxes' commands
 }
 
 var _ caisson.Processes = (*Processes)(nil)
@@ -81,7 +81,7 @@ func (p *Processes) exec(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 // the process. The sandbox counts as in use until the process is closed.
 type reasonedProcess struct {
 	caisson.Process
-	states stateStore
+	states states     // stored records of sandboxes
 	id     caisson.ID // id of the sandbox
 	end    func()     // ends the use of the sandbox
 }

@@ -25,13 +25,13 @@ var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 
 // expiry executes the steps of sandboxes when they are due, see [step].
 type expiry struct {
-	states     stateStore
-	locks      *sandboxLocks
-	deadlines  *stepTimers
-	remover    *remover
+	states     states     // stored records of sandboxes
+	locks      *locks     // locks of sandboxes
+	deadlines  *deadlines // timers of steps
+	remover    *remover   // removes sandboxes
 	keeper     *keeper
-	changes    *changer
-	verbs      *verbs
+	changes    *changes // performs changes of states
+	verbs      *verbs   // functions for changes of states
 	background *background.Group
 	log        *slog.Logger
 	retry      time.Duration // delay before a failed step is retried: deadlineRetry, or less in tests

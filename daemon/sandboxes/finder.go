@@ -57,19 +57,19 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	return nil
 }
 
-// stateStore reads and changes the stored records of sandboxes of any account, and publishes events about sandboxes.
-type stateStore struct {
+// states reads and changes the stored records of sandboxes of any account, and publishes events about sandboxes.
+type states struct {
 	sandboxes caisson.Table[caisson.Sandbox]
 	events    caisson.Publisher
 }
 
 // get returns the record of a sandbox of any account.
-func (s stateStore) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
+func (s states) get(ctx context.Context, id caisson.ID) (*caisson.Sandbox, error) {
 	return s.sandboxes.Get(ctx, caisson.AllAccounts(), string(id))
 }
 
 // list returns the records of all sandboxes in a scope.
-func (s stateStore) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
+func (s states) list(ctx context.Context, in caisson.Scope) ([]*caisson.Sandbox, error) {
 	return caisson.ListAll(ctx, s.sandboxes, in, sandboxID)
 }
 
@@ -104,7 +104,7 @@ func insertOrChange[T any](ctx context.Context, table caisson.Table[T], account,
 var errUnchanged = errors.New("unchanged")
 
 // set stores the new state of a sandbox, and the fields that the function change sets. change may be nil.
-func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (s states) set(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
 			if err := change(s); err != nil {
@@ -127,7 +127,7 @@ func (s stateStore) set(ctx context.Context, id caisson.ID, to caisson.State, ch
 }
 
 // update stores the fields of a sandbox that the function change sets.
-func (s stateStore) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (s states) update(ctx context.Context, id caisson.ID, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return s.sandboxes.Update(ctx, caisson.AllAccounts(), string(id), change)
 }
 
@@ -144,12 +144,12 @@ func setIdleSince(sb *caisson.Sandbox, to caisson.State, last time.Time) {
 }
 
 // remove deletes the record of a sandbox.
-func (s stateStore) remove(ctx context.Context, id caisson.ID) error {
+func (s states) remove(ctx context.Context, id caisson.ID) error {
 	return s.sandboxes.Delete(ctx, caisson.AllAccounts(), string(id))
 }
 
 // event publishes an event about a sandbox.
-func (s stateStore) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
+func (s states) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
 	s.events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
 }
 

@@ -13,7 +13,7 @@ type freezer struct {
 		caisson.Freezer
 		doneReporter
 	}
-	states stateStore
+	states states // stored records of sandboxes
 }
 
 // thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change. If the

@@ -14,7 +14,7 @@ type ImageService struct {
 	images   caisson.Table[caisson.Image]
 	accounts caisson.AccountStore
 	users    rootfsUsers // finds the objects that use root file systems
-	catalog  templateCatalog
+	catalog  catalog     // reads templates
 	events   caisson.Publisher
 }
 

@@ -15,10 +15,10 @@ import (
 type keeper struct {
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
-	dirs       dataDir
-	hidden     *idSet // ids that are in use but not in the store
-	captures   *capturer
-	workspaces *workspaceManager
+	dirs       dirs        // paths and files in the data directory
+	hidden     *idSet      // ids that are in use but not in the store
+	captures   *captures   // writes captures of sandboxes
+	workspaces *workspaces // workspaces and volumes of sandboxes
 
 	start    time.Time     // time at which the daemon started
 	retryFor time.Duration // how long a final snapshot is retried: finalRetry, or less in tests

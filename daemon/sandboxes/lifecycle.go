@@ -8,15 +8,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// changer performs changes of the states of sandboxes, at most one at a time for each sandbox.
-type changer struct {
-	finder     finder
-	states     stateStore
-	locks      *sandboxLocks
-	resolver   *resolver
-	watches    *watcher
-	deadlines  *stepTimers
-	dirs       dataDir
+// changes performs changes of the states of sandboxes, at most one at a time for each sandbox.
+type changes struct {
+	finder     finder                                         // finds sandboxes of the caller's account
+	states     states                                         // stored records of sandboxes
+	locks      *locks                                         // locks of sandboxes
+	resolver   *resolver                                      // determines outcomes of interrupted changes
+	watches    *watches                                       // monitors running sandboxes
+	deadlines  *deadlines                                     // timers of steps
+	dirs       dirs                                           // paths and files in the data directory
 	unresolved *idSet                                         // sandboxes whose last change has an outcome that is not stored
 	disconnect func(ctx context.Context, id caisson.ID) error // Disconnect of [NetworkConfig]; may be nil
 	log        *slog.Logger
@@ -24,7 +24,7 @@ type changer struct {
 
 // change performs the change of a sandbox that the verb v names: it stores the transient state, calls act, and stores the
 // outcome. If act fails, it stores the previous state, or the state in act's error (see [stateError]).
-func (c *changer) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (c *changes) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	sb, err := c.finder.find(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (c *changer) change(ctx context.Context, ref string, v caisson.Verb, act fu
 
 // resolvePrevious determines the outcome of the sandbox's previous change if that outcome could not be stored. The caller must
 // hold the sandbox's lock.
-func (c *changer) resolvePrevious(ctx context.Context, id caisson.ID) error {
+func (c *changes) resolvePrevious(ctx context.Context, id caisson.ID) error {
 	if !c.unresolved.has(id) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (c *changer) resolvePrevious(ctx context.Context, id caisson.ID) error {
 }
 
 // changeLocked is like change, for a sandbox whose lock the caller holds.
-func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (c *changes) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Transition()
 	var before caisson.State
 	sb, err := c.states.set(ctx, id, via, func(s *caisson.Sandbox) error {
@@ -127,7 +127,7 @@ func (c *changer) changeLocked(ctx context.Context, id caisson.ID, v caisson.Ver
 
 // disconnectFor closes the connections from outside to a sandbox before the change of the verb v freezes or ends its processes,
 // so that no request waits for a frozen sandbox. The sandbox's transient state is stored already.
-func (c *changer) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
+func (c *changes) disconnectFor(ctx context.Context, id caisson.ID, v caisson.Verb) {
 	if c.disconnect == nil || v != caisson.VerbSuspend && v != caisson.VerbPause && v != caisson.VerbStop {
 		return
 	}

@@ -24,17 +24,17 @@ const (
 	logSize = 2 << 20   // bytes
 )
 
-// commandLogs writes and reads the logs of the commands of sandboxes.
-type commandLogs struct {
-	dirs       dataDir
-	states     stateStore
+// logs writes and reads the logs of the commands of sandboxes.
+type logs struct {
+	dirs       dirs              // paths and files in the data directory
+	states     states            // stored records of sandboxes
 	background *background.Group // its end also ends the readers that follow a log
 	log        *slog.Logger
 }
 
 // collect copies the output of a sandbox's command from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so
 // that writes do not fail while no daemon reads; the command blocks when the pipe is full.
-func (l *commandLogs) collect(ctx context.Context, id caisson.ID) {
+func (l *logs) collect(ctx context.Context, id caisson.ID) {
 	dir := l.dirs.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -152,7 +152,7 @@ func (w *logWriter) close() {
 
 // open returns a reader of the log of a sandbox's command. If follow is true, the reader waits for further output while the
 // sandbox is live.
-func (l *commandLogs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
+func (l *logs) open(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
 	dir := l.dirs.sandboxDir(sb.ID)
 	r := &logReader{ctx: ctx, logs: l, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
 	for _, name := range []string{oldLog, logFile} {
@@ -172,11 +172,11 @@ func (l *commandLogs) open(ctx context.Context, sb *caisson.Sandbox, follow bool
 // logReader reads the log of a command, and follows it through its rotations.
 type logReader struct {
 	ctx    context.Context // ends the wait for further output
-	logs   *commandLogs
-	id     caisson.ID // id of the sandbox
-	dir    string     // the sandbox's directory
-	files  []*os.File // files to read; the first one is being read
-	follow bool       // whether Read waits for further output
+	logs   *logs           // logs of commands
+	id     caisson.ID      // id of the sandbox
+	dir    string          // the sandbox's directory
+	files  []*os.File      // files to read; the first one is being read
+	follow bool            // whether Read waits for further output
 }
 
 // followInterval is the interval at which a reader that follows a log checks for more output. It is short enough for a human

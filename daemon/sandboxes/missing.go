@@ -21,7 +21,7 @@ type missingFinder struct {
 	snapshots caisson.Table[caisson.Snapshot]
 	images    caisson.Table[caisson.Image]
 	templates caisson.Table[caisson.Template]
-	dirs      dataDir
+	dirs      dirs // paths and files in the data directory
 	events    caisson.Publisher
 	log       *slog.Logger
 }

@@ -193,12 +193,12 @@ func (n network) detach(ctx context.Context, id caisson.ID) error {
 
 // PolicyService implements [caisson.Policies].
 type PolicyService struct {
-	finder  finder
-	states  stateStore
+	finder  finder       // finds sandboxes of the caller's account
+	states  states       // stored records of sandboxes
 	wires   *wireChanges // stores policies and applies them to wires
-	network network
-	egress  Egress  // nil: no wires
-	traffic Traffic // nil: no traffic statistics
+	network network      // specs of wires, and budgets
+	egress  Egress       // nil: no wires
+	traffic Traffic      // nil: no traffic statistics
 }
 
 var _ caisson.Policies = (*PolicyService)(nil)

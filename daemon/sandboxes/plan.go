@@ -45,14 +45,14 @@ type recheckedFields struct {
 
 // planner resolves requests into plans.
 type planner struct {
-	catalog    templateCatalog
+	catalog    catalog // reads templates
 	images     *ImageService
 	holds      interface{ Hold() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]
-	network    network
-	workspaces *workspaceManager
-	dirs       dataDir
-	node       string // name of this machine
+	network    network     // specs of wires, and budgets
+	workspaces *workspaces // workspaces and volumes of sandboxes
+	dirs       dirs        // paths and files in the data directory
+	node       string      // name of this machine
 	programs   caisson.Programs
 }
 

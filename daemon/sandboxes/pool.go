@@ -22,11 +22,11 @@ import (
 // clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pools struct {
 	planner    *planner
-	creator    *creator
-	remover    *remover
-	states     stateStore
-	network    network
-	deadlines  *stepTimers
+	creator    *creator   // executes plans
+	remover    *remover   // removes sandboxes
+	states     states     // stored records of sandboxes
+	network    network    // specs of wires, and budgets
+	deadlines  *deadlines // timers of steps
 	admission  *admission
 	background *background.Group
 	log        *slog.Logger

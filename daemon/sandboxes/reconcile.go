@@ -16,15 +16,15 @@ import (
 // reconciler makes store and host consistent when the daemon starts.
 type reconciler struct {
 	runtime    lister
-	states     stateStore
-	resolver   *resolver
-	garbage    *garbage
-	network    network
-	watches    *watcher
-	deadlines  *stepTimers
-	missing    *missingFinder
-	pools      *pools
-	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
+	states     states         // stored records of sandboxes
+	resolver   *resolver      // determines outcomes of interrupted changes
+	garbage    *garbage       // finds what belongs to no object
+	network    network        // specs of wires, and budgets
+	watches    *watches       // monitors running sandboxes
+	deadlines  *deadlines     // timers of steps
+	missing    *missingFinder // finds objects without files
+	pools      *pools         // pools of sandboxes
+	unresolved *idSet         // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 
@@ -85,12 +85,12 @@ type garbage struct {
 		lister
 		Remains() ([]caisson.ID, error)
 	}
-	states    stateStore
+	states    states // stored records of sandboxes
 	snapshots caisson.Table[caisson.Snapshot]
-	dirs      dataDir
-	hidden    *idSet // ids that are in use but not in the store
-	leftovers *idSet // sandboxes that could not be stopped completely, see [processManager]
-	processes *processManager
+	dirs      dirs       // paths and files in the data directory
+	hidden    *idSet     // ids that are in use but not in the store
+	leftovers *idSet     // sandboxes that could not be stopped completely, see [processes]
+	processes *processes // starts and kills processes of sandboxes
 }
 
 // collect implements [Core.CollectGarbage].

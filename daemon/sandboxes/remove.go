@@ -11,15 +11,15 @@ import (
 
 // remover removes sandboxes.
 type remover struct {
-	states     stateStore
-	locks      *sandboxLocks
-	watches    *watcher
-	deadlines  *stepTimers
-	processes  *processManager
-	workspaces *workspaceManager
-	dirs       dataDir
-	network    network
-	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
+	states     states      // stored records of sandboxes
+	locks      *locks      // locks of sandboxes
+	watches    *watches    // monitors running sandboxes
+	deadlines  *deadlines  // timers of steps
+	processes  *processes  // starts and kills processes of sandboxes
+	workspaces *workspaces // workspaces and volumes of sandboxes
+	dirs       dirs        // paths and files in the data directory
+	network    network     // specs of wires, and budgets
+	unresolved *idSet      // sandboxes whose last change has an outcome that is not stored
 }
 
 // forceRemove removes a sandbox, even if a change of it is in progress.
@@ -103,16 +103,16 @@ func (r *remover) remove(ctx context.Context, id caisson.ID, reason string) erro
 	return nil
 }
 
-// sandboxLocks contains a lock for each sandbox, which serialises the changes of the sandbox.
-type sandboxLocks struct{ keylock.Locks }
+// locks contains a lock for each sandbox, which serialises the changes of the sandbox.
+type locks struct{ keylock.Locks }
 
 // acquire acquires a sandbox's lock. It waits for the lock until ctx ends.
-func (l *sandboxLocks) acquire(ctx context.Context, id caisson.ID) (release func(), err error) {
+func (l *locks) acquire(ctx context.Context, id caisson.ID) (release func(), err error) {
 	return l.Acquire(ctx, string(id))
 }
 
 // tryAcquire acquires a sandbox's lock, or returns a Conflict error if the lock is held.
-func (l *sandboxLocks) tryAcquire(id caisson.ID) (release func(), err error) {
+func (l *locks) tryAcquire(id caisson.ID) (release func(), err error) {
 	release, ok := l.Try(string(id))
 	if !ok {
 		return nil, caisson.Errorf(caisson.Conflict, "another change of this sandbox is under way; try again when it is done")
@@ -125,7 +125,7 @@ func (l *sandboxLocks) tryAcquire(id caisson.ID) (release func(), err error) {
 const lockWait = time.Second
 
 // acquireSoon acquires a sandbox's lock. It returns a Conflict error if the lock is held for longer than lockWait.
-func (l *sandboxLocks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
+func (l *locks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
 	little, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	if release, err = l.acquire(little, id); err != nil && ctx.Err() == nil {

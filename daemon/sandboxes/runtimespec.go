@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// specBuilder builds the specs with which the runtime starts sandboxes.
-type specBuilder struct {
+// specs builds the specs with which the runtime starts sandboxes.
+type specs struct {
 	accounts caisson.AccountStore
 	images   interface {
 		Host(ctx context.Context) (*caisson.Image, error)
 	}
 	runtime    interface{ Capabilities() caisson.Capabilities }
-	workspaces *workspaceManager
-	dirs       dataDir
+	workspaces *workspaces // workspaces and volumes of sandboxes
+	dirs       dirs        // paths and files in the data directory
 	programs   caisson.Programs
 }
 
 // forStart returns the runtime's spec for a start of a sandbox from a source, without the network namespace, and writes the
 // sandbox's dependencies to its directory. release closes the files that forStart has opened, and must be called even after an
 // error.
-func (s *specBuilder) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
+func (s *specs) forStart(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = s.baseSpec(ctx, sb)
 	if err != nil {
 		return spec, release, err
@@ -44,7 +44,7 @@ func (s *specBuilder) forStart(ctx context.Context, sb *caisson.Sandbox, from so
 
 // baseSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files that
 // baseSpec has opened, and may be called even after an error.
-func (s *specBuilder) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
+func (s *specs) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := s.accounts.Get(ctx, sb.Account)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *specBuilder) baseSpec(ctx context.Context, sb *caisson.Sandbox) (spec c
 
 // dependencies returns the dependencies of a sandbox that starts now: what a host must have in common with this one to restore
 // the sandbox's memory later.
-func (s *specBuilder) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
+func (s *specs) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := s.runtime.Capabilities()
 	d = caisson.Dependencies{Build: s.programs.Current, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {
@@ -146,7 +146,7 @@ func copyDepends(from, to string) error {
 
 // mismatch returns the reason why a checkpoint with the dependencies had cannot be restored on a host with the dependencies have,
 // or "" if it can.
-func (s *specBuilder) mismatch(had, have caisson.Dependencies) string {
+func (s *specs) mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case !s.programs.Supports(had.Build):
 		return "it was taken with programs " + s.programs.Whose(had.Build)

@@ -128,16 +128,16 @@ func (l *Limits) Validate() error {
 type Core struct {
 	node       string
 	background *background.Group
-	states     stateStore
-	deadlines  *stepTimers
-	clients    *fileClients
-	diskGuard  *diskGuard
+	states     states       // stored records of sandboxes
+	deadlines  *deadlines   // timers of steps
+	clients    *fileClients // open file clients of sandboxes
+	diskGuard  *diskGuard   // stops sandboxes that fill the disk
 	admission  *admission
-	expiry     *expiry
-	reconciler *reconciler
-	wires      *wireChanges
-	decisions  *decisionRecorder
-	api        services // services that implement the API
+	expiry     *expiry      // executes due steps
+	reconciler *reconciler  // reconciles store and host
+	wires      *wireChanges // changes policies and assignments
+	decisions  *decisions   // records decisions of wires
+	api        services     // services that implement the API
 }
 
 // services contains the services of a Core that implement the API.
@@ -177,37 +177,37 @@ func New(cfg Config) (*Core, error) {
 	runtime, log := cfg.Runtime, cfg.Log
 	accounts, boxes := cfg.Store.Accounts(), cfg.Store.Sandboxes()
 	snapshots, templates := cfg.Store.Snapshots(), cfg.Store.Templates()
-	background, locks, dirs := background.New(), &sandboxLocks{}, dataDir{cfg.Dir}
+	background, locks, dirs := background.New(), &locks{}, dirs{cfg.Dir}
 	hidden, leftovers, unresolved := &idSet{}, &idSet{}, &idSet{}
-	finder, states, catalog := finder{boxes, cfg.Programs}, stateStore{boxes, cfg.Events}, templateCatalog{templates}
+	finder, states, catalog := finder{boxes, cfg.Programs}, states{boxes, cfg.Events}, catalog{templates}
 	network := network{
 		wires: cfg.Network.Wires, egress: cfg.Network.Egress, gateway: cfg.Network.Gateway, ledger: cfg.Store.Ledger(),
 		budget: cfg.Limits.Budget,
 	}
-	logs := &commandLogs{dirs: dirs, states: states, background: background, log: log}
-	writers := &fileWriters{states: states, runtime: recorder, dirs: dirs, log: log}
+	logs := &logs{dirs: dirs, states: states, background: background, log: log}
+	writers := &writers{states: states, runtime: recorder, dirs: dirs, log: log}
 	freezer := &freezer{runtime: runtime, states: states}
 	activity := newActivity(cfg.Programs)
-	deadlines := &stepTimers{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
+	deadlines := &deadlines{background: background, due: make(chan caisson.ID), activity: activity, timers: map[caisson.ID]*time.Timer{}}
 	clients := &fileClients{runtime: runtime, background: background, open: map[caisson.ID]*fileClient{}}
 	images := &ImageService{
 		driver: cfg.Images, images: cfg.Store.Images(), accounts: accounts, catalog: catalog, events: cfg.Events,
 		users: rootfsUsers{boxes, snapshots, templates},
 	}
-	workspaces := &workspaceManager{
+	workspaces := &workspaces{
 		layers: cfg.Workspaces, volumes: cfg.Volumes, accounts: accounts, states: states, dirs: dirs,
 	}
-	specs := &specBuilder{
+	specs := &specs{
 		accounts: accounts, images: cfg.Images, runtime: runtime, workspaces: workspaces, dirs: dirs, programs: cfg.Programs,
 	}
-	processes := &processManager{
+	processes := &processes{
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
 		leftovers: leftovers, checkHost: cfg.Host.Lacks,
 	}
 	supervisors := &supervisors{
 		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*followerHandle{},
 	}
-	watches := &watcher{
+	watches := &watches{
 		runtime: runtime, ends: ends, states: states, locks: locks, processes: processes, logs: logs, services: supervisors,
 		background: background, log: log, stops: map[caisson.ID]func(){},
 	}
@@ -223,7 +223,7 @@ func New(cfg Config) (*Core, error) {
 		runtime: runtime, states: states, dirs: dirs, freezer: freezer, processes: processes, watches: watches, deadlines: deadlines,
 		remover: remover, unresolved: unresolved, log: log,
 	}
-	changes := &changer{
+	changes := &changes{
 		finder: finder, states: states, locks: locks, resolver: resolver, watches: watches, deadlines: deadlines, dirs: dirs,
 		unresolved: unresolved, disconnect: cfg.Network.Disconnect, log: log,
 	}
@@ -244,7 +244,7 @@ func New(cfg Config) (*Core, error) {
 		admission: admission, background: background, log: log, filling: map[poolKey]int{},
 	}
 	wires := &wireChanges{finder: finder, states: states, locks: locks, network: network, activity: activity, log: log}
-	captures := &capturer{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
+	captures := &captures{runtime: runtime, freezer: freezer, clients: clients, workspaces: workspaces, dirs: dirs}
 	keeper := &keeper{
 		snapshots: snapshots, events: cfg.Events, dirs: dirs, hidden: hidden, captures: captures, workspaces: workspaces,
 		start: activity.start, retryFor: finalRetry,
@@ -269,7 +269,7 @@ func New(cfg Config) (*Core, error) {
 			missing: &missingFinder{snapshots: snapshots, images: cfg.Store.Images(), templates: templates, dirs: dirs, events: cfg.Events, log: log},
 		},
 		wires:     wires,
-		decisions: &decisionRecorder{events: cfg.Events, background: background, log: log},
+		decisions: &decisions{events: cfg.Events, background: background, log: log},
 		api: services{
 			lifecycle: &Lifecycle{
 				finder: finder, sandboxes: boxes, planner: planner, creator: creator, pools: pools, changes: changes, verbs: verbs,

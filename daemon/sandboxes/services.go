@@ -16,10 +16,10 @@ import (
 
 // ServiceService implements [caisson.Services].
 type ServiceService struct {
-	finder      finder
-	states      stateStore
-	locks       *sandboxLocks
-	supervisors *supervisors
+	finder      finder       // finds sandboxes of the caller's account
+	states      states       // stored records of sandboxes
+	locks       *locks       // locks of sandboxes
+	supervisors *supervisors // connects to supervisors of services
 }
 
 var _ caisson.Services = (*ServiceService)(nil)

@@ -12,17 +12,17 @@ import (
 
 // Snapshots implements [caisson.Snapshots].
 type Snapshots struct {
-	finder     finder
-	locks      *sandboxLocks
+	finder     finder // finds sandboxes of the caller's account
+	locks      *locks // locks of sandboxes
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
-	dirs       dataDir
-	hidden     *idSet // ids that are in use but not in the store
-	captures   *capturer
+	dirs       dirs      // paths and files in the data directory
+	hidden     *idSet    // ids that are in use but not in the store
+	captures   *captures // writes captures of sandboxes
 	keeper     *keeper
-	workspaces *workspaceManager
-	forker     *forker
-	pools      *pools
+	workspaces *workspaces // workspaces and volumes of sandboxes
+	forker     *forker     // creates forks
+	pools      *pools      // pools of sandboxes
 }
 
 var _ caisson.Snapshots = (*Snapshots)(nil)
@@ -167,8 +167,8 @@ const maxParallelForks = 4
 // forker creates forks.
 type forker struct {
 	planner *planner
-	creator *creator
-	remover *remover
+	creator *creator // executes plans
+	remover *remover // removes sandboxes
 }
 
 // fork creates running sandboxes from the capture of from in the directory dir. If the creation of one fork fails, the others are

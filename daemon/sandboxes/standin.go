@@ -13,15 +13,15 @@ import (
 // fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it returns the client of a stand-in with the
 // same files.
 type fileAccess struct {
-	finder    finder
-	locks     *sandboxLocks
-	activity  *activity
-	clients   *fileClients
+	finder    finder       // finds sandboxes of the caller's account
+	locks     *locks       // locks of sandboxes
+	activity  *activity    // records uses of sandboxes
+	clients   *fileClients // open file clients of sandboxes
 	admission *admission
 	hidden    *idSet // ids that are in use but not in the store
-	specs     *specBuilder
+	specs     *specs // builds specs for the runtime
 	runtime   standInRuntime
-	dirs      dataDir
+	dirs      dirs // paths and files in the data directory
 	log       *slog.Logger
 }
 
@@ -35,7 +35,7 @@ type standInRuntime interface {
 type standIn struct {
 	id      caisson.ID // id of the temporary sandbox
 	runtime standInRuntime
-	dirs    dataDir
+	dirs    dirs // paths and files in the data directory
 	log     *slog.Logger
 	hidden  *idSet          // contains id until the stand-in is removed
 	ctx     context.Context // context of the removal

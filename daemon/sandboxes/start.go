@@ -23,14 +23,14 @@ type source struct {
 	randomness string
 }
 
-// processManager starts and kills the processes of sandboxes, using the runtime and the wires.
-type processManager struct {
+// processes starts and kills the processes of sandboxes, using the runtime and the wires.
+type processes struct {
 	runtime    starter
 	randomness caisson.RandomnessReporter // nil: programs with shared random state are not known
-	specs      *specBuilder
-	network    network
-	writers    *fileWriters
-	clients    *fileClients
+	specs      *specs                     // builds specs for the runtime
+	network    network                    // specs of wires, and budgets
+	writers    *writers                   // records which processes changed files
+	clients    *fileClients               // open file clients of sandboxes
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
 	checkHost func() error // Lacks of [HostConfig]; may be nil
@@ -38,7 +38,7 @@ type processManager struct {
 
 // run attaches the wire of a sandbox and starts its processes from the given source. If the start fails, it kills the processes
 // and detaches the wire.
-func (h *processManager) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
+func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
 	h.clients.drop(sb.ID) // The open client uses a stand-in, because the sandbox did not run.
 	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
@@ -75,7 +75,7 @@ func (h *processManager) run(ctx context.Context, sb *caisson.Sandbox, from sour
 
 // explain returns the error to report for a failed start. If err is an internal error and the host lacks something that every
 // sandbox needs, it returns an error that says so; otherwise it returns err.
-func (h *processManager) explain(err error) error {
+func (h *processes) explain(err error) error {
 	if h.checkHost == nil || caisson.KindOf(err) != caisson.Internal {
 		return err
 	}
@@ -88,7 +88,7 @@ func (h *processManager) explain(err error) error {
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if the memory can be restored on this host, and otherwise
 // with its files only. filesOnly is the reason for a start with files only, or "". randomness is as in [source]. runFrom sets
 // sb.Build, because memory must be restored with the programs with which it was captured.
-func (h *processManager) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
+func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
 		return "", err
@@ -105,12 +105,12 @@ func (h *processManager) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, 
 	return "", h.run(ctx, sb, source{checkpoint: dir, depends: &have, randomness: randomness})
 }
 
-// haltFunc is the type of [processManager.halt].
+// haltFunc is the type of [processes.halt].
 type haltFunc = func(ctx context.Context, id caisson.ID) error
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
 // keep their wire.
-func (h *processManager) halt(ctx context.Context, id caisson.ID) error {
+func (h *processes) halt(ctx context.Context, id caisson.ID) error {
 	h.clients.drop(id)
 	err := h.kill(ctx, id)
 	if err == nil || ended(h.runtime, id) {
@@ -121,7 +121,7 @@ func (h *processManager) halt(ctx context.Context, id caisson.ID) error {
 }
 
 // kill kills the processes of a sandbox. Before that, it saves the sandbox's records of which process has changed which file.
-func (h *processManager) kill(ctx context.Context, id caisson.ID) error {
+func (h *processes) kill(ctx context.Context, id caisson.ID) error {
 	h.writers.save(ctx, id)
 	return h.runtime.Destroy(ctx, id)
 }
@@ -138,7 +138,7 @@ func ended(runtime doneReporter, id caisson.ID) bool {
 
 // sharedRandomness returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
 // the runtime cannot determine them.
-func (h *processManager) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	if h.randomness == nil {
 		return nil, nil
 	}
@@ -150,7 +150,7 @@ const probeTimeout = 20 * time.Second
 
 // probe checks that a restored sandbox can run a process. A restore may succeed although the sandbox dies immediately
 // afterwards, for example if an executable in its root file system has been replaced.
-func (h *processManager) probe(ctx context.Context, sb *caisson.Sandbox) error {
+func (h *processes) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	p, err := h.runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: []string{"/.caisson/init", "-"}})

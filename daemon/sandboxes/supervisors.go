@@ -27,7 +27,7 @@ type supervisors struct {
 		execer
 		doneReporter
 	}
-	states     stateStore
+	states     states           // stored records of sandboxes
 	programs   caisson.Programs // sets of programs that this daemon supports
 	background *background.Group
 	log        *slog.Logger
@@ -187,7 +187,7 @@ func completeServices(sb *caisson.Sandbox) []caisson.Service {
 // A follower follows the conditions of the services of one sandbox and publishes events about them, until the sandbox ends or is
 // suspended.
 type follower struct {
-	supervisors *supervisors
+	supervisors *supervisors                    // connects to supervisors of services
 	id          caisson.ID                      // id of the sandbox
 	handle      *followerHandle                 // entry of this follower in supervisors.followers
 	began       time.Time                       // time at which the follower was started

@@ -18,14 +18,14 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog  templateCatalog
+	catalog  catalog // reads templates
 	accounts caisson.AccountStore
 	driver   Images // pulls and unpacks images
 	images   *ImageService
-	network  network
+	network  network // specs of wires, and budgets
 	events   caisson.Publisher
-	pools    *pools
-	builder  *builder
+	pools    *pools   // pools of sandboxes
+	builder  *builder // runs set-up steps
 	// builds contains the locks account/name, held while a template is built, and account//key, acquired after it and held while
 	// the steps with that build key run.
 	builds keylock.Locks
@@ -33,13 +33,13 @@ type Templates struct {
 
 var _ caisson.Templates = (*Templates)(nil)
 
-// templateCatalog reads templates from the store, and adds the built-in one.
-type templateCatalog struct {
+// catalog reads templates from the store, and adds the built-in one.
+type catalog struct {
 	templates caisson.Table[caisson.Template]
 }
 
 // get returns a template of the caller's account, or the built-in one.
-func (c templateCatalog) get(ctx context.Context, name string) (*caisson.Template, error) {
+func (c catalog) get(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := caisson.ScopeOf(ctx)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (c templateCatalog) get(ctx context.Context, name string) (*caisson.Templat
 }
 
 // list returns the built-in template and those in a scope.
-func (c templateCatalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
+func (c catalog) list(ctx context.Context, in caisson.Scope) ([]*caisson.Template, error) {
 	list := []*caisson.Template{hostTemplate()}
 	own, err := caisson.ListAll(ctx, c.templates, in, templateKey)
 	return append(list, own...), err

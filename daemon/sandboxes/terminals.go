@@ -24,10 +24,10 @@ const attachTimeout = 10 * time.Second
 // Terminals implements [caisson.Terminals]. The daemon stores nothing about terminals: it requests all data from guestd in the
 // sandboxes, and does not trust the answers.
 type Terminals struct {
-	finder   finder
+	finder   finder // finds sandboxes of the caller's account
 	runtime  execer
-	states   stateStore
-	activity *activity
+	states   states    // stored records of sandboxes
+	activity *activity // records uses of sandboxes
 	// dial connects to a unix socket in a sandbox.
 	dial   func(ctx context.Context, id caisson.ID, path string) (io.ReadWriteCloser, error)
 	making keylock.Locks // locks by sandbox; held while a terminal is created

@@ -22,9 +22,9 @@ func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }
 
-// stepTimers holds a timer for the next step of each sandbox.
-type stepTimers struct {
-	activity   *activity
+// deadlines holds a timer for the next step of each sandbox.
+type deadlines struct {
+	activity   *activity // records uses of sandboxes
 	background *background.Group
 	due        chan caisson.ID // sandboxes whose timers have fired
 
@@ -33,7 +33,7 @@ type stepTimers struct {
 }
 
 // close stops all timers. No timer is set after background has been stopped.
-func (d *stepTimers) close() {
+func (d *deadlines) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, t := range d.timers {
@@ -42,11 +42,11 @@ func (d *stepTimers) close() {
 }
 
 // arm sets the timer for a sandbox's next step, and stops the sandbox's previous timer.
-func (d *stepTimers) arm(sb *caisson.Sandbox) { d.armAfter(sb, time.Time{}) }
+func (d *deadlines) arm(sb *caisson.Sandbox) { d.armAfter(sb, time.Time{}) }
 
 // armAfter is like arm, but if retry is not zero, the timer fires at retry at the latest, and steps that are already due do not
 // make it fire earlier.
-func (d *stepTimers) armAfter(sb *caisson.Sandbox, retry time.Time) {
+func (d *deadlines) armAfter(sb *caisson.Sandbox, retry time.Time) {
 	next := retry
 	for _, s := range d.activity.steps(sb) {
 		if (retry.IsZero() || !s.isDue()) && (next.IsZero() || s.at.Before(next)) {
@@ -74,7 +74,7 @@ func (d *stepTimers) armAfter(sb *caisson.Sandbox, retry time.Time) {
 }
 
 // disarm stops the timer of a sandbox that is being removed.
-func (d *stepTimers) disarm(id caisson.ID) {
+func (d *deadlines) disarm(id caisson.ID) {
 	d.activity.forget(id)
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// verbs contains the functions that carry out changes of the states of sandboxes on the host. [changer] calls them.
+// verbs contains the functions that carry out changes of the states of sandboxes on the host. [changes] calls them.
 type verbs struct {
 	runtime interface {
 		fileSaver
@@ -21,13 +21,13 @@ type verbs struct {
 		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
 		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
 	}
-	states    stateStore
+	states    states // stored records of sandboxes
 	admission *admission
-	processes *processManager
+	processes *processes // starts and kills processes of sandboxes
 	freezer   *freezer
-	clients   *fileClients
-	watches   *watcher
-	dirs      dataDir
+	clients   *fileClients // open file clients of sandboxes
+	watches   *watches     // monitors running sandboxes
+	dirs      dirs         // paths and files in the data directory
 	programs  caisson.Programs
 }
 

@@ -13,7 +13,7 @@ import (
 
 // checkVolume validates a request for a volume as the workspace, and fills in its mount point. A volume contains nothing of the
 // host, so every caller may use one.
-func (w *workspaceManager) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+func (w *workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	switch {
 	case req.Directory != nil:
 		return caisson.Invalidf("workspace", "a volume is the workspace itself and comes without a directory; leave the directory out")
@@ -35,7 +35,7 @@ func (w *workspaceManager) checkVolume(req *caisson.WorkspaceRequest, mounts []c
 
 // attachVolume attaches a volume to a sandbox that is being created, and stores the volume in the sandbox's spec. It adds a
 // function that detaches the volume again to back; halt ends the processes of the sandbox.
-func (w *workspaceManager) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
+func (w *workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
 	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
@@ -66,7 +66,7 @@ func (w *workspaceManager) attachVolume(ctx context.Context, sb *caisson.Sandbox
 }
 
 // openVolume returns the mount of a sandbox's volume.
-func (w *workspaceManager) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+func (w *workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	if w.volumes == nil {
 		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no volumes, so it cannot start a sandbox that has one")
 	}
@@ -81,7 +81,7 @@ func (w *workspaceManager) openVolume(ctx context.Context, sb *caisson.Sandbox) 
 // prepareSnapshotSpec removes the sandbox's volume from the spec of snap, a snapshot of sb to be taken: a volume is not captured,
 // because it outlives the sandbox. Returns a Conflict error if snap has memory and sb a volume: processes in memory may
 // have files of the volume open, which a fork would not find.
-func (w *workspaceManager) prepareSnapshotSpec(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
+func (w *workspaces) prepareSnapshotSpec(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, because its forks would not have the volume; take a snapshot of its files only (--files-only)")
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/background"
 )
 
-// watcher monitors running sandboxes.
-type watcher struct {
+// watches monitors running sandboxes.
+type watches struct {
 	runtime interface {
 		doneReporter
 		WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error)
 	}
 	ends       caisson.EndReporter // nil: the reason why a sandbox ended is not known
-	states     stateStore
-	locks      *sandboxLocks
-	processes  *processManager
-	logs       *commandLogs
-	services   *supervisors // follows the services of sandboxes
+	states     states              // stored records of sandboxes
+	locks      *locks              // locks of sandboxes
+	processes  *processes          // starts and kills processes of sandboxes
+	logs       *logs               // logs of commands
+	services   *supervisors        // follows the services of sandboxes
 	background *background.Group
 	log        *slog.Logger
 
@@ -29,7 +29,7 @@ type watcher struct {
 }
 
 // watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
-func (w *watcher) watch(sb *caisson.Sandbox) {
+func (w *watches) watch(sb *caisson.Sandbox) {
 	w.unwatch(sb.ID)
 	ctx, cancel := context.WithCancel(w.background.Context())
 	var collecting sync.WaitGroup
@@ -57,7 +57,7 @@ func (w *watcher) watch(sb *caisson.Sandbox) {
 }
 
 // ensureWatched starts the monitoring of a running sandbox unless the sandbox is already monitored.
-func (w *watcher) ensureWatched(sb *caisson.Sandbox) {
+func (w *watches) ensureWatched(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.stops[sb.ID]
 	w.mu.Unlock()
@@ -67,7 +67,7 @@ func (w *watcher) ensureWatched(sb *caisson.Sandbox) {
 }
 
 // unwatch ends the monitoring of a sandbox before the sandbox is stopped intentionally.
-func (w *watcher) unwatch(id caisson.ID) {
+func (w *watches) unwatch(id caisson.ID) {
 	w.mu.Lock()
 	end := w.stops[id]
 	delete(w.stops, id)
@@ -79,7 +79,7 @@ func (w *watcher) unwatch(id caisson.ID) {
 }
 
 // watchCommand waits for the end of the sandbox's command and stores its exit status.
-func (w *watcher) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
+func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	status, err := w.runtime.WaitCommand(ctx, sb.ID)
 	if err != nil || status.Unknown || ctx.Err() != nil {
 		return // The sandbox or its monitoring has ended.
@@ -97,7 +97,7 @@ func (w *watcher) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 
 // recordDeath records the unexpected end of a sandbox, unless watch, the context of its monitoring, has ended. Files that were
 // not saved are lost.
-func (w *watcher) recordDeath(ctx, watch context.Context, id caisson.ID) {
+func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	release, err := w.locks.acquire(ctx, id)
 	if err != nil {
 		return
@@ -117,7 +117,7 @@ func (w *watcher) recordDeath(ctx, watch context.Context, id caisson.ID) {
 
 // fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and frees its resources on the
 // host. The caller must hold the sandbox's lock.
-func (w *watcher) fail(ctx context.Context, id caisson.ID, reason string) {
+func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
 	sb, err := w.states.set(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
 		if s.State != caisson.Running && s.State != caisson.Suspended {

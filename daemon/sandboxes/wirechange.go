@@ -10,11 +10,11 @@ import (
 
 // wireChanges changes the fields of sandboxes that determine the configuration of their wires, and applies them to the wires.
 type wireChanges struct {
-	finder   finder
-	states   stateStore
-	locks    *sandboxLocks
-	network  network
-	activity *activity
+	finder   finder    // finds sandboxes of the caller's account
+	states   states    // stored records of sandboxes
+	locks    *locks    // locks of sandboxes
+	network  network   // specs of wires, and budgets
+	activity *activity // records uses of sandboxes
 	log      *slog.Logger
 }
 

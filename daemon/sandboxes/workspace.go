@@ -19,18 +19,18 @@ import (
 // workspaceTarget is the default mount point of a workspace.
 const workspaceTarget = "/workspace"
 
-// workspaceManager manages the workspaceManager and volumes of sandboxes.
-type workspaceManager struct {
+// workspaces manages the workspaces and volumes of sandboxes.
+type workspaces struct {
 	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
 	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
 	accounts caisson.AccountStore
-	states   stateStore
-	dirs     dataDir
+	states   states // stored records of sandboxes
+	dirs     dirs   // paths and files in the data directory
 }
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
 // other mounts.
-func (w *workspaceManager) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+func (w *workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	if req == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handl
 
 // create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the sandbox has
 // it. It adds a function that removes the workspace again to back; halt ends the processes of the sandbox.
-func (w *workspaceManager) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
+func (w *workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, halt haltFunc, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
 	}
@@ -105,7 +105,7 @@ func (w *workspaceManager) create(ctx context.Context, sb *caisson.Sandbox, req 
 }
 
 // publishUnreviewed publishes an event that the sandbox's changes to a host directory are not reviewed.
-func (w *workspaceManager) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
+func (w *workspaces) publishUnreviewed(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
 		w.states.event(ctx, sb, "workspace.direct", map[string]string{
 			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
@@ -115,7 +115,7 @@ func (w *workspaceManager) publishUnreviewed(ctx context.Context, sb *caisson.Sa
 
 // open returns the mount of a sandbox's workspace or volume, or of its placeholder for a workspace, for a start; nil if the
 // sandbox has none of them.
-func (w *workspaceManager) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+func (w *workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	switch {
 	case sb.Spec.Volume != nil:
 		return w.openVolume(ctx, sb)
@@ -133,7 +133,7 @@ func (w *workspaceManager) open(ctx context.Context, sb *caisson.Sandbox) ([]cai
 }
 
 // release detaches the workspace or the volume of a removed sandbox.
-func (w *workspaceManager) release(ctx context.Context, sb *caisson.Sandbox) error {
+func (w *workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.volumes != nil {
 		return w.volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
@@ -147,7 +147,7 @@ func (w *workspaceManager) release(ctx context.Context, sb *caisson.Sandbox) err
 const workspaceDir = "workspace"
 
 // capture adds the workspace of a frozen or stopped sandbox to its capture in dir.
-func (w *workspaceManager) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
+func (w *workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
 	if w.layers == nil {
 		return caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot capture a sandbox that has one")
 	}
@@ -160,7 +160,7 @@ func (w *workspaceManager) capture(ctx context.Context, sb *caisson.Sandbox, dir
 
 // checkForkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
 // needs a workspace and the request has none.
-func (w *workspaceManager) checkForkable(from *origin, req *caisson.ForkRequest) error {
+func (w *workspaces) checkForkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
 	case len(from.spec.Mounts) > 0:
@@ -206,7 +206,7 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 
 // makePlaceholder creates the directories of a sandbox's placeholder for a workspace. The placeholder is mounted like a
 // workspace, so that a fork of the sandbox's memory can have a real workspace at the same mount point.
-func (w *workspaceManager) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
+func (w *workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
 	account, err := w.accounts.Get(ctx, sb.Account)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (w *workspaceManager) makePlaceholder(ctx context.Context, sb *caisson.Sand
 }
 
 // openPlaceholder returns the mount of a sandbox's placeholder for a workspace.
-func (w *workspaceManager) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
+func (w *workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
 	dir := w.dirs.sandboxPath(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
 	for name, f := range map[string]**os.File{emptyDir: &m.Source, upperDir: &m.Overlay.Upper, workDir: &m.Overlay.Work} {
@@ -238,7 +238,7 @@ func (w *workspaceManager) openPlaceholder(sb *caisson.Sandbox) (mounts []caisso
 
 // checkPlaceholderEmpty returns a Conflict error if a sandbox has files in its placeholder for a workspace: forks with a
 // workspace would not have these files, and processes that have them open could not continue.
-func (w *workspaceManager) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
+func (w *workspaces) checkPlaceholderEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
 	}

@@ -21,16 +21,16 @@ const writersFile = "writers.json"
 // not saved.
 const writersTimeout = 2 * time.Second
 
-// fileWriters returns and stores records of which process was the last to change each file in a workspace.
-type fileWriters struct {
-	states  stateStore
+// writers returns and stores records of which process was the last to change each file in a workspace.
+type writers struct {
+	states  states                 // stored records of sandboxes
 	runtime caisson.WriterRecorder // nil: the runtime keeps no records
-	dirs    dataDir
+	dirs    dirs                   // paths and files in the data directory
 	log     *slog.Logger
 }
 
 // byID implements [Lifecycle.Writers].
-func (w *fileWriters) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+func (w *writers) byID(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	sb, err := w.states.get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (w *fileWriters) byID(ctx context.Context, id caisson.ID) (*caisson.Writers
 }
 
 // query implements [Lifecycle.Writers] for a sandbox that has been read from the store.
-func (w *fileWriters) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
+func (w *writers) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	if w.runtime == nil || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
@@ -57,7 +57,7 @@ func (w *fileWriters) query(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 }
 
 // save writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
-func (w *fileWriters) save(ctx context.Context, id caisson.ID) {
+func (w *writers) save(ctx context.Context, id caisson.ID) {
 	if w.runtime == nil {
 		return
 	}
