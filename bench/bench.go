@@ -170,11 +170,11 @@ func (s *suite) add(r Row) {
 	fmt.Fprintln(s.Log, r)
 }
 
-// operation is one of the operations that are compared. do is timed; before and after are not timed and may be nil.
+// operation is one of the operations that a benchmark compares.
 type operation struct {
-	before func(context.Context) error // Called before do; may be nil.
-	do     func(context.Context) error // Timed.
-	after  func(context.Context) error // Called after do; may be nil.
+	before func(context.Context) error // Called before do, without being timed; may be nil.
+	do     func(context.Context) error // The operation, which is timed.
+	after  func(context.Context) error // Called after do, without being timed; may be nil.
 }
 
 // compare measures each operation n times, in turns, after one uncounted time for each. It returns the samples of each operation.

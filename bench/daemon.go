@@ -20,7 +20,7 @@ import (
 // daemon is a "caisson serve" process with its own data directory, and a client of it.
 type daemon struct {
 	dir string         // The data directory.
-	cmd *exec.Cmd      // The process.
+	cmd *exec.Cmd      // The process of "caisson serve".
 	api *client.Client // A client of the daemon.
 }
 

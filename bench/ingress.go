@@ -38,7 +38,7 @@ const ingressConnections = 32
 // resumes the sandbox.
 type ingressSetup struct {
 	*daemon
-	box     *loadSandbox    // The sandbox.
+	box     *loadSandbox    // The sandbox with the HTTP server.
 	runtime *gvisor.Runtime // A runtime in this process that has the sandbox.
 	host    string          // Host and port of the ingress.
 }

@@ -19,7 +19,7 @@ import (
 // The agents that run OpenClaw: the one in the catalog, with its template, and a copy of it without a warm snapshot.
 const (
 	openclawAgent    = "openclaw"               // The agent in the catalog.
-	openclawTemplate = "agent-" + openclawAgent // Its template.
+	openclawTemplate = "agent-" + openclawAgent // The template of openclawAgent.
 	coldAgent        = "openclaw-cold"          // The copy without a warm snapshot.
 )
 

@@ -35,8 +35,8 @@ const (
 
 // The prompt and the answer in the runs in which an agent only has to answer.
 const (
-	talkPrompt = "Say in one sentence what you are."  // Prompt.
-	talkAnswer = "I am what this benchmark talks to." // Answer.
+	talkPrompt = "Say in one sentence what you are."  // The prompt of a run.
+	talkAnswer = "I am what this benchmark talks to." // The model's answer to talkPrompt.
 )
 
 // scripts contains the script of each model by name.

@@ -21,7 +21,7 @@ const (
 	journalDir     = "ledger"               // subdirectory of the data directory
 	journalExt     = ".journal"             // suffix of the names of journals
 	damagedExt     = ".damaged"             // appended to the name of a journal that cannot be read
-	ingestInterval = 250 * time.Millisecond // between two ingestions of all journals
+	ingestInterval = 250 * time.Millisecond // time between two ingestions of all journals
 	// lockWait is the maximum wait for a process that is stopping to close its journal.
 	lockWait = 5 * time.Second
 )

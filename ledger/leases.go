@@ -15,8 +15,8 @@ import (
 // as the one before it if the last lease was used up within prefetchTarget. It is only a small part of the rest of the budget, so
 // that gateways that share a budget do not starve each other.
 const (
-	minPrefetch    = 16      // calls
-	maxPrefetch    = 1 << 14 // calls
+	minPrefetch    = 16      // minimum number of calls that a prefetch covers
+	maxPrefetch    = 1 << 14 // maximum number of calls that a prefetch covers
 	prefetchTarget = time.Second
 	prefetchShare  = 8 // a prefetch is at most one part in prefetchShare of the rest of the budget
 )

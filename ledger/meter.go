@@ -17,7 +17,7 @@ const (
 	idleAfter     = 30 * time.Second       // after this time without a call, the leases of a budget are returned
 	unlimitedTTL  = time.Minute            // how long a meter remembers that a budget does not exist
 	refusedTTL    = 100 * time.Millisecond // how long a meter remembers that the lessor refused a lease or failed
-	sweepInterval = 5 * time.Second        // between two searches for idle budgets
+	sweepInterval = 5 * time.Second        // time between two searches for idle budgets
 	retryAfter    = 5 * time.Second        // delay after a failed request for the next segment
 	maxName       = 128                    // bytes of the names of accounts, runs and sessions: keys contain them in full
 )

@@ -30,7 +30,7 @@ type Service struct {
 	store      caisson.LedgerStore
 	invalidate func(ctx context.Context, budgets ...string) error
 	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error) // may be nil
-	account    func(ctx context.Context, name string) (*caisson.Account, error)                         // see FindAccount
+	account    func(ctx context.Context, name string) (*caisson.Account, error)                         // looks up an account
 	events     caisson.Publisher
 
 	reconciling sync.Mutex // held while Reconcile compares calls with spend logs

@@ -16,9 +16,9 @@ import (
 
 // Limits of reading spend logs.
 const (
-	spendTimeout  = time.Minute // for one request
-	maxSpendBytes = 256 << 20   // bytes of a response
-	maxSpendLogs  = 1_000_000   // entries of a response
+	spendTimeout  = time.Minute // timeout of one request
+	maxSpendBytes = 256 << 20   // maximum size of a response in bytes
+	maxSpendLogs  = 1_000_000   // maximum number of entries of a response
 )
 
 // FetchSpendLogs fetches the spend logs of a LiteLLM proxy since the given time, including the calls of all end users. baseURL is

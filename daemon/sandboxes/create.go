@@ -13,12 +13,12 @@ type Lifecycle struct {
 	finder    finder // finds sandboxes of the caller's account
 	sandboxes caisson.Table[caisson.Sandbox]
 	planner   *planner
-	creator   *creator   // executes plans
-	pools     *pools     // pools of sandboxes
-	changes   *changes   // performs changes of states
-	verbs     *verbs     // functions for changes of states
-	remover   *remover   // removes sandboxes
-	deadlines *deadlines // timers of steps
+	creator   *creator // executes plans
+	pools     *pools   // manages pools of sandboxes
+	changes   *changes // performs changes of states
+	verbs     *verbs   // functions for changes of states
+	remover   *remover
+	deadlines *deadlines // timers for TTLs and autoPause
 	writers   *writers   // records which processes changed files
 }
 

@@ -15,14 +15,14 @@ type creator struct {
 	accounts   caisson.AccountStore
 	sandboxes  caisson.Table[caisson.Sandbox]
 	states     states // stored records of sandboxes
-	locks      *locks // locks of sandboxes
+	locks      *locks // one lock for each sandbox
 	admission  *admission
 	dirs       dirs        // paths and files in the data directory
 	workspaces *workspaces // workspaces and volumes of sandboxes
 	network    network     // specs of wires, and budgets
 	processes  *processes  // starts and kills processes of sandboxes
 	watches    *watches    // monitors running sandboxes
-	deadlines  *deadlines  // timers of steps
+	deadlines  *deadlines  // timers for TTLs and autoPause
 }
 
 // recheck checks again what may have changed since the plan was made, for example while an image was pulled: the rights of the

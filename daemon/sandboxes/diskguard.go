@@ -27,7 +27,7 @@ type diskGuard struct {
 	}
 	states     states                       // stored records of sandboxes
 	workspaces *workspaces                  // workspaces and volumes of sandboxes
-	locks      *locks                       // locks of sandboxes
+	locks      *locks                       // one lock for each sandbox
 	watches    *watches                     // monitors running sandboxes
 	free       func() (caisson.Size, error) // returns the free disk space for the data directory in bytes
 	reserve    caisson.Size                 // Limits.DiskReserve
@@ -39,8 +39,8 @@ type diskGuard struct {
 
 // Intervals and limits of the checks of a [diskGuard].
 const (
-	checkInterval   = 5 * time.Second // between two checks
-	lowDiskInterval = time.Second     // between two checks while the disk is nearly full
+	checkInterval   = 5 * time.Second // time between two checks of sandboxes
+	lowDiskInterval = time.Second     // time between two checks while the disk is nearly full
 	checkShare      = 20              // a check takes at most 1/checkShare of the time
 	measureTimeout  = 5 * time.Second // timeout for measuring one sandbox; the size counted so far is then a lower bound
 	maxDepth        = 300             // maximum depth of nested directories; the gate rejects deeper ones anyway

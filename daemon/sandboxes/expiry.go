@@ -26,9 +26,9 @@ var errUsed = caisson.Errorf(caisson.Conflict, "the sandbox is used again")
 // expiry executes the steps of sandboxes when they are due, see [step].
 type expiry struct {
 	states     states     // stored records of sandboxes
-	locks      *locks     // locks of sandboxes
-	deadlines  *deadlines // timers of steps
-	remover    *remover   // removes sandboxes
+	locks      *locks     // one lock for each sandbox
+	deadlines  *deadlines // timers for TTLs and autoPause
+	remover    *remover
 	keeper     *keeper
 	changes    *changes // performs changes of states
 	verbs      *verbs   // functions for changes of states

@@ -12,10 +12,10 @@ import (
 type changes struct {
 	finder     finder                                         // finds sandboxes of the caller's account
 	states     states                                         // stored records of sandboxes
-	locks      *locks                                         // locks of sandboxes
+	locks      *locks                                         // one lock for each sandbox
 	resolver   *resolver                                      // determines outcomes of interrupted changes
 	watches    *watches                                       // monitors running sandboxes
-	deadlines  *deadlines                                     // timers of steps
+	deadlines  *deadlines                                     // timers for TTLs and autoPause
 	dirs       dirs                                           // paths and files in the data directory
 	unresolved *idSet                                         // sandboxes whose last change has an outcome that is not stored
 	disconnect func(ctx context.Context, id caisson.ID) error // Disconnect of [NetworkConfig]; may be nil

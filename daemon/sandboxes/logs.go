@@ -21,7 +21,7 @@ import (
 const (
 	logFile = "log"     // newer file
 	oldLog  = "log.old" // older file
-	logSize = 2 << 20   // bytes
+	logSize = 2 << 20   // bytes after which a new file is begun
 )
 
 // logs writes and reads the logs of the commands of sandboxes.
@@ -85,7 +85,7 @@ const (
 type rateLimitedWriter struct {
 	ctx   context.Context // the limit applies until it ends
 	w     io.Writer
-	limit *rate.Limiter // bytes per second
+	limit *rate.Limiter // limit of the rate in bytes per second
 }
 
 // Write implements [io.Writer].

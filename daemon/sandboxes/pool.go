@@ -22,11 +22,11 @@ import (
 // clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pools struct {
 	planner    *planner
-	creator    *creator   // executes plans
-	remover    *remover   // removes sandboxes
+	creator    *creator // executes plans
+	remover    *remover
 	states     states     // stored records of sandboxes
 	network    network    // specs of wires, and budgets
-	deadlines  *deadlines // timers of steps
+	deadlines  *deadlines // timers for TTLs and autoPause
 	admission  *admission
 	background *background.Group
 	log        *slog.Logger
@@ -39,7 +39,7 @@ type pools struct {
 // A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
 type poolKey struct {
 	account  string
-	template string     // name
+	template string     // name of the template
 	snapshot caisson.ID // "" for the pool of a template
 }
 

@@ -21,9 +21,9 @@ type reconciler struct {
 	garbage    *garbage       // finds what belongs to no object
 	network    network        // specs of wires, and budgets
 	watches    *watches       // monitors running sandboxes
-	deadlines  *deadlines     // timers of steps
+	deadlines  *deadlines     // timers for TTLs and autoPause
 	missing    *missingFinder // finds objects without files
-	pools      *pools         // pools of sandboxes
+	pools      *pools         // manages pools of sandboxes
 	unresolved *idSet         // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }

@@ -12,9 +12,9 @@ import (
 // remover removes sandboxes.
 type remover struct {
 	states     states      // stored records of sandboxes
-	locks      *locks      // locks of sandboxes
+	locks      *locks      // one lock for each sandbox
 	watches    *watches    // monitors running sandboxes
-	deadlines  *deadlines  // timers of steps
+	deadlines  *deadlines  // timers for TTLs and autoPause
 	processes  *processes  // starts and kills processes of sandboxes
 	workspaces *workspaces // workspaces and volumes of sandboxes
 	dirs       dirs        // paths and files in the data directory

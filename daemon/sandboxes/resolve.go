@@ -25,9 +25,9 @@ type resolver struct {
 	freezer    *freezer
 	processes  *processes // starts and kills processes of sandboxes
 	watches    *watches   // monitors running sandboxes
-	deadlines  *deadlines // timers of steps
-	remover    *remover   // removes sandboxes
-	unresolved *idSet     // sandboxes whose last change has an outcome that is not stored
+	deadlines  *deadlines // timers for TTLs and autoPause
+	remover    *remover
+	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 

@@ -129,11 +129,11 @@ type Core struct {
 	node       string
 	background *background.Group
 	states     states       // stored records of sandboxes
-	deadlines  *deadlines   // timers of steps
+	deadlines  *deadlines   // timers for TTLs and autoPause
 	clients    *fileClients // open file clients of sandboxes
 	diskGuard  *diskGuard   // stops sandboxes that fill the disk
 	admission  *admission
-	expiry     *expiry      // executes due steps
+	expiry     *expiry      // acts when the timers of deadlines fire
 	reconciler *reconciler  // reconciles store and host
 	wires      *wireChanges // changes policies and assignments
 	decisions  *decisions   // records decisions of wires

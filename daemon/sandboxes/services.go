@@ -18,7 +18,7 @@ import (
 type ServiceService struct {
 	finder      finder       // finds sandboxes of the caller's account
 	states      states       // stored records of sandboxes
-	locks       *locks       // locks of sandboxes
+	locks       *locks       // one lock for each sandbox
 	supervisors *supervisors // connects to supervisors of services
 }
 

@@ -13,7 +13,7 @@ import (
 // Snapshots implements [caisson.Snapshots].
 type Snapshots struct {
 	finder     finder // finds sandboxes of the caller's account
-	locks      *locks // locks of sandboxes
+	locks      *locks // one lock for each sandbox
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
 	dirs       dirs      // paths and files in the data directory
@@ -21,8 +21,8 @@ type Snapshots struct {
 	captures   *captures // writes captures of sandboxes
 	keeper     *keeper
 	workspaces *workspaces // workspaces and volumes of sandboxes
-	forker     *forker     // creates forks
-	pools      *pools      // pools of sandboxes
+	forker     *forker
+	pools      *pools // manages pools of sandboxes
 }
 
 var _ caisson.Snapshots = (*Snapshots)(nil)
@@ -168,7 +168,7 @@ const maxParallelForks = 4
 type forker struct {
 	planner *planner
 	creator *creator // executes plans
-	remover *remover // removes sandboxes
+	remover *remover
 }
 
 // fork creates running sandboxes from the capture of from in the directory dir. If the creation of one fork fails, the others are

@@ -14,7 +14,7 @@ import (
 // same files.
 type fileAccess struct {
 	finder    finder       // finds sandboxes of the caller's account
-	locks     *locks       // locks of sandboxes
+	locks     *locks       // one lock for each sandbox
 	activity  *activity    // records uses of sandboxes
 	clients   *fileClients // open file clients of sandboxes
 	admission *admission

@@ -9,7 +9,7 @@ import (
 
 // A step is an action that is to be taken on a sandbox at a certain time.
 type step struct {
-	kind  act              // what is done
+	kind  act              // the action
 	at    time.Time        // time at which the step is due
 	until time.Time        // time at which the TTL ends; zero for steps without a TTL
 	limit caisson.Duration // the TTL, or the time without use after which the step is due

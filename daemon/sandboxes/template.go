@@ -24,7 +24,7 @@ type Templates struct {
 	images   *ImageService
 	network  network // specs of wires, and budgets
 	events   caisson.Publisher
-	pools    *pools   // pools of sandboxes
+	pools    *pools   // manages pools of sandboxes
 	builder  *builder // runs set-up steps
 	// builds contains the locks account/name, held while a template is built, and account//key, acquired after it and held while
 	// the steps with that build key run.

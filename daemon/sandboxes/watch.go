@@ -17,7 +17,7 @@ type watches struct {
 	}
 	ends       caisson.EndReporter // nil: the reason why a sandbox ended is not known
 	states     states              // stored records of sandboxes
-	locks      *locks              // locks of sandboxes
+	locks      *locks              // one lock for each sandbox
 	processes  *processes          // starts and kills processes of sandboxes
 	logs       *logs               // logs of commands
 	services   *supervisors        // follows the services of sandboxes

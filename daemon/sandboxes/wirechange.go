@@ -12,7 +12,7 @@ import (
 type wireChanges struct {
 	finder   finder    // finds sandboxes of the caller's account
 	states   states    // stored records of sandboxes
-	locks    *locks    // locks of sandboxes
+	locks    *locks    // one lock for each sandbox
 	network  network   // specs of wires, and budgets
 	activity *activity // records uses of sandboxes
 	log      *slog.Logger

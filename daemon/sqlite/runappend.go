@@ -21,7 +21,7 @@ type appender struct {
 	commit func([]*appendRequest) error // Stores a batch of groups in one transaction; runs.appendAll.
 
 	mu      sync.Mutex
-	queue   []*appendRequest // Guarded by mu.
+	queue   []*appendRequest // Groups that wait to be committed. Guarded by mu.
 	running bool             // Guarded by mu; whether a goroutine commits the queue.
 }
 
