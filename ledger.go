@@ -59,8 +59,8 @@ type Demand struct {
 	MaxOutput   int64  // tokens of output that the call requests
 }
 
-// At returns the maximum usage of the call if output is the number of tokens of its answer.
-func (d Demand) At(output int64) Amount {
+// MaxUsage returns the maximum usage of the call if output is the number of tokens of its answer.
+func (d Demand) MaxUsage(output int64) Amount {
 	return d.Fixed.Plus(Amount{USD: perMillion(d.OutputPrice, output), Tokens: output})
 }
 

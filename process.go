@@ -89,7 +89,7 @@ type Stats struct {
 	At        time.Time `json:"at"`
 	CPUNanos  int64     `json:"cpuNanos" doc:"Processor time used since start"`
 	Memory    Size      `json:"memory" doc:"Bytes of memory in use, Caisson's own share for this sandbox included"`
-	MemoryMax Size      `json:"memoryMax" doc:"The limit"` // limit of Memory, in bytes
+	MemoryMax Size      `json:"memoryMax" doc:"Limit of memory, in bytes"`
 	PIDs      int       `json:"pids"`
 	// Network is nil if the sandbox has no wire at present.
 	Network *NetworkStats `json:"network,omitempty"`
@@ -101,7 +101,7 @@ type NetworkStats struct {
 	BytesIn  int64 `json:"bytesIn"`
 	Dropped  int64 `json:"dropped" doc:"Frames of the sandbox that were dropped without processing"`
 	Allowed  int64 `json:"allowed" doc:"Names, connections and requests that policy allowed"`
-	Denied   int64 `json:"denied" doc:"Those that it did not"` // names, connections and requests that policy denied
+	Denied   int64 `json:"denied" doc:"Names, connections and requests that the policy denied"`
 	Limited  int64 `json:"limited" doc:"Connections refused because there were too many"`
 	Open     int   `json:"open" doc:"Connections now"`
 }

@@ -69,7 +69,7 @@ type RouteLimits struct {
 	Total       RouteRate `json:"total,omitzero" doc:"Rate of all clients; absent: none"`
 	MaxRequests int       `json:"maxRequests,omitempty" minimum:"0" maximum:"4096" doc:"Requests and WebSockets under way; absent: 256"`
 	// MaxClient is the maximum number of requests and WebSockets of one client that are in progress; 0 means 64.
-	MaxClient int `json:"maxClientRequests,omitempty" minimum:"0" maximum:"4096" doc:"The same of each client; absent: 64"`
+	MaxClient int `json:"maxClientRequests,omitempty" minimum:"0" maximum:"4096" doc:"Requests of each client at the same time; absent: 64"`
 }
 
 // A RouteRate is a rate of requests. The zero value is the default.

@@ -79,7 +79,7 @@ type RunRequest struct {
 	// Hidden lists files that the client has left out of Workspace. It is recorded in the run.
 	Hidden []string `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
 	// HiddenCount is the number of files that the client has left out of Workspace, of which Hidden lists only some.
-	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
+	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"Number of hidden names, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
 	// Workspace is a tar archive that is unpacked into the workspace, instead of Directory; nil for none.
 	Workspace io.Reader `json:"-"`
@@ -149,7 +149,7 @@ type RunResult struct {
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
 	Changes  []FileChange      `json:"changes,omitempty" doc:"What the sandbox says has changed in its workspace; at most 1000"`
 	// Patch contains the changes of small text files as a unified diff.
-	Patch  string      `json:"patch,omitempty" doc:"The same as a unified diff, as far as it is small text"`
+	Patch  string      `json:"patch,omitempty" doc:"The changes as a unified diff, as far as they are small text"`
 	Exit   *ExitStatus `json:"exit,omitempty" doc:"Of the agent's program"`
 	Stdout Size        `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
 	Stderr Size        `json:"stderr,omitempty"`

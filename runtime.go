@@ -197,9 +197,9 @@ type Programs struct {
 // Supports reports whether this daemon can run sandboxes with the set of this id.
 func (p Programs) Supports(id string) bool { return id == p.Current || p.Older != nil && p.Older(id) }
 
-// Whose describes the build that an unsupported set of programs belongs to. The result completes a sentence: "of another build of
+// DescribeBuild describes the build that an unsupported set of programs belongs to. The result completes a sentence: "of another build of
 // Caisson".
-func (p Programs) Whose(id string) string {
+func (p Programs) DescribeBuild(id string) string {
 	if p.Newer != nil && p.Newer(id) {
 		return "of a newer build of Caisson, whose protocol this one does not know"
 	}

@@ -101,8 +101,8 @@ type TokenStore interface {
 	Insert(ctx context.Context, t *Token, hash [32]byte) error
 	// Find returns the unexpired token with that hash; Unauthed if there is none.
 	Find(ctx context.Context, hash [32]byte, now time.Time) (*Token, error)
-	// Used records the time of a token's last use. It writes to the store, so it is not called for every request.
-	Used(ctx context.Context, id ID, at time.Time) error
+	// RecordUse records the time of a token's last use. It writes to the store, so it is not called for every request.
+	RecordUse(ctx context.Context, id ID, at time.Time) error
 	List(ctx context.Context, in Scope) ([]*Token, error)
 	Delete(ctx context.Context, in Scope, id ID) error
 }

@@ -224,7 +224,7 @@ func TestChatGoesOn(t *testing.T) {
 	if run, err := c.GetRun(t.Context(), id); err != nil || run.State != caisson.RunRunning {
 		t.Fatalf("%+v, %v", run, err)
 	}
-	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.EndWait(id) })
 	path := "/api/v1/runs/" + string(id) + "/events"
 	_, _, body := s.raw(t, true, http.MethodGet, path, "", map[string]string{"X-Caisson-Account": "alice"})
 	all := events(t, body)
@@ -296,7 +296,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	id := caisson.ID(resp.Header.Get("X-Run-Id"))
-	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.EndWait(id) })
 	c := s.local(t, "")
 	poll.Until(t, apitest.Timeout, func() bool {
 		run, err := c.GetRun(t.Context(), id)
@@ -329,7 +329,7 @@ func TestQueuedChat(t *testing.T) {
 		t.Fatalf("status %d", resp.StatusCode)
 	}
 	id := caisson.ID(resp.Header.Get("X-Run-Id"))
-	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.EndWait(id) })
 	b, err := io.ReadAll(resp.Body)
 	list := events(t, string(b))
 	if err != nil || list[0].Phase != "queued" || list[len(list)-2].Error == nil || list[len(list)-2].Error.Code != caisson.RunTimeout {

@@ -199,7 +199,7 @@ func TestArchivesArePassed(t *testing.T) {
 		if _, err := c.Pull(t.Context(), caisson.PullRequest{Reference: ref, Auth: auth}, nil); err != nil {
 			t.Error(err)
 		}
-		if got := s.world.Pulled(); got.Source == nil || got.Reference != ref || got.Auth.Password.Reveal() != "p" {
+		if got := s.world.LastPull(); got.Source == nil || got.Reference != ref || got.Auth.Password.Reveal() != "p" {
 			t.Errorf("%+v", got)
 		}
 	}

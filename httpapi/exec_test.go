@@ -72,8 +72,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r := run(protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Detach: true}}, "sleep")
-	if r.Exit != nil || r.PID == 0 || s.world.Live() != 1 {
-		t.Errorf("%+v, %d live", r, s.world.Live())
+	if r.Exit != nil || r.PID == 0 || s.world.RunningProcesses() != 1 {
+		t.Errorf("%+v, %d live", r, s.world.RunningProcesses())
 	}
 	if err := c.Kill(t.Context(), sb, r.PID, 9); err != nil {
 		t.Error(err)
@@ -86,12 +86,12 @@ func TestRun(t *testing.T) {
 		_, err := c.Run(ctx, sb, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{"sleep"}}})
 		ended <- err
 	}()
-	poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() > 0 })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.RunningProcesses() > 0 })
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.RunningProcesses() == 0 })
 }
 
 func TestExecOutlivesItsChildren(t *testing.T) {
@@ -196,7 +196,7 @@ func TestRudeClients(t *testing.T) {
 			ws.Write(t.Context(), websocket.MessageBinary, make([]byte, 2<<20))
 		},
 		"exceeds window": func(t *testing.T, ws *websocket.Conn) {
-			for range 2 * protocol.Window / protocol.MaxData {
+			for range 2 * protocol.WindowSize / protocol.MaxData {
 				if ws.Write(t.Context(), websocket.MessageBinary, []byte(big)) != nil {
 					return
 				}
@@ -210,7 +210,7 @@ func TestRudeClients(t *testing.T) {
 				t.Fatalf("%q, %v", b, err)
 			}
 			do(t, ws)
-			poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
+			poll.Until(t, apitest.Timeout, func() bool { return s.world.RunningProcesses() == 0 })
 		})
 	}
 	for name, first := range map[string]string{

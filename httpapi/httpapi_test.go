@@ -99,7 +99,7 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 		s.api.Close()
 		local.Close()
 		remote.Close()
-		poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
+		poll.Until(t, apitest.Timeout, func() bool { return s.world.RunningProcesses() == 0 })
 	})
 	return s
 }

@@ -60,7 +60,7 @@ func TestTokenEnds(t *testing.T) {
 			}
 			for range events { // until the channel is closed
 			}
-			poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 1 })
+			poll.Until(t, apitest.Timeout, func() bool { return s.world.RunningProcesses() == 1 })
 			if _, err := c.ListTokens(t.Context()); caisson.KindOf(err) != caisson.Unauthed {
 				t.Error(err)
 			}

@@ -88,7 +88,7 @@ func (h usageRoutes) usage(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return writeTable(w, in.Format, newPage(rows, false, asIs, nil), usagecsv.Rows)
+	return writeTable(w, in.Format, newPage(rows, false, asIs, nil), usagecsv.WriteRows)
 }
 
 // calls responds with a list of calls of models.
@@ -105,7 +105,7 @@ func (h usageRoutes) calls(w http.ResponseWriter, r *http.Request, in *callsInpu
 	if err != nil {
 		return err
 	}
-	return writeTable(w, in.Format, newPage(list, more, asIs, func(c caisson.Call) caisson.ID { return c.ID }), usagecsv.Calls)
+	return writeTable(w, in.Format, newPage(list, more, asIs, func(c caisson.Call) caisson.ID { return c.ID }), usagecsv.WriteCalls)
 }
 
 // receipts responds with a list of charges for calls of models.
@@ -115,7 +115,7 @@ func (h usageRoutes) receipts(w http.ResponseWriter, r *http.Request, in *callsI
 		return err
 	}
 	p := newPage(list, more, asIs, func(c caisson.Receipt) caisson.ID { return caisson.ID(c.Reference) })
-	return writeTable(w, in.Format, p, usagecsv.Receipts)
+	return writeTable(w, in.Format, p, usagecsv.WriteReceipts)
 }
 
 func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileRequest]) ([]caisson.Discrepancy, error) {

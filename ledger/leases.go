@@ -126,11 +126,11 @@ func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.
 		switch {
 		case !b.usable(now):
 			return b, 0
-		case b.terms.unlimited || b.available.Covers(d.At(d.MaxOutput)):
+		case b.terms.unlimited || b.available.Covers(d.MaxUsage(d.MaxOutput)):
 			continue
 		}
 		n := affordable(b.available, d)
-		if n < d.MinOutput || !(b.terms.fresh(now) && b.terms.exhausted(b.available, d.At(d.MaxOutput))) {
+		if n < d.MinOutput || !(b.terms.fresh(now) && b.terms.exhausted(b.available, d.MaxUsage(d.MaxOutput))) {
 			return b, 0
 		}
 		output = min(output, n)
@@ -158,14 +158,14 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 // If it returns an error, the call is refused for that reason.
 func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.Demand) error {
 	now := p.clock
-	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
+	need, want := missing(b, d.MaxUsage(d.MinOutput)), missing(b, d.MaxUsage(d.MaxOutput))
 	switch {
 	case b.terms.err != nil && now.Sub(b.terms.checked) < refusedTTL:
 		err := b.terms.err
 		p.mu.Unlock()
 		return caisson.Wrap(err, caisson.Unavailable, "the budget cannot be asked for at present; try again in a moment")
 	case b.terms.refused != nil && b.terms.fresh(now) && need.Covers(*b.terms.refused):
-		err := b.overBudget(d.At(d.MinOutput))
+		err := b.overBudget(d.MaxUsage(d.MinOutput))
 		p.mu.Unlock()
 		return err
 	case b.leasing == nil:
@@ -176,7 +176,7 @@ func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.D
 		// lost.
 		go p.renewLease(b, need, want)
 	default:
-		b.prefetch.queued = b.prefetch.queued.Plus(d.At(d.MaxOutput))
+		b.prefetch.queued = b.prefetch.queued.Plus(d.MaxUsage(d.MaxOutput))
 	}
 	busy := b.leasing
 	p.mu.Unlock()
@@ -219,7 +219,7 @@ func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.A
 		f.calls = minPrefetch
 		return caisson.Amount{} // without valid terms, the rest of the budget is not known
 	}
-	one, n := d.At(d.MaxOutput), f.calls
+	one, n := d.MaxUsage(d.MaxOutput), f.calls
 	if now.Sub(t.checked) < prefetchTarget {
 		f.calls = min(2*n, maxPrefetch)
 	} else {

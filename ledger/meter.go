@@ -98,7 +98,7 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 
 // checkCall returns an error if a call cannot be recorded, and otherwise sets its ID if that is empty.
 func checkCall(call *caisson.Call, d caisson.Demand) error {
-	worst := d.At(d.MaxOutput)
+	worst := d.MaxUsage(d.MaxOutput)
 	switch {
 	case !hasOrigin(call.Guest) || !validLineage(call.Guest) || !validTrace(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
 		return caisson.Errorf(caisson.Internal, "the guest of a call is malformed; the call cannot be recorded")
@@ -136,9 +136,9 @@ func (m *Meter) wakeRun() {
 	}
 }
 
-// Forget invalidates what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
+// Invalidate invalidates what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
 // Forget returns, no call begins on the old limits. Without keys it invalidates all budgets.
-func (m *Meter) Forget(budgets ...string) {
+func (m *Meter) Invalidate(budgets ...string) {
 	m.mu.Lock()
 	p := m.segment
 	p.refs.Add(1)

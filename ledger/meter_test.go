@@ -157,7 +157,7 @@ func TestAffordable(t *testing.T) {
 			free := caisson.Amount{USD: caisson.USD(rest), Tokens: 70, Calls: 1}
 			want := int64(-1)
 			for n := range d.MaxOutput + 1 {
-				if free.Covers(d.At(n)) {
+				if free.Covers(d.MaxUsage(n)) {
 					want = n
 				}
 			}
@@ -200,7 +200,7 @@ func TestForget(t *testing.T) {
 	before := get(gw.Reserve(t.Context(), call(g), demand(500, 500)))(t)
 	w.clock.add(time.Second)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1000)}, "")
-	gw.Forget("account/a")
+	gw.Invalidate("account/a")
 	r := get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t)
 	must(t, before.Settle(answer(500, 500))) // the call began without a budget, so it does not change the reserved amount
 	must(t, w.book.Ingest(t.Context()))
@@ -208,26 +208,26 @@ func TestForget(t *testing.T) {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
 	must(t, r.Settle(answer(100, 50)))
-	gw.Forget()
+	gw.Invalidate()
 	must(t, w.book.Ingest(t.Context()))
 	if b := w.look("account/a"); b.Used.Tokens != 1150 || b.Held.Tokens != 0 {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](2000)}, "")
-	gw.Forget("account/a")
+	gw.Invalidate("account/a")
 	r = get(gw.Reserve(t.Context(), call(g), demand(100, 400)))(t)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](100)}, "")
-	gw.Forget("account/a")
+	gw.Invalidate("account/a")
 	if _, err := gw.Reserve(t.Context(), call(g), demand(1, 1)); err == nil {
 		t.Error("a call began after the limit was lowered")
 	}
 	must(t, r.Settle(answer(1, 1)))
 	must(t, w.store.Ledger().DeleteBudget(t.Context(), caisson.In("a"), "account/a"))
-	gw.Forget("account/a")
+	gw.Invalidate("account/a")
 	must(t, get(gw.Reserve(t.Context(), call(g), demand(1000, 1000)))(t).Settle(answer(1, 1)))
 	w.clock.add(time.Second)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](2000)}, "")
-	gw.Forget("account/a")
+	gw.Invalidate("account/a")
 	must(t, get(gw.Reserve(t.Context(), call(g), demand(1, 1)))(t).Settle(answer(1, 1)))
 	gw.finish()
 	if b := w.look("account/a"); b.Used != sum(w.rows()) || b.Held.Tokens != 0 {

@@ -88,7 +88,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 		r.call.At = p.monotonicNow()
 		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
-			r.output, r.maximum = output, d.At(output)
+			r.output, r.maximum = output, d.MaxUsage(output)
 			p.deduct(r, keys, d)
 			p.mu.Unlock()
 			break

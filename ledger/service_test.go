@@ -25,7 +25,7 @@ func (w *world) service(logs func(ctx context.Context, provider, account string,
 	w.t.Helper()
 	return get(NewService(ServiceConfig{Book: w.book, SpendLogs: logs, Invalidate: func(_ context.Context, budgets ...string) error {
 		for _, g := range gateways {
-			g.Forget(budgets...)
+			g.Invalidate(budgets...)
 		}
 		return nil
 	}}))(w.t)
@@ -288,11 +288,11 @@ func TestUnderWay(t *testing.T) {
 			t.Errorf("%d calls of %s, %v at most, %v; want %d, %v", n, run, usd, err, calls, most)
 		}
 	}
-	check("a", "r", 2, demand(10, 90).At(90).USD+demand(20, 90).At(90).USD)
+	check("a", "r", 2, demand(10, 90).MaxUsage(90).USD+demand(20, 90).MaxUsage(90).USD)
 	check("b", "r", 0, 0)
 	must(t, first.Settle(answer(1, 1)))
-	check("a", "r", 1, demand(20, 90).At(90).USD)
+	check("a", "r", 1, demand(20, 90).MaxUsage(90).USD)
 	must(t, second.Settle(answer(1, 1)))
 	check("a", "r", 0, 0)
-	check("a", "s", 1, demand(10, 90).At(90).USD)
+	check("a", "s", 1, demand(10, 90).MaxUsage(90).USD)
 }

@@ -350,7 +350,7 @@ func (s *processState) listen(ctx context.Context, conn *net.UnixConn) error {
 			}
 		case msg.Grew:
 			if s.m.cfg.Ledger != nil {
-				s.m.cfg.Ledger.Grew()
+				s.m.cfg.Ledger.JournalGrew()
 			}
 		case len(msg.Decisions) > maxDecisions:
 			return fmt.Errorf("%w: %d decisions", errMessage, len(msg.Decisions))

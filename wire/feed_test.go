@@ -31,7 +31,7 @@ func (l *slowLedger) Begin(context.Context) (caisson.ID, *os.File, error) {
 	return "", nil, errors.New("the disk is full")
 }
 func (l *slowLedger) Lessor(caisson.ID) caisson.Lessor         { return nil }
-func (l *slowLedger) Grew()                                    {}
+func (l *slowLedger) JournalGrew()                             {}
 func (l *slowLedger) Finish(context.Context, caisson.ID) error { return nil }
 
 // hear runs the engine's end of a feed, and returns the other end and a channel with its error.

@@ -79,8 +79,8 @@ type Ledger interface {
 	Begin(ctx context.Context) (caisson.ID, *os.File, error)
 	// Lessor returns the lessor for the process that writes the journal. The arguments of its methods are untrusted.
 	Lessor(journal caisson.ID) caisson.Lessor
-	// Grew notifies the ledger that a journal has new rows. It must not block.
-	Grew()
+	// JournalGrew notifies the ledger that a journal has new rows. It must not block.
+	JournalGrew()
 	// Finish ends a journal. Nothing is written to it any more.
 	Finish(ctx context.Context, journal caisson.ID) error
 }

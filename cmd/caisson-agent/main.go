@@ -34,7 +34,7 @@ func main() {
 	case "install":
 		os.Exit(install.Main(os.Args[2:]))
 	case "await":
-		fmt.Fprintln(os.Stderr, "caisson-agent: "+drive.Await(os.Args[2:]).Error())
+		fmt.Fprintln(os.Stderr, "caisson-agent: "+drive.ExecWhenReady(os.Args[2:]).Error())
 		os.Exit(1)
 	case "code":
 		os.Exit(coder.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))

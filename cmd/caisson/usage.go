@@ -68,7 +68,7 @@ func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api ap
 		return err
 	}
 	if c.CSV {
-		return usagecsv.Rows(a.out, rows)
+		return usagecsv.WriteRows(a.out, rows)
 	}
 	return c.print(a, rows)
 }
@@ -149,7 +149,7 @@ func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQu
 		return err
 	}
 	if c.CSV {
-		return usagecsv.Calls(a.out, list)
+		return usagecsv.WriteCalls(a.out, list)
 	}
 	return printList(a, list, []column[caisson.Call]{
 		{name: "CALL", value: id},
@@ -183,7 +183,7 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 		return err
 	}
 	if c.CSV {
-		return usagecsv.Receipts(a.out, list)
+		return usagecsv.WriteReceipts(a.out, list)
 	}
 	return printList(a, list, []column[caisson.Receipt]{
 		{name: "SOURCE", value: func(r caisson.Receipt) string { return r.Source }},

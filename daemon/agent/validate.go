@@ -156,7 +156,7 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 }
 
-// The program of the built-in agent, which is task.Program of package guest/task, and its first argument, which selects what
+// The program of the built-in agent, which is task.ProgramPath of package guest/task, and its first argument, which selects what
 // the program does. With the argument code, it reads the agent's tool rule from its environment, unless a flag overrides the
 // rule. With another argument it starts other programs.
 const (

@@ -56,7 +56,7 @@ func (p policies) checkAgentPolicy(ctx context.Context, field string, policy cai
 	if err != nil {
 		return err
 	}
-	if i, inward := p.Inward(normal); inward && !caller.Local {
+	if i, inward := p.InternalRule(normal); inward && !caller.Local {
 		return caisson.Errorf(caisson.Denied, "%s: rule %d leads to the host's own networks, which only a policy that is set over the unix socket may", field, i)
 	}
 	return nil

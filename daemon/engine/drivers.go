@@ -27,7 +27,7 @@ type Drivers struct {
 	Forge     repos.Forges
 	Agents    []*caisson.Agent // the built-in agents
 	Programs  *programs        // the programs with which the runtime starts sandboxes; nil if the runtime needs none
-	Lacks     func() error     // returns an error if the host lacks something that every sandbox needs
+	CheckHost func() error     // returns an error if the host lacks something that every sandbox needs
 	Close     func() error     // closes the drivers; called after all other parts of the engine are closed
 }
 
@@ -86,6 +86,6 @@ func (e *Engine) newDrivers() (*Drivers, error) {
 			m, err := wire.New(cfg)
 			return NewWires(m), err
 		},
-		Agents: agent.Builtin(), Programs: programs, Lacks: hostcheck.Lacks, Close: runtime.Close,
+		Agents: agent.Builtin(), Programs: programs, CheckHost: hostcheck.CheckSandboxDevices, Close: runtime.Close,
 	}, nil
 }

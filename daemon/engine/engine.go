@@ -193,7 +193,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 			Disconnect: e.gateway.routes.Connector.Disconnect,
 		},
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
-		Host: sandboxes.HostConfig{Node: node, Lacks: e.drivers.Lacks}, Programs: e.programs(), Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+		Host: sandboxes.HostConfig{Node: node, CheckHost: e.drivers.CheckHost}, Programs: e.programs(), Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err

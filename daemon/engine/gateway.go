@@ -111,7 +111,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		Serves: cfg.Models.Gateway.Listen != "", Store: data.store, Catalog: g.catalog, Budget: cfg.Limits.Budget,
 		Wire: g.manager, Events: hub,
 	})
-	g.wires = &models.Wires{Wires: g.manager, Ingest: g.book.Ingest, Owners: owners}
+	g.wires = &models.Wires{Wires: g.manager, IngestCalls: g.book.Ingest, Owners: owners}
 	if cfg.Models.Gateway.RemoteURL != "" {
 		g.remote = models.NewRemoteClient(cfg.Models.Gateway, g.vault, g.ledger.Calls)
 		g.wires.Remote = models.NewRemoteRuns(g.remote.Runs, cfg.Limits.Budget, cfg.Log.With("component", "gateway"))

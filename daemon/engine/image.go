@@ -14,8 +14,8 @@ type imageDriver struct{ *image.Driver }
 
 var _ sandboxes.Images = imageDriver{}
 
-// Freeze implements [sandboxes.Images]: it unpacks an archive into a layer of the image driver.
-func (d imageDriver) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
+// MakeLayer implements [sandboxes.Images]: it unpacks an archive into a layer of the image driver.
+func (d imageDriver) MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	l, err := d.Layer(ctx, account, archive)
 	return l.Digest, l.Path, err
 }

@@ -12,9 +12,9 @@ import (
 // journals adapts [ledger.Book], which leases budgets and reads the journals, to the interface [wire.Ledger].
 type journals struct{ *ledger.Book }
 
-// Grew implements [wire.Ledger]. It does nothing when a journal has grown, because the book reads the journals periodically,
+// JournalGrew implements [wire.Ledger]. It does nothing when a journal has grown, because the book reads the journals periodically,
 // and before every query.
-func (journals) Grew() {}
+func (journals) JournalGrew() {}
 
 // policies implements [sandboxes.Egress] with package egress.
 type policies struct{ host reach.Host }
@@ -37,9 +37,9 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// Inward implements [sandboxes.Egress]. It uses the present addresses of the host: if the host gets an address later that a
+// InternalRule implements [sandboxes.Egress]. It uses the present addresses of the host: if the host gets an address later that a
 // rule allows, connections to that address lead to the host.
-func (p policies) Inward(policy caisson.Policy) (int, bool) {
+func (p policies) InternalRule(policy caisson.Policy) (int, bool) {
 	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.IsOwn(a)
 		return own || err != nil && !reach.NoRoute(err)

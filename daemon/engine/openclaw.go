@@ -34,7 +34,7 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 		if a.Version != "" && a.Version != openclaw.Version {
 			return a, caisson.Invalidf("version", "driver openclaw installs %s; leave version out, or install another one with a template or setup of your own", openclaw.Version)
 		}
-		a.Setup = openclaw.Steps(task.Program)
+		a.Setup = openclaw.Steps(task.ProgramPath)
 		if len(a.BuildPolicy.Rules) == 0 {
 			a.BuildPolicy = openclaw.BuildPolicy()
 		}
@@ -46,7 +46,7 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 		a.Command = openclaw.Command()
 	}
 	if len(a.Interactive) == 0 {
-		a.Interactive = openclaw.Interactive(task.Program)
+		a.Interactive = openclaw.Interactive(task.ProgramPath)
 	}
 	if a.Warm != nil {
 		warm := *a.Warm
@@ -80,7 +80,7 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 	if turn.Warmup {
 		t.Model = openclaw.DefaultModel
 	} else if i := slices.IndexFunc(turn.Models, func(m caisson.Model) bool { return m.Alias == t.Model }); i >= 0 {
-		alias, window := openclaw.Substitute(turn.Models[i])
+		alias, window := openclaw.SubstituteModel(turn.Models[i])
 		t.Substitute = &task.Substitute{Config: openclaw.ConfigFile, Context: window, Model: alias}
 	}
 	if turn.Fork {
@@ -99,7 +99,7 @@ const skillsDir = openclaw.Install + "/node_modules/openclaw/skills"
 func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection) ([]caisson.AgentCheck, error) {
 	var list []caisson.AgentCheck
 	for _, dir := range append([]string{skillsDir}, a.Skills...) {
-		archive, err := in.Tree(ctx, dir)
+		archive, err := in.ReadTree(ctx, dir)
 		if caisson.KindOf(err) == caisson.NotFound {
 			list = append(list, caisson.AgentCheck{Subject: "skills in " + dir, Status: "warning", Detail: "there is no such directory in the template"})
 			continue
@@ -114,7 +114,7 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 		var failed error
 		found := openclaw.Check(skills, openclaw.Environment{
 			HasProgram: func(name string) bool {
-				ok, err := in.Has(ctx, name)
+				ok, err := in.HasProgram(ctx, name)
 				failed = cmp.Or(failed, err)
 				return ok
 			},

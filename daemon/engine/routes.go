@@ -27,7 +27,7 @@ func newRoutes(e *Engine) (*routes.Core, error) {
 	return routes.New(routes.Config{
 		Settings: e.cfg.Access.Ingress, Address: address, Key: ed25519.NewKeyFromSeed([]byte(seed.Reveal())), Store: e.data.store.Routes(),
 		Sandboxes: func() routes.Sandboxes { return e.sandboxes.Sandboxes() },
-		Used:      func(sandbox caisson.ID, active bool) { e.sandboxes.Requested(sandbox, active) },
+		Used:      func(sandbox caisson.ID, active bool) { e.sandboxes.RecordRequests(sandbox, active) },
 		Owner: func(_ context.Context, sandbox caisson.ID) (string, error) {
 			return owners.AccountOf(caisson.Guest{Sandbox: sandbox})
 		},

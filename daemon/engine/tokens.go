@@ -209,7 +209,7 @@ func (t *Tokens) find(ctx context.Context, hash [32]byte, use bool) (*caisson.To
 		return nil, err
 	}
 	if use && (token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > lastUsePrecision) {
-		err = t.store.Tokens().Used(ctx, token.ID, now)
+		err = t.store.Tokens().RecordUse(ctx, token.ID, now)
 	}
 	return token, err
 }

@@ -16,10 +16,10 @@ const maxOwners = 1 << 16
 // Wires wraps the wires of sandboxes for model calls: it ingests the calls of a sandbox after its wire is detached, caches the
 // account of a sandbox beyond the sandbox's lifetime, and registers a sandbox at a remote gateway before the sandbox can call it.
 type Wires struct {
-	Wires  caisson.Wires
-	Ingest func(ctx context.Context) error // reads finished model calls into the ledger
-	Owners *Owners
-	Remote *RemoteRuns // registers sandboxes at a remote gateway; nil if the local gateway serves them
+	Wires       caisson.Wires
+	IngestCalls func(ctx context.Context) error // reads finished model calls into the ledger
+	Owners      *Owners
+	Remote      *RemoteRuns // registers sandboxes at a remote gateway; nil if the local gateway serves them
 }
 
 var _ caisson.Wires = (*Wires)(nil)
@@ -67,7 +67,7 @@ func (w *Wires) Detach(ctx context.Context, id caisson.ID) error {
 	if w.Remote != nil {
 		w.Remote.unregister(id)
 	}
-	return w.Ingest(ctx)
+	return w.IngestCalls(ctx)
 }
 
 // Owners finds the accounts of guests, also of sandboxes that were removed recently.

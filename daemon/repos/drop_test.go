@@ -53,12 +53,12 @@ func TestRetryAnew(t *testing.T) {
 	}
 	w.edit(d.ID, func(d *caisson.Delivery) { d.RetriedAt = time.Now() })
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if !w.exists("stores", string(id)) {
 		t.Error("what somebody has asked for just now is gone")
 	}
 	w.edit(d.ID, func(d *caisson.Delivery) { d.RetriedAt = long })
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if w.exists("stores", string(id)) {
 		t.Error("what nobody has asked for is kept")
 	}

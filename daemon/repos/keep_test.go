@@ -26,7 +26,7 @@ func TestViewsGo(t *testing.T) {
 	w.does(id, dir, "echo b > b.txt")
 	w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	w.waitFor(func() bool {
 		list, err := os.ReadDir(filepath.Join(w.data, "relay", "local", "app", "views"))
 		return err == nil && len(list) == 0
@@ -52,14 +52,14 @@ func TestMirrorGone(t *testing.T) {
 	}
 }
 
-// TestLeaveReleased: Leave succeeds if a sweep has removed the store of the sandbox in the meantime.
+// TestLeaveReleased: SandboxRemoved succeeds if a sweep has removed the store of the sandbox in the meantime.
 func TestLeaveReleased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id, _, _ := w.grant(caisson.RepoRequest{}, "")
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(os.Remove(filepath.Join(w.data, "relay", "local", "app", "stores", string(id)+".json")))
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if w.exists("stores", string(id)) {
 		t.Error("the store of a sandbox that has gone is left")
 	}
@@ -87,7 +87,7 @@ func TestLeaveWhilePushed(t *testing.T) {
 			recorded <- err
 		}()
 		<-recording
-		w.must(w.core.Leave(t.Context(), id))
+		w.must(w.core.SandboxRemoved(t.Context(), id))
 		close(left)
 		w.must(<-recorded)
 		if w.exists("stores", string(id)) || w.exists("stores", string(id)+".json") {

@@ -245,8 +245,8 @@ func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*c
 	return c.queue.await(ctx, id, most)
 }
 
-// Leave implements [caisson.Relay].
-func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
+// SandboxRemoved implements [caisson.Relay].
+func (c *Core) SandboxRemoved(ctx context.Context, sandbox caisson.ID) error {
 	return c.keeper.leave(ctx, sandbox)
 }
 

@@ -126,9 +126,9 @@ func TestHeld(t *testing.T) {
 	if d.State != caisson.DeliveryHeld || len(d.Findings) == 0 || !strings.Contains(d.Findings[0].Message, ".envrc") {
 		t.Fatalf("the delivery is %+v", d)
 	}
-	w.must(w.core.Leave(t.Context(), id)) // its sandbox is still there
+	w.must(w.core.SandboxRemoved(t.Context(), id)) // its sandbox is still there
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if w.at(g.Branch) != "" || !w.exists("stores", string(id)) {
 		t.Error("what is held was sent, or lost")
 	}
@@ -138,7 +138,7 @@ func TestHeld(t *testing.T) {
 	if d = w.ended(d.ID); d.State != caisson.DeliveryDelivered || w.at(g.Branch) != d.Commit {
 		t.Fatalf("the delivery is %+v", d)
 	}
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if w.exists("stores", string(id)) {
 		t.Error("a store that nobody needs is still there")
 	}

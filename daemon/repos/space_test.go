@@ -51,7 +51,7 @@ func TestDropMakesRoom(t *testing.T) {
 	w.does(id, dir, "echo b > b.txt")
 	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
-	w.must(w.core.Leave(t.Context(), id))
+	w.must(w.core.SandboxRemoved(t.Context(), id))
 	if !w.exists("stores", string(id)) {
 		t.Fatal("what a delivery needs is gone")
 	}

@@ -171,7 +171,7 @@ func stepped(t *testing.T) (*world, *steps) {
 // It returns the step's name, "" if it was not reached.
 func everywhere(t *testing.T, s *steps, try func(t *testing.T, at int, what steptest.Effect) (op string)) {
 	var record steptest.Record
-	s.record = record.Of("operation")
+	s.record = record.Recorder("operation")
 	for _, what := range []steptest.Effect{steptest.Fails, steptest.Loses, steptest.Cancelled} {
 		t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 			sample := steptest.Every(4, t.Name())
@@ -257,10 +257,10 @@ func TestGrantAnywhere(t *testing.T) {
 		}
 		w.does(id, dir, "git fetch -q && git status && test -f a.txt && echo b > b.txt && git add . && git commit -qm b && git push -q")
 		w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.AllAccounts(), string(id)))
-		err = w.core.Leave(s.on(w.ctx(), at, what), id)
+		err = w.core.SandboxRemoved(s.on(w.ctx(), at, what), id)
 		op += s.off()
 		if err != nil {
-			w.must(w.core.Leave(w.ctx(), id))
+			w.must(w.core.SandboxRemoved(w.ctx(), id))
 		}
 		if w.exists("stores", string(id)) || w.exists("stores", string(id)+".json") {
 			t.Errorf("step %d, %s: the store of a sandbox that has gone is left", at, op)

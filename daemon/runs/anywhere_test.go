@@ -82,7 +82,7 @@ func (l *relay) Await(ctx context.Context, id caisson.ID, _ time.Duration) (*cai
 	return l.deliveries[id], nil
 }
 
-func (l *relay) Leave(ctx context.Context, box caisson.ID) error {
+func (l *relay) SandboxRemoved(ctx context.Context, box caisson.ID) error {
 	if err := l.steps.take(ctx, "relay: leave"); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan
 	id := make(chan caisson.ID, 1)
 	steps.Arm(step, "is announced")
 	x.steps.on(func(ctx context.Context, op string) error {
-		if steps.Take(op) == "" {
+		if steps.TakeStep(op) == "" {
 			return nil
 		}
 		return at(ctx, op, id)
@@ -259,7 +259,7 @@ func everywhere(t *testing.T, f func(x *trail, step int) bool) {
 			t.Run(v.name, func(t *testing.T) {
 				t.Parallel()
 				x := newTrail(t, v)
-				x.record = record.Of(v.name)
+				x.record = record.Recorder(v.name)
 				steps := steptest.Every(10, t.Name())
 				for at := steps.From(1); !t.Failed() && f(x, at); {
 					at = steps.From(at + 1)

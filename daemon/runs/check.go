@@ -75,7 +75,7 @@ func (s *Agents) checkTemplate(ctx context.Context, a *caisson.Agent) (list []ca
 	in := inspection{s.files, box.ID}
 	if len(a.Command) > 0 {
 		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: caisson.CheckOK, Detail: "is installed"}
-		if ok, err := in.Has(ctx, a.Command[0]); err != nil {
+		if ok, err := in.HasProgram(ctx, a.Command[0]); err != nil {
 			return nil, err
 		} else if !ok {
 			c.Status, c.Detail, c.Remedy = caisson.CheckFailed, "is not in the template", "install it in a set-up step, or choose another image"
@@ -202,8 +202,8 @@ type inspection struct {
 // maxTree is the maximum size in bytes of the archive that [inspection.Tree] reads into memory.
 const maxTree = 64 << 20
 
-// Tree implements [Inspection]. Returns Exhausted if the archive is larger than maxTree.
-func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
+// ReadTree implements [Inspection]. Returns Exhausted if the archive is larger than maxTree.
+func (i inspection) ReadTree(ctx context.Context, name string) ([]byte, error) {
 	r, err := i.files.ReadTree(ctx, string(i.box), name)
 	if err != nil {
 		return nil, err
@@ -219,8 +219,8 @@ func (i inspection) Tree(ctx context.Context, name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Has implements [Inspection]. It looks for the program in the usual directories of programs.
-func (i inspection) Has(ctx context.Context, program string) (bool, error) {
+// HasProgram implements [Inspection]. It looks for the program in the usual directories of programs.
+func (i inspection) HasProgram(ctx context.Context, program string) (bool, error) {
 	dirs := []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"}
 	if path.IsAbs(program) {
 		dirs = []string{"/"}

@@ -36,7 +36,7 @@ func (g *guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task,
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
 	}
-	p, err := g.processes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.Program, "drive"}, Stdin: true, Workdir: "/"})
+	p, err := g.processes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.ProgramPath, "drive"}, Stdin: true, Workdir: "/"})
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (p plan) world(t *testing.T) *world {
 	w.store = &store{Store: db, steps: &w.steps}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
-	programs[task.Program] = func([]string) fake.Program { return fake.Func(w.drive) }
+	programs[task.ProgramPath] = func([]string) fake.Program { return fake.Func(w.drive) }
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}

@@ -110,7 +110,7 @@ func (v *deliverer) release(ctx context.Context, x *attempt) {
 	if x.r.Request.Repo == nil || !x.box.removable || v.relay == nil {
 		return
 	}
-	if err := v.relay.Leave(ctx, x.box.sandbox.ID); err != nil {
+	if err := v.relay.SandboxRemoved(ctx, x.box.sandbox.ID); err != nil {
 		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.box.sandbox.ID, "err", err)
 	}
 }

@@ -91,10 +91,10 @@ type Turn struct {
 
 // An Inspection reads the files in a sandbox of an agent's template.
 type Inspection interface {
-	// Tree returns the directory at a path as a tar archive, in the format of [caisson.Files].
-	Tree(ctx context.Context, path string) ([]byte, error)
-	// Has reports whether a program is in one of the directories of programs in the sandbox.
-	Has(ctx context.Context, program string) (bool, error)
+	// ReadTree returns the directory at a path as a tar archive, in the format of [caisson.Files].
+	ReadTree(ctx context.Context, path string) ([]byte, error)
+	// HasProgram reports whether a program is in one of the directories of programs in the sandbox.
+	HasProgram(ctx context.Context, program string) (bool, error)
 }
 
 // Limits bounds the resources of all runs together, and defines how long sessions and runs are kept. Zero fields mean

@@ -53,7 +53,7 @@ func (d *directories) storeWorkspace(ctx context.Context, r *caisson.Run) error 
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return d.storeContents(ctx, r)
 	}
-	dir, err := hostdir.Of(r.Request.Directory.Fd())
+	dir, err := hostdir.FromFD(r.Request.Directory.Fd())
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be used", r.Request.Source)
 	}
@@ -112,7 +112,7 @@ func (d *directories) storeContents(ctx context.Context, r *caisson.Run) (err er
 	if err != nil {
 		return err
 	}
-	dir, err := hostdir.Of(r.Request.Directory.Fd())
+	dir, err := hostdir.FromFD(r.Request.Directory.Fd())
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
 	}

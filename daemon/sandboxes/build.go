@@ -31,7 +31,7 @@ type builder struct {
 	clients   *fileClients // open file clients of sandboxes
 	dirs      dirs         // paths and files in the data directory
 	images    interface {
-		Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
+		MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	}
 	runtime interface {
 		fileSaver
@@ -93,7 +93,7 @@ func (b *builder) build(ctx context.Context, tpl *caisson.Template, img *caisson
 		return rootfs, err
 	}
 	defer f.Close()
-	digest, dir, err := b.images.Freeze(ctx, sb.Account, f)
+	digest, dir, err := b.images.MakeLayer(ctx, sb.Account, f)
 	if err != nil {
 		return rootfs, err
 	}

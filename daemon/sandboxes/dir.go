@@ -163,7 +163,7 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 // a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the path that the
 // client named, and field the name of the request's field; both are for errors.
 func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
-	found, err = hostdir.Of(dir.Fd())
+	found, err = hostdir.FromFD(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
 		return found, caisson.Invalidf(field, "%.100q is not a directory", source)
 	}

@@ -52,7 +52,7 @@ func (f finder) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 		return err
 	}
 	if hasWire(sb) && !f.programs.Supports(sb.Build) && v != caisson.VerbStop && v != caisson.VerbRemove {
-		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.Whose(sb.Build))
+		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that was started with programs %s; stop and start it first, or use that build", v, f.programs.DescribeBuild(sb.Build))
 	}
 	return nil
 }

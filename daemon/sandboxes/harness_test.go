@@ -67,7 +67,7 @@ func (p plan) world(t *testing.T) *world {
 	w.images = imagetest.New(t.TempDir())
 	w.config = sandboxes.Config{
 		Dir: w.dir, Store: w.store, Runtime: sandboxes.RuntimeOf(w.runtime), Images: w.images,
-		Host: sandboxes.HostConfig{Node: "here", Lacks: p.lacks}, Programs: caisson.Programs{Current: "b1"}, Limits: p.limits,
+		Host: sandboxes.HostConfig{Node: "here", CheckHost: p.lacks}, Programs: caisson.Programs{Current: "b1"}, Limits: p.limits,
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
 	if p.wires {

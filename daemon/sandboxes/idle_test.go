@@ -175,8 +175,8 @@ func TestUse(t *testing.T) {
 			return func() { got(w.Assign(w.ctx(), id, nil))(w.t) }
 		},
 		"requests": func(w *world, id caisson.ID) func() {
-			w.Requested(id, true)
-			return func() { w.Requested(id, false) }
+			w.RecordRequests(id, true)
+			return func() { w.RecordRequests(id, false) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestUseBegins(t *testing.T) {
 	sb := w.create(caisson.CreateRequest{AutoPause: &caisson.AutoPause{Suspend: later}})
 	id := string(sb.ID)
 	calls = []func(){
-		func() { w.Requested(sb.ID, true) },
+		func() { w.RecordRequests(sb.ID, true) },
 		func() {
 			_, err := w.Processes().Exec(w.ctx(), id, caisson.ExecRequest{Command: command("sleep", "1h")})
 			wantKind(t, err, caisson.Conflict)
@@ -233,7 +233,7 @@ func TestUseBegins(t *testing.T) {
 	w.extend(sb.ID, caisson.ExtendRequest{AutoPause: &caisson.AutoPause{Suspend: 1}})
 	waitFor(t, func() bool { return w.kinds(sb.ID, "sandbox.running") == 2 })
 	w.wantState(sb.ID, caisson.Running)
-	w.Requested(sb.ID, false)
+	w.RecordRequests(sb.ID, false)
 	w.waitState(sb.ID, caisson.Suspended)
 	if len(calls) > 0 {
 		t.Errorf("%d calls are left", len(calls))

@@ -68,7 +68,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if name == "host" {
 		return s.driver.Host(ctx)
 	}
-	defer s.driver.Hold()()
+	defer s.driver.ProtectLayers()()
 	if isPath(name) && req.Source == nil {
 		// Without a descriptor of the path, the image that was imported from it before is returned.
 		return s.images.Get(ctx, caisson.In(caller.Account), name)

@@ -69,7 +69,7 @@ func TestImages(t *testing.T) {
 	must(t, w.Snapshots().RemoveSnapshot(w.ctx(), string(snap.ID)))
 	must(t, im.RemoveImage(w.ctx(), "debian:12"))
 	must(t, w.Templates().RemoveTemplate(w.ctx(), "tpl"))
-	release := w.images.Hold()
+	release := w.images.ProtectLayers()
 	got(im.PruneImages(w.ctx()))(t)
 	if n := present(); n != layers {
 		t.Errorf("%d of %d layers are left while they are held", n, layers)

@@ -20,8 +20,8 @@ type Egress interface {
 	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
 	// Presets returns the predefined lists of rules.
 	Presets() []caisson.Preset
-	// Inward returns the first rule that allows access to the host or its networks, if there is one.
-	Inward(p caisson.Policy) (rule int, ok bool)
+	// InternalRule returns the first rule that allows access to the host or its networks, if there is one.
+	InternalRule(p caisson.Policy) (rule int, ok bool)
 }
 
 // Gateway validates model grants for the core.
@@ -81,7 +81,7 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 	*p = normal
 	// Like host paths, access to the host's networks can be granted only over the unix socket.
 	if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
-		if i, ok := n.egress.Inward(*p); ok {
+		if i, ok := n.egress.InternalRule(*p); ok {
 			return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
 		}
 	}

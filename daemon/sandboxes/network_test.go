@@ -22,8 +22,8 @@ func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 	return c.Source(), nil
 }
 
-func (policies) Presets() []caisson.Preset           { return egress.Presets() }
-func (policies) Inward(p caisson.Policy) (int, bool) { return egress.InternalRule(p, nil) }
+func (policies) Presets() []caisson.Preset                 { return egress.Presets() }
+func (policies) InternalRule(p caisson.Policy) (int, bool) { return egress.InternalRule(p, nil) }
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
 	if err != nil {

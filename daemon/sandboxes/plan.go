@@ -47,7 +47,7 @@ type recheckedFields struct {
 type planner struct {
 	catalog    catalog // reads templates
 	images     *ImageService
-	holds      interface{ Hold() (release func()) } // protects layers from pruning until release is called
+	holds      interface{ ProtectLayers() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]
 	network    network     // specs of wires, and budgets
 	workspaces *workspaces // workspaces and volumes of sandboxes
@@ -105,7 +105,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	if len(t.Setup) > 0 && t.Built == nil {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
 	}
-	release := p.holds.Hold()
+	release := p.holds.ProtectLayers()
 	defer func() {
 		if err != nil {
 			release()

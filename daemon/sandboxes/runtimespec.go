@@ -149,7 +149,7 @@ func copyDepends(from, to string) error {
 func (s *specs) mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case !s.programs.Supports(had.Build):
-		return "it was taken with programs " + s.programs.Whose(had.Build)
+		return "it was taken with programs " + s.programs.DescribeBuild(had.Build)
 	case had.Platform != have.Platform:
 		return "it was taken on gVisor's platform " + had.Platform
 	case had.CPU != have.CPU:

@@ -39,10 +39,10 @@ type Images interface {
 	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
 	// Host returns the image of the host's own programs.
 	Host(ctx context.Context) (*caisson.Image, error)
-	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
-	Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
-	// Hold protects layers from being pruned until release is called.
-	Hold() (release func())
+	// MakeLayer makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
+	MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
+	// ProtectLayers protects layers from being pruned until release is called.
+	ProtectLayers() (release func())
 	// Prune removes the layers for whose directory inUse returns false, and returns the freed space in bytes.
 	Prune(ctx context.Context, inUse func(dir string) bool) (freed caisson.Size, err error)
 	// Canonical returns the form of a reference under which an image is stored.
@@ -86,9 +86,9 @@ type HostConfig struct {
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
-	// Lacks checks whether the host has everything that every sandbox needs, and otherwise returns an error that names what is
+	// CheckHost checks whether the host has everything that every sandbox needs, and otherwise returns an error that names what is
 	// missing. It is called after a start of a sandbox has failed with an internal error. nil: the host is not checked.
-	Lacks func() error
+	CheckHost func() error
 }
 
 // Limits bounds the host resources of all sandboxes together. 0 means no limit.
@@ -202,7 +202,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	processes := &processes{
 		runtime: runtime, randomness: randomness, specs: specs, network: network, writers: writers, clients: clients,
-		leftovers: leftovers, checkHost: cfg.Host.Lacks,
+		leftovers: leftovers, checkHost: cfg.Host.CheckHost,
 	}
 	supervisors := &supervisors{
 		runtime: runtime, states: states, programs: cfg.Programs, background: background, log: log, followers: map[caisson.ID]*followerHandle{},
@@ -371,9 +371,11 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return c.wires.assign(ctx, id, a)
 }
 
-// Requested records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests is
+// RecordRequests records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests is
 // still in progress; the sandbox then counts as in use for requestLease.
-func (c *Core) Requested(id caisson.ID, active bool) { c.deadlines.activity.recordRequests(id, active) }
+func (c *Core) RecordRequests(id caisson.ID, active bool) {
+	c.deadlines.activity.recordRequests(id, active)
+}
 
 // LayersInUse returns the directories of the layers that images and other objects of any account use.
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {

@@ -35,7 +35,7 @@ func (s *spoiler) spoilt(ctx context.Context, op string) steptest.Effect {
 	if ctx.Value(markKey{}) == nil {
 		return ""
 	}
-	return s.Take(op)
+	return s.TakeStep(op)
 }
 
 func (s *spoiler) take(ctx context.Context, op string, do func() error) error {
@@ -273,9 +273,9 @@ func (i stepImages) Pull(ctx context.Context, req caisson.PullRequest, account s
 	return taking(ctx, i.s, "pull image", func() (*caisson.Image, error) { return i.Driver.Pull(ctx, req, account, progress) })
 }
 
-func (i stepImages) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
+func (i stepImages) MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	err = i.s.take(ctx, "freeze image", func() error {
-		digest, dir, err = i.Driver.Freeze(ctx, account, archive)
+		digest, dir, err = i.Driver.MakeLayer(ctx, account, archive)
 		return err
 	})
 	return digest, dir, err

@@ -33,7 +33,7 @@ type processes struct {
 	clients    *fileClients               // open file clients of sandboxes
 
 	leftovers *idSet       // sandboxes that could not be stopped, or whose resources could not be freed
-	checkHost func() error // Lacks of [HostConfig]; may be nil
+	checkHost func() error // CheckHost of [HostConfig]; may be nil
 }
 
 // run attaches the wire of a sandbox and starts its processes from the given source. If the start fails, it kills the processes

@@ -371,7 +371,7 @@ func TestSpoiltAnywhere(t *testing.T) {
 				for _, how := range []steptest.Effect{steptest.Cancelled, steptest.Fails, steptest.Loses} {
 					steps := steptest.Every(5, fmt.Sprint(t.Name(), how))
 					at := steps.From(1)
-					for op.spoil(w, at, how, record.Of(name)) {
+					for op.spoil(w, at, how, record.Recorder(name)) {
 						at = steps.From(at + 1)
 					}
 				}
@@ -466,7 +466,7 @@ func TestSpoiltReconciliation(t *testing.T) {
 	for _, how := range []steptest.Effect{steptest.Cancelled, steptest.Fails, steptest.Loses} {
 		steps := steptest.Every(2, string(how))
 		at := steps.From(1)
-		for w.spoilReconciliation(at, how, record.Of("reconcile")) {
+		for w.spoilReconciliation(at, how, record.Recorder("reconcile")) {
 			at = steps.From(at + 1)
 		}
 	}

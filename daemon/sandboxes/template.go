@@ -203,7 +203,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if err != nil {
 		return nil, err
 	}
-	defer t.driver.Hold()()
+	defer t.driver.ProtectLayers()()
 	req := caisson.PullRequest{Reference: tpl.Image, Auth: auth}
 	img, err := t.images.Pull(ctx, req, progress)
 	if err != nil {

@@ -66,7 +66,7 @@ func (t *Terminals) CreateTerminal(ctx context.Context, ref string, req caisson.
 	defer end()
 	command := guestd.TerminalCommand{
 		ID: caisson.NewID(caisson.TerminalPrefix), Rows: req.Rows, Cols: req.Cols, Keep: req.Keep,
-		Launch: &guestd.Launch{
+		Launch: &guestd.RunArgs{
 			User: cmp.Or(req.User, sb.Spec.User), Command: req.Command,
 			Dir: workdir(sb, &caisson.ExecRequest{Workdir: req.Workdir, User: req.User}),
 		},

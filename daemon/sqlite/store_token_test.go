@@ -61,13 +61,13 @@ func testTokenExpiry(t *testing.T, s caisson.TokenStore) {
 func testTokenUsed(t *testing.T, s caisson.TokenStore) {
 	tok := insertToken(t, s, "a", "one")
 	used := noon().Add(time.Hour).Truncate(time.Second)
-	must(t, s.Used(t.Context(), tok.ID, used))
-	must(t, s.Used(t.Context(), tok.ID, used.Add(-time.Minute))) // An earlier time that is stored late.
+	must(t, s.RecordUse(t.Context(), tok.ID, used))
+	must(t, s.RecordUse(t.Context(), tok.ID, used.Add(-time.Minute))) // An earlier time that is stored late.
 	got := get[*caisson.Token](t)(s.Find(t.Context(), sha256.Sum256([]byte("one")), noon()))
 	if got.LastUsedAt == nil || !got.LastUsedAt.Equal(used) {
 		t.Errorf("last used at %v, want %v", got.LastUsedAt, used)
 	}
-	wantKind(t, s.Used(t.Context(), "tk-unknown", used), caisson.NotFound)
+	wantKind(t, s.RecordUse(t.Context(), "tk-unknown", used), caisson.NotFound)
 }
 
 func testTokenScopes(t *testing.T, s caisson.TokenStore) {

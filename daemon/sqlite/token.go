@@ -70,8 +70,8 @@ func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caiss
 	return tok, nil
 }
 
-// Used implements [caisson.TokenStore]. An earlier time than the stored one is ignored.
-func (t *tokens) Used(ctx context.Context, id caisson.ID, at time.Time) error {
+// RecordUse implements [caisson.TokenStore]. An earlier time than the stored one is ignored.
+func (t *tokens) RecordUse(ctx context.Context, id caisson.ID, at time.Time) error {
 	return t.db.writeFound(ctx, noToken(id), t.used, at.UnixMicro(), string(id))
 }
 

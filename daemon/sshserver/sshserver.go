@@ -207,7 +207,7 @@ func (s *Server) serve(ctx context.Context, client *os.File, who *user, login lo
 		c.end()
 	})
 	args := sshproxy.Args{HostKey: s.publicKey(), Authenticate: who == nil}
-	_, err = sshproxy.Job.Run(ctx, s.jobs, args, worker.Given{Files: []*os.File{client, far}})
+	_, err = sshproxy.Job.Run(ctx, s.jobs, args, worker.RunInput{Files: []*os.File{client, far}})
 	client.Close() // closed before the processes are killed, because that may take some time
 	far.Close()
 	if err != nil && ctx.Err() == nil {

@@ -149,11 +149,11 @@ func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *o
 	for _, e := range receipt.Entries {
 		merged[e.Path] = e.Merged
 	}
-	var list []baseline.Applied
+	var list []baseline.AppliedPath
 	for _, step := range steps {
 		// The sandbox does not have merged content: its next change of a merged file is still based on the original content.
 		if !merged[step.Path] {
-			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
+			list = append(list, baseline.AppliedPath{Path: step.Path, Node: step.After})
 		}
 	}
 	if err := c.setBase(ctx, w, host, list); err != nil {
@@ -176,7 +176,7 @@ func (c *syncs) recordApplied(ctx context.Context, w *caisson.Workspace, host *o
 }
 
 // setBase records the states in list as the base with which later changes of their paths are compared.
-func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
+func (c *syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.AppliedPath) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
 		return err

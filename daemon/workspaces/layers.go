@@ -124,7 +124,7 @@ func (c *Core) admitDirectory(ctx context.Context, req *caisson.WorkspaceRequest
 	if !caller.MayUseHost() {
 		return hostdir.Dir{}, caisson.Errorf(caisson.Denied, "host directories are accepted only over the unix socket")
 	}
-	d, err := hostdir.Of(req.Directory.Fd())
+	d, err := hostdir.FromFD(req.Directory.Fd())
 	switch {
 	case errors.Is(err, hostdir.ErrNotDir):
 		return d, caisson.Invalidf("workspace.source", "%.100q is not a directory", req.Source)

@@ -90,9 +90,9 @@ func (c *layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 		return opened.err
 	}
 	if w.Kind == caisson.WorkspaceCopy {
-		return baseline.RunKeepCopy(ctx, c.jobs, source, manifest, base, baseline.Limits{})
+		return baseline.RunSaveBaseOfCopy(ctx, c.jobs, source, manifest, base, baseline.Limits{})
 	}
-	return baseline.RunKeep(ctx, c.jobs, source, manifest, base, baseline.Limits{})
+	return baseline.RunSaveBase(ctx, c.jobs, source, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is

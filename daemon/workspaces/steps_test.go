@@ -32,7 +32,7 @@ func newSteps() *steps {
 }
 
 func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
-	e := s.Take(op)
+	e := s.TakeStep(op)
 	if e == killing {
 		s.next()
 		e = steptest.Fails // the killed daemon does no more work; here it ends with an error
@@ -126,7 +126,7 @@ func TestAnywhere(t *testing.T) {
 						t.Logf("step %d: %s", at, op)
 					}
 				}
-				record.Of("life")(ops)
+				record.Recorder("life")(ops)
 			})
 		}
 	})
@@ -170,7 +170,7 @@ func TestLayAnywhere(t *testing.T) {
 					var ops []string
 					if op, ops = s.Disarm(); op == "" {
 						w.must(err)
-						record.Of("lay")(ops)
+						record.Recorder("lay")(ops)
 						continue
 					}
 					if err == nil {
@@ -200,7 +200,7 @@ func (w *world) liveThrough(s *steps) {
 	old, now := map[string]string{"a": "a\n", "d/b": "b\n"}, map[string]string{"a": "A\n", "d/b": "b\n", "n/c": "c\n"}
 	dir := w.tree(old)
 	var ws *caisson.Workspace
-	s.Without(func() { // the creation of the workspace is not counted
+	s.RunUncounted(func() { // the creation of the workspace is not counted
 		ws = w.lay(dir)
 		w.edit(ws, map[string]string{"a": "A\n", "n/c": "c\n"})
 	})
@@ -249,7 +249,7 @@ func (w *world) liveThrough(s *steps) {
 		}
 	}
 	w.wantFiles(dir, old)
-	s.Without(func() {
+	s.RunUncounted(func() {
 		if got := w.get(ws); got.State != caisson.WorkspaceDetached || w.told(ws, "sync.undone") != 1 {
 			w.t.Fatalf("%s: after an undo it is %s, %d events", s.Hit(), got.State, w.told(ws, "sync.undone"))
 		}
@@ -263,7 +263,7 @@ func (w *world) liveThrough(s *steps) {
 	if reset() != nil {
 		w.must(reset())
 	}
-	s.Without(func() { w.shows(ws) })
+	s.RunUncounted(func() { w.shows(ws) })
 	w.whole(ws)
 	if left, err := os.ReadDir(filepath.Join(w.data, "workspaces", string(ws.ID), "saved")); err != nil || len(left) > 0 {
 		w.t.Errorf("%s: what was saved is left: %v, %v", s.Hit(), left, err)

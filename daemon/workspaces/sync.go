@@ -94,7 +94,7 @@ func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os
 	if err := checkOwner(w, f); err != nil {
 		return nil, err
 	}
-	if _, err := hostdir.Of(f.Fd()); err != nil {
+	if _, err := hostdir.FromFD(f.Fd()); err != nil {
 		f.Close()
 		return nil, caisson.Wrap(err, caisson.Conflict, "the directory %.100q has been removed", w.Source)
 	}

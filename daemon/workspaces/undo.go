@@ -83,10 +83,10 @@ func (c *syncs) recordUndone(ctx context.Context, w *caisson.Workspace, host *os
 	if err := readJSON(c.dir(w.ID, savedDir, string(receipt.ID)+pendingSuffix), &p); err != nil {
 		return nil, err
 	}
-	back := make([]baseline.Applied, len(p.Steps))
+	back := make([]baseline.AppliedPath, len(p.Steps))
 	for i, step := range p.Steps {
 		step.Before.Mode &= 0o777
-		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
+		back[i] = baseline.AppliedPath{Path: step.Path, Node: step.Before}
 	}
 	// The base is reset, because a change whose content in the sandbox is equal to the base would not be shown. If that fails,
 	// recover tries again.

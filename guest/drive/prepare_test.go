@@ -178,7 +178,7 @@ func TestReady(t *testing.T) {
 
 func TestAwaitRefuses(t *testing.T) {
 	for _, args := range [][]string{nil, {"http://127.0.0.1:1/"}, {"https://127.0.0.1:1/", "true"}, {"127.0.0.1", "true"}} {
-		if err := Await(args); err == nil {
+		if err := ExecWhenReady(args); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}

@@ -21,12 +21,12 @@ const (
 	probeTimeout     = 2 * time.Second        // timeout of one request
 )
 
-// awaitTime is the timeout of [Await].
+// awaitTime is the timeout of [ExecWhenReady].
 const awaitTime = 5 * time.Minute
 
-// Await waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this process by
+// ExecWhenReady waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this process by
 // the command args[1:]. It returns only if that fails.
-func Await(args []string) error {
+func ExecWhenReady(args []string) error {
 	if len(args) < 2 {
 		return errors.New("await needs a URL and a command")
 	}

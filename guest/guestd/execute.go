@@ -68,7 +68,7 @@ var (
 
 // prepare sets the user, the environment and the working directory of this process for the command. It sets the user first, so
 // that the directory is accessed with the user's permissions.
-func (l *Launch) prepare() error {
+func (l *RunArgs) prepare() error {
 	if l.User != "" {
 		id, err := resolveUser(os.DirFS("/etc"), l.User)
 		if err != nil {
@@ -158,7 +158,7 @@ func checkExecutable(name string) error {
 
 // detach starts the command in a new session of processes and prints its pid. The command becomes a child of init when this
 // process exits.
-func (l *Launch) detach(program string) error {
+func (l *RunArgs) detach(program string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errLog, err)

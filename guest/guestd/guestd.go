@@ -37,7 +37,7 @@ const usage = `usage: caisson-guestd files
 `
 
 // A Proc is the environment in which [Run] executes the program. In, Out, Err and Root are required.
-type Proc struct {
+type ProcessEnv struct {
 	Args []string  // arguments without the name of the program
 	Env  []string  // environment variables, as KEY=value
 	In   io.Reader // standard input
@@ -90,7 +90,7 @@ func Main(args []string) int {
 		dir = "/"
 	}
 	syscall.Umask(0) // files get exactly the modes in the requests
-	return Run(context.Background(), &Proc{
+	return Run(context.Background(), &ProcessEnv{
 		Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Root: root, Dir: dir,
 		Notify: notify, TerminalSize: terminalSize, Spawn: spawn, Listen: listen,
 	})
@@ -108,7 +108,7 @@ func report(err error) int {
 // Run executes "guestd files", "guestd test", "guestd terminal list" or "guestd terminal remove" as a function. It returns the
 // exit code when that has ended, at the latest soon after ctx has ended and p.In was closed. The rest of guestd needs processes;
 // runtimes without processes implement it themselves, with [ParseLaunch] and [ParseTerminal].
-func Run(ctx context.Context, p *Proc) int {
+func Run(ctx context.Context, p *ProcessEnv) int {
 	if len(p.Args) > 0 {
 		sub := *p
 		sub.Args = p.Args[1:]
@@ -126,7 +126,7 @@ func Run(ctx context.Context, p *Proc) int {
 }
 
 // absPath returns the absolute path for name, which may be relative to the working directory.
-func (p *Proc) absPath(name string) string {
+func (p *ProcessEnv) absPath(name string) string {
 	if strings.HasPrefix(name, "/") {
 		return name
 	}

@@ -110,7 +110,7 @@ func inProcess(t testing.TB, dir string) StartFunc {
 		}
 		return fakeProcess(t, func(in io.Reader, out, errs io.Writer) int {
 			defer root.Close()
-			return Run(t.Context(), &Proc{Args: args, In: in, Out: out, Err: errs, Root: root})
+			return Run(t.Context(), &ProcessEnv{Args: args, In: in, Out: out, Err: errs, Root: root})
 		}), nil
 	}
 }

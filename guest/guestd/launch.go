@@ -7,7 +7,7 @@ import (
 )
 
 // A Launch has the arguments of "guestd run": a command, and how to start it.
-type Launch struct {
+type RunArgs struct {
 	User    string   // name or uid, with an optional ":" and group name or gid; "" means the user of guestd
 	Dir     string   // working directory; "" means that of guestd
 	Log     string   // if Detach is set: the file to which output is appended; "" discards the output
@@ -16,8 +16,8 @@ type Launch struct {
 }
 
 // ParseLaunch parses the arguments of "guestd run". Returns Invalid if they are malformed.
-func ParseLaunch(args []string) (*Launch, error) {
-	var l Launch
+func ParseLaunch(args []string) (*RunArgs, error) {
+	var l RunArgs
 	texts := map[string]*string{"--user": &l.User, "--cwd": &l.Dir, "--log": &l.Log}
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		name, value, attached := strings.Cut(args[0], "=")

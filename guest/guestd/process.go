@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file has the functions for the fields of [Proc] if guestd runs as a process.
+// This file has the functions for the fields of [ProcessEnv] if guestd runs as a process.
 
 // notify implements Proc.Notify.
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {

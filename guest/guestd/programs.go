@@ -21,7 +21,7 @@ import (
 type testProgram struct {
 	args string // names of the arguments, for the usage message
 	min  int    // minimum number of arguments of the program
-	run  func(context.Context, *Proc) int
+	run  func(context.Context, *ProcessEnv) int
 }
 
 // testPrograms returns the test programs by name.
@@ -44,7 +44,7 @@ func testPrograms() map[string]testProgram {
 }
 
 // runTestProgram implements "guestd test": it runs the test program that the first argument names.
-func runTestProgram(ctx context.Context, p *Proc) int {
+func runTestProgram(ctx context.Context, p *ProcessEnv) int {
 	if len(p.Args) == 0 {
 		return p.fail(exitUsage, "test: no program given")
 	}
@@ -62,17 +62,17 @@ func runTestProgram(ctx context.Context, p *Proc) int {
 }
 
 // fail prints the error message why and returns code, the exit code.
-func (p *Proc) fail(code int, why string) int {
+func (p *ProcessEnv) fail(code int, why string) int {
 	printError(p.Err, errors.New(why))
 	return code
 }
 
 // print writes a line to standard output.
-func (p *Proc) print(line string) { io.WriteString(p.Out, line+"\n") }
+func (p *ProcessEnv) print(line string) { io.WriteString(p.Out, line+"\n") }
 
 // number parses the argument with index i as a number from 0 to limit. If it is not such a number, number prints an error and ok
 // is false.
-func (p *Proc) number(i int, limit int64) (n int64, ok bool) {
+func (p *ProcessEnv) number(i int, limit int64) (n int64, ok bool) {
 	n, err := strconv.ParseInt(p.Args[i], 10, 64)
 	if err != nil || n < 0 || n > limit {
 		p.fail(exitUsage, strconv.Quote(p.Args[i])+" is not a number from 0 to "+strconv.FormatInt(limit, 10))
@@ -82,13 +82,13 @@ func (p *Proc) number(i int, limit int64) (n int64, ok bool) {
 }
 
 // echo is a test program that prints its arguments.
-func echo(_ context.Context, p *Proc) int {
+func echo(_ context.Context, p *ProcessEnv) int {
 	p.print(strings.Join(p.Args, " "))
 	return 0
 }
 
 // cat is a test program that copies its input to its output.
-func cat(_ context.Context, p *Proc) int {
+func cat(_ context.Context, p *ProcessEnv) int {
 	if _, err := io.Copy(p.Out, p.In); err != nil {
 		return p.fail(exitFailure, err.Error())
 	}
@@ -96,7 +96,7 @@ func cat(_ context.Context, p *Proc) int {
 }
 
 // exit is a test program that exits with the code in its argument.
-func exit(_ context.Context, p *Proc) int {
+func exit(_ context.Context, p *ProcessEnv) int {
 	n, ok := p.number(0, 255)
 	if !ok {
 		return exitUsage
@@ -105,7 +105,7 @@ func exit(_ context.Context, p *Proc) int {
 }
 
 // env is a test program that prints its environment, one variable per line.
-func env(_ context.Context, p *Proc) int {
+func env(_ context.Context, p *ProcessEnv) int {
 	for _, kv := range p.Env {
 		p.print(kv)
 	}
@@ -113,7 +113,7 @@ func env(_ context.Context, p *Proc) int {
 }
 
 // sleep is a test program that sleeps for the duration in its argument.
-func sleep(ctx context.Context, p *Proc) int {
+func sleep(ctx context.Context, p *ProcessEnv) int {
 	d, err := time.ParseDuration(p.Args[0])
 	if err != nil {
 		return p.fail(exitUsage, err.Error())
@@ -122,7 +122,7 @@ func sleep(ctx context.Context, p *Proc) int {
 }
 
 // wait waits for the duration d, and returns the exit code of the program: 0, or exitFailure if ctx ends first.
-func (p *Proc) wait(ctx context.Context, d time.Duration) int {
+func (p *ProcessEnv) wait(ctx context.Context, d time.Duration) int {
 	select {
 	case <-ctx.Done():
 		return exitFailure
@@ -133,7 +133,7 @@ func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 
 // counter is a test program that answers every line of input with the next number, which it keeps in memory. If its argument
 // names a file, it writes the next number to the file every counterInterval instead.
-func counter(ctx context.Context, p *Proc) int {
+func counter(ctx context.Context, p *ProcessEnv) int {
 	if len(p.Args) > 0 {
 		return countInto(ctx, p, p.absPath(p.Args[0]))
 	}
@@ -152,7 +152,7 @@ func counter(ctx context.Context, p *Proc) int {
 const counterInterval = 20 * time.Millisecond
 
 // countInto replaces the content of file by the next number every counterInterval.
-func countInto(ctx context.Context, p *Proc, file string) int {
+func countInto(ctx context.Context, p *ProcessEnv, file string) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
 		return p.fail(exitFailure, err.Error())
@@ -178,7 +178,7 @@ func countInto(ctx context.Context, p *Proc, file string) int {
 
 // stat is a test program that prints the type, mode, uid, gid and size of a file, and the target of a symlink, which it does not
 // follow.
-func stat(_ context.Context, p *Proc) int {
+func stat(_ context.Context, p *ProcessEnv) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
 		return p.fail(exitFailure, err.Error())
@@ -204,7 +204,7 @@ func stat(_ context.Context, p *Proc) int {
 
 // fill is a test program that writes zeros to a file until the file has the given size or writing fails, and prints the number of
 // bytes written and the error.
-func fill(ctx context.Context, p *Proc) int {
+func fill(ctx context.Context, p *ProcessEnv) int {
 	want, ok := p.number(1, math.MaxInt64)
 	if !ok {
 		return exitUsage
@@ -220,7 +220,7 @@ func fill(ctx context.Context, p *Proc) int {
 }
 
 // fillFile writes want zeros to the file name, and returns the number of bytes written.
-func fillFile(ctx context.Context, p *Proc, name string, want int64) (done int64, err error) {
+func fillFile(ctx context.Context, p *ProcessEnv, name string, want int64) (done int64, err error) {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
 		return 0, err
@@ -244,7 +244,7 @@ func fillFile(ctx context.Context, p *Proc, name string, want int64) (done int64
 
 // alloc is a test program that allocates memory and touches every page of it, then prints the size, and keeps the memory until
 // its input ends.
-func alloc(ctx context.Context, p *Proc) int {
+func alloc(ctx context.Context, p *ProcessEnv) int {
 	want, ok := p.number(0, math.MaxInt64)
 	if !ok {
 		return exitUsage
@@ -265,7 +265,7 @@ func alloc(ctx context.Context, p *Proc) int {
 }
 
 // spawnMany is a test program that starts up to the given number of children, prints how many could be started, and kills them.
-func spawnMany(ctx context.Context, p *Proc) int {
+func spawnMany(ctx context.Context, p *ProcessEnv) int {
 	want, ok := p.number(0, 1<<20)
 	if !ok {
 		return exitUsage
@@ -283,7 +283,7 @@ func spawnMany(ctx context.Context, p *Proc) int {
 }
 
 // tty is a test program that prints the size of its terminal as "ROWS COLS", at once and after every SIGWINCH.
-func tty(ctx context.Context, p *Proc) int {
+func tty(ctx context.Context, p *ProcessEnv) int {
 	if p.TerminalSize == nil || p.Notify == nil {
 		return p.fail(exitFailure, "not a terminal")
 	}
@@ -303,7 +303,7 @@ func tty(ctx context.Context, p *Proc) int {
 }
 
 // ignoreTerm is a test program that prints "ready", and "ignored" for every SIGTERM; only SIGKILL ends it.
-func ignoreTerm(ctx context.Context, p *Proc) int {
+func ignoreTerm(ctx context.Context, p *ProcessEnv) int {
 	var terminated <-chan syscall.Signal
 	if p.Notify != nil {
 		terminated = p.Notify(syscall.SIGTERM)

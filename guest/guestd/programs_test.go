@@ -181,7 +181,7 @@ func TestSpawn(t *testing.T) {
 func TestRunWithoutRole(t *testing.T) {
 	for _, args := range [][]string{nil, {"nosuch"}, {"run", "--", "true"}} {
 		var errs strings.Builder
-		code := Run(context.Background(), &Proc{Args: args, In: strings.NewReader(""), Out: io.Discard, Err: &errs})
+		code := Run(context.Background(), &ProcessEnv{Args: args, In: strings.NewReader(""), Out: io.Discard, Err: &errs})
 		if code != exitUsage || !strings.Contains(errs.String(), "usage") {
 			t.Errorf("%q: %d, %q", args, code, errs.String())
 		}

@@ -27,7 +27,7 @@ const forever = 24 * time.Hour
 // The third argument is the mode: echo sends back the data that it receives; sum sends the number of received bytes and their
 // SHA-256 after the end of the input; greet sends "hello" and the end of file at once, and prints the number of bytes that it
 // receives; stuck never reads; full never accepts a connection, and its backlog has no room for waiting connections.
-func serveConnections(ctx context.Context, p *Proc) int {
+func serveConnections(ctx context.Context, p *ProcessEnv) int {
 	backlog := 128
 	if p.Args[2] == "full" {
 		backlog = 0
@@ -57,7 +57,7 @@ func serveConnections(ctx context.Context, p *Proc) int {
 }
 
 // serveConn serves one connection of the test program "serve".
-func (p *Proc) serveConn(ctx context.Context, conn *os.File) {
+func (p *ProcessEnv) serveConn(ctx context.Context, conn *os.File) {
 	switch p.Args[2] {
 	case "echo":
 		_, _ = io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{conn}, make([]byte, 64<<10))

@@ -32,7 +32,7 @@ type server struct {
 }
 
 // serveFiles implements "guestd files": it executes requests from standard input until the end of file.
-func serveFiles(ctx context.Context, p *Proc) int {
+func serveFiles(ctx context.Context, p *ProcessEnv) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
 		printError(p.Err, err)

@@ -105,15 +105,15 @@ type serviceProcess struct {
 	ended bool // the process was reaped, so its pid may be another process's; guarded by mu
 }
 
-// serviceHost implements [service.Host]: it starts services as processes in the sandbox.
+// serviceHost implements [service.Environment]: it starts services as processes in the sandbox.
 type serviceHost struct{}
 
-// Dial implements [service.Host].
+// Dial implements [service.Environment].
 func (serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return service.Dial(ctx, port)
 }
 
-// Start implements [service.Host].
+// Start implements [service.Environment].
 func (serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
 	id, err := resolveUser(os.DirFS("/etc"), s.User)
 	if err != nil {

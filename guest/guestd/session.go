@@ -88,8 +88,8 @@ const connectTimeout = 30 * time.Second
 
 // The first byte that "guestd connect" writes to its standard output.
 const (
-	Connected = 0 // the connection is established; the further output is data from it
-	Refused   = 1 // the connection has failed; the further output is the reason as text
+	ConnectOK     = 0 // the connection is established; the further output is data from it
+	ConnectFailed = 1 // the connection has failed; the further output is the reason as text
 )
 
 // runConnect implements "guestd connect": it connects to an address, with the rights and the network of the sandbox. It copies
@@ -101,10 +101,10 @@ func runConnect(args []string) int {
 	}
 	conn, err := net.DialTimeout(args[0], args[1], connectTimeout)
 	if err != nil {
-		os.Stdout.Write(append([]byte{Refused}, refusalText(err)...))
+		os.Stdout.Write(append([]byte{ConnectFailed}, refusalText(err)...))
 		return exitFailure
 	}
-	if _, err := os.Stdout.Write([]byte{Connected}); err != nil {
+	if _, err := os.Stdout.Write([]byte{ConnectOK}); err != nil {
 		return exitFailure
 	}
 	go func() {

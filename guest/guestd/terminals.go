@@ -24,8 +24,8 @@ const (
 type TerminalCommand struct {
 	ID         caisson.ID
 	Rows, Cols uint16
-	Keep       bool    // whether the terminal is kept after its program's end, until it is removed
-	Launch     *Launch // command of the terminal's program, and its user and directory
+	Keep       bool     // whether the terminal is kept after its program's end, until it is removed
+	Launch     *RunArgs // command of the terminal's program, and its user and directory
 }
 
 // Args returns t as command-line arguments, which [ParseTerminal] parses.
@@ -38,7 +38,7 @@ func (t *TerminalCommand) Args() []string {
 }
 
 // args returns l as command-line arguments, which [ParseLaunch] parses. Detach and Log are left out.
-func (l *Launch) args() (args []string) {
+func (l *RunArgs) args() (args []string) {
 	if l.User != "" {
 		args = append(args, "--user", l.User)
 	}
@@ -191,7 +191,7 @@ func dropStreams() error {
 }
 
 // manageTerminals implements "guestd terminal list" and "guestd terminal remove".
-func manageTerminals(p *Proc) int {
+func manageTerminals(p *ProcessEnv) int {
 	sockets := terminal.Sockets(p.Root.Name() + terminal.Dir)
 	var err error
 	switch {

@@ -19,7 +19,7 @@ import (
 const checkTimeout = 5 * time.Second
 
 // check checks once whether a service is ready. It returns soon after ctx has ended.
-func check(ctx context.Context, host Host, s caisson.Service) error {
+func check(ctx context.Context, host Environment, s caisson.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	switch r := s.Readiness; {
@@ -53,7 +53,7 @@ func Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // checkHTTP requests a path of a service's port over HTTP. It returns nil if the status is 2xx or 3xx. It does not use net/http,
 // which would make guestd much larger.
-func checkHTTP(ctx context.Context, h Host, port int, path string) error {
+func checkHTTP(ctx context.Context, h Environment, port int, path string) error {
 	conn, err := h.Dial(ctx, port)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func checkHTTP(ctx context.Context, h Host, port int, path string) error {
 }
 
 // checkExec runs the command of a readiness check. It returns nil if the command succeeds.
-func checkExec(ctx context.Context, host Host, s caisson.Service) error {
+func checkExec(ctx context.Context, host Environment, s caisson.Service) error {
 	// The check has an id of its own, because the end of one process of a service ends all processes with the same id.
 	s.ID, s.Command = s.ID+"/check", s.Readiness.Exec
 	said := &excerpt.Head{Limit: maxMessage}

@@ -30,7 +30,7 @@ type Process interface {
 }
 
 // A Host is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
-type Host interface {
+type Environment interface {
 	// Start starts the command of a service, and writes its output to out until the process has ended.
 	Start(s caisson.Service, out io.Writer) (Process, error)
 	// Dial connects to a TCP port of the sandbox.
@@ -39,7 +39,7 @@ type Host interface {
 
 // A Supervisor keeps a set of services running. Its methods are safe for concurrent use.
 type Supervisor struct {
-	host Host
+	host Environment
 
 	mu       sync.Mutex
 	revision int64            // revision of the set of services; guarded by mu
@@ -50,7 +50,7 @@ type Supervisor struct {
 }
 
 // New returns a supervisor without services.
-func New(host Host) *Supervisor {
+func New(host Environment) *Supervisor {
 	return &Supervisor{host: host, units: map[string]*unit{}, changed: make(chan struct{})}
 }
 

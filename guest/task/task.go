@@ -7,9 +7,9 @@ package task
 
 import "github.com/caisson-dev/caisson"
 
-// Program is the path of the program that runs tasks. It is mounted read-only in every sandbox. With the argument "drive" it
+// ProgramPath is the path of the program that runs tasks. It is mounted read-only in every sandbox. With the argument "drive" it
 // reads a Task from standard input and writes lines to standard output. With the argument "code" it is the built-in agent.
-const Program = "/.caisson/agent"
+const ProgramPath = "/.caisson/agent"
 
 // A Task is one turn of an agent.
 type Task struct {

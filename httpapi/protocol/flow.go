@@ -17,8 +17,8 @@ type Credit struct {
 	change chan struct{} // closed and replaced when n grows; guarded by mu
 }
 
-// NewCredit returns a credit of [Window] bytes.
-func NewCredit() *Credit { return &Credit{n: Window, change: make(chan struct{})} }
+// NewCredit returns a credit of [WindowSize] bytes.
+func NewCredit() *Credit { return &Credit{n: WindowSize, change: make(chan struct{})} }
 
 // Take waits until at least one byte may be sent, and takes at most limit bytes. It returns the cause of ctx if ctx ends first.
 func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
@@ -40,11 +40,11 @@ func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
 }
 
 // Grant adds n bytes, for which the receiver has made room. It returns ErrWindow if n is not positive or the credit would exceed
-// [Window].
+// [WindowSize].
 func (c *Credit) Grant(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n <= 0 || c.n+n > Window {
+	if n <= 0 || c.n+n > WindowSize {
 		return ErrWindow
 	}
 	c.n += n
@@ -53,7 +53,7 @@ func (c *Credit) Grant(n int) error {
 	return nil
 }
 
-// Queue is the receiver's side of a channel's flow control: it holds at most [Window] bytes that were received and not read yet.
+// Queue is the receiver's side of a channel's flow control: it holds at most [WindowSize] bytes that were received and not read yet.
 // One goroutine may call Push and another one Read at the same time; Close is safe for concurrent use.
 type Queue struct {
 	grant func(n int) // tells the peer that it may send n more bytes; called by Read without mu
@@ -78,7 +78,7 @@ func NewQueue(grant func(n int)) *Queue {
 func (q *Queue) Push(b []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.windowUsed+len(b) > Window {
+	if q.windowUsed+len(b) > WindowSize {
 		return ErrWindow
 	}
 	if q.ended != nil {
@@ -123,7 +123,7 @@ func (q *Queue) Read(p []byte) (int, error) {
 	q.ungranted += n
 	grant := 0
 	// Half a window is granted at a time: few messages are sent, and the sender still has the other half.
-	if q.ungranted >= Window/2 && q.ended == nil {
+	if q.ungranted >= WindowSize/2 && q.ended == nil {
 		grant, q.ungranted = q.ungranted, 0
 		q.windowUsed -= grant
 	}

@@ -14,7 +14,7 @@ import (
 // the first byte, then its data.
 //
 // The session begins with one text message from the client, a [caisson.ExecRequest]. The server answers with a started or an
-// error control frame. Data on each channel is limited by a window of [Window] bytes: a sender must not send more than the
+// error control frame. Data on each channel is limited by a window of [WindowSize] bytes: a sender must not send more than the
 // receiver has granted, so neither end ever stops reading, and a signal is not delayed by input that the process does not read.
 // An empty frame on an output channel is its end. The exit frame is the last one, sent exactly once, after all output.
 type Channel byte
@@ -29,9 +29,9 @@ const (
 
 // Sizes in bytes of an exec session.
 const (
-	Window   = 256 << 10  // maximum amount of data in flight on one channel
-	MaxData  = 32<<10 - 1 // maximum size of sent data; with the channel it is 32 KiB, which every WebSocket library accepts
-	MaxFrame = 1 + 64<<10 // maximum size of a frame that is accepted, including its channel
+	WindowSize = 256 << 10  // maximum amount of data in flight on one channel
+	MaxData    = 32<<10 - 1 // maximum size of sent data; with the channel it is 32 KiB, which every WebSocket library accepts
+	MaxFrame   = 1 + 64<<10 // maximum size of a frame that is accepted, including its channel
 )
 
 // The types of control messages, each with the end that sends it and the fields that it uses.
@@ -102,7 +102,7 @@ func ParseMessage(data []byte) (Message, error) {
 	case MsgSignal:
 		ok = m.Signal >= 1 && m.Signal <= 64
 	case MsgWindow:
-		ok = m.Channel < Control && m.Bytes > 0 && m.Bytes <= Window
+		ok = m.Channel < Control && m.Bytes > 0 && m.Bytes <= WindowSize
 	case MsgExit:
 		ok = m.Exit != nil
 	case MsgError:

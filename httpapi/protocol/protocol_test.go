@@ -73,10 +73,10 @@ func TestOutput(t *testing.T) {
 func TestFlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := NewCredit()
-	if n, err := c.Take(ctx, Window+1); n != Window || err != nil {
+	if n, err := c.Take(ctx, WindowSize+1); n != WindowSize || err != nil {
 		t.Fatal(n, err)
 	}
-	if err := c.Grant(Window + 1); err == nil {
+	if err := c.Grant(WindowSize + 1); err == nil {
 		t.Error("more than a window was granted")
 	}
 	taken := make(chan int)
@@ -94,14 +94,14 @@ func TestFlow(t *testing.T) {
 
 	granted := 0
 	q := NewQueue(func(n int) { granted += n })
-	if err := q.Push(make([]byte, Window)); err != nil {
+	if err := q.Push(make([]byte, WindowSize)); err != nil {
 		t.Fatal(err)
 	}
 	if err := q.Push([]byte{1}); !errors.Is(err, ErrWindow) {
 		t.Error(err)
 	}
-	io.ReadFull(q, make([]byte, Window-1))
-	if granted == 0 || granted > Window {
+	io.ReadFull(q, make([]byte, WindowSize-1))
+	if granted == 0 || granted > WindowSize {
 		t.Errorf("granted %d", granted)
 	}
 	q.Close(nil)
@@ -118,7 +118,7 @@ func FuzzFrame(f *testing.F) {
 	for _, m := range []Message{
 		{Type: MsgResize, Rows: 1, Cols: 2},
 		{Type: MsgSignal, Signal: 9},
-		{Type: MsgWindow, Channel: Stdout, Bytes: Window},
+		{Type: MsgWindow, Channel: Stdout, Bytes: WindowSize},
 		{Type: MsgExit, Exit: &caisson.ExitStatus{Code: 1}},
 		{Type: MsgError, Problem: ProblemOf(errors.New("x"))},
 		{Type: MsgStarted, PID: 1},
@@ -141,7 +141,7 @@ func FuzzFrame(f *testing.F) {
 			return
 		}
 		if m.Type == MsgExit && m.Exit == nil || m.Type == MsgError && m.Problem == nil || m.Type == MsgSignal && (m.Signal < 1 || m.Signal > 64) ||
-			m.Type == MsgWindow && (m.Bytes <= 0 || m.Bytes > Window || m.Channel >= Control) {
+			m.Type == MsgWindow && (m.Bytes <= 0 || m.Bytes > WindowSize || m.Channel >= Control) {
 			t.Fatalf("%+v", m)
 		}
 		// What was understood survives the way to the other end.

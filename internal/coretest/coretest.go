@@ -40,7 +40,7 @@ type World struct {
 	wires   *wires
 	remotes *remotes
 	agents  *agents
-	live    *counter     // counts the processes that [World.Live] returns
+	live    *counter     // counts the processes that [World.RunningProcesses] returns
 	end     func() error // ends the engine's work in the background
 }
 
@@ -177,12 +177,12 @@ func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
 	return w.Store().Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
 }
 
-// Live returns the number of running processes that tests have started. Agents and processes that the cores have started do not
+// RunningProcesses returns the number of running processes that tests have started. Agents and processes that the cores have started do not
 // count.
-func (w *World) Live() int { return int(w.live.n.Load()) }
+func (w *World) RunningProcesses() int { return int(w.live.n.Load()) }
 
-// Pulled returns the last request for an image. The source in the request is closed.
-func (w *World) Pulled() caisson.PullRequest { return w.images.pulled() }
+// LastPull returns the last request for an image. The source in the request is closed.
+func (w *World) LastPull() caisson.PullRequest { return w.images.pulled() }
 
-// Go ends the step "wait" of a run. It returns false if the run is not in that step.
-func (w *World) Go(run caisson.ID) bool { return w.agents.release(run) }
+// EndWait ends the step "wait" of a run. It returns false if the run is not in that step.
+func (w *World) EndWait(run caisson.ID) bool { return w.agents.release(run) }

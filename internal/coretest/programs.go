@@ -28,8 +28,8 @@ func (w *World) programs() map[string]func([]string) fake.Program {
 		"/.caisson/init": func([]string) fake.Program {
 			return fake.Func(func(context.Context, *fake.Proc) int { return 0 })
 		},
-		task.Program:  func([]string) fake.Program { return fake.Func(w.agents.drive) },
-		"/usr/bin/sh": func([]string) fake.Program { return fake.Func(w.shell) },
+		task.ProgramPath: func([]string) fake.Program { return fake.Func(w.agents.drive) },
+		"/usr/bin/sh":    func([]string) fake.Program { return fake.Func(w.shell) },
 	}
 	for name, run := range map[string]fake.Func{
 		"true": func(context.Context, *fake.Proc) int { return 0 },
@@ -63,7 +63,7 @@ func (sleeper) RestoreMemory([]byte) error { return nil }
 
 // guestdProgram runs the test program of package guestd that has the same name as the process.
 func guestdProgram(ctx context.Context, p *fake.Proc) int {
-	return guestd.Run(ctx, &guestd.Proc{
+	return guestd.Run(ctx, &guestd.ProcessEnv{
 		Args: append([]string{"test", filepath.Base(p.Args()[0])}, p.Args()[1:]...), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(),
 	})
 }

@@ -36,9 +36,9 @@ func Run(ctx context.Context, cfg Config) []caisson.Check {
 	return append(checks, platforms(ctx, cfg.Probe)...)
 }
 
-// Lacks returns an Unavailable error that describes what is missing if the machine has no usable cgroups or no TUN device, and
-// nil otherwise. Every sandbox needs both, but the daemon can run without them. Lacks takes less than a millisecond.
-func Lacks() error { return firstFailure(cgroups(), tun()) }
+// CheckSandboxDevices returns an Unavailable error that describes what is missing if the machine has no usable cgroups or no TUN device, and
+// nil otherwise. Every sandbox needs both, but the daemon can run without them. CheckSandboxDevices takes less than a millisecond.
+func CheckSandboxDevices() error { return firstFailure(cgroups(), tun()) }
 
 // firstFailure returns an Unavailable error for the first check that has failed, or nil.
 func firstFailure(checks ...caisson.Check) error {

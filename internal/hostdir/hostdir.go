@@ -36,8 +36,8 @@ var (
 		"ProtectHome or ProtectSystem, or if one of the two runs in a container; remove these settings from the unit, or run the command where the daemon runs")
 )
 
-// Of returns the Dir of the directory fd. It returns ErrNotDir or ErrRemoved if fd is not a directory or was removed.
-func Of(fd uintptr) (Dir, error) {
+// FromFD returns the Dir of the directory fd. It returns ErrNotDir or ErrRemoved if fd is not a directory or was removed.
+func FromFD(fd uintptr) (Dir, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
 		return Dir{}, os.NewSyscallError("fstat", err)

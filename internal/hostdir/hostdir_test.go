@@ -29,7 +29,7 @@ func TestElsewhere(t *testing.T) {
 		}, true, nil},
 	} {
 		f := c.open(mkdir(t, t.TempDir(), "dir"))
-		d, err := Of(f.Fd())
+		d, err := FromFD(f.Fd())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	dir := mkdir(t, t.TempDir(), "dir")
 	f := open(t, dir)
-	d, err := Of(f.Fd())
+	d, err := FromFD(f.Fd())
 	if err := errors.Join(err, os.Remove(dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func mkdir(t *testing.T, path ...string) string {
 func TestOpen(t *testing.T) {
 	top := t.TempDir()
 	path := mkdir(t, top, "a")
-	d, err := Of(open(t, path).Fd())
+	d, err := FromFD(open(t, path).Fd())
 	if err != nil || d.Path != path || d.Mode != 0o750 || d.UID != uint32(os.Getuid()) {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -111,10 +111,10 @@ func TestOf(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Of(gone.Fd()); !errors.Is(err, ErrRemoved) {
+	if _, err := FromFD(gone.Fd()); !errors.Is(err, ErrRemoved) {
 		t.Errorf("a removed directory: %v", err)
 	}
-	if _, err := Of(open(t, "/dev/null").Fd()); !errors.Is(err, ErrNotDir) {
+	if _, err := FromFD(open(t, "/dev/null").Fd()); !errors.Is(err, ErrNotDir) {
 		t.Errorf("a device: %v", err)
 	}
 }

@@ -64,8 +64,8 @@ func (i *Injector) Hit() string {
 	return i.hit
 }
 
-// Without calls f, whose steps are neither recorded nor disturbed.
-func (i *Injector) Without(f func()) {
+// RunUncounted calls f, whose steps are neither recorded nor disturbed.
+func (i *Injector) RunUncounted(f func()) {
 	i.arm(false)
 	defer i.arm(true)
 	f()
@@ -78,8 +78,8 @@ func (i *Injector) arm(armed bool) {
 	i.armed = armed
 }
 
-// Take records a step, and returns the effect if it is the step to disturb, else "".
-func (i *Injector) Take(op string) Effect {
+// TakeStep records a step, and returns the effect if it is the step to disturb, else "".
+func (i *Injector) TakeStep(op string) Effect {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.armed {
@@ -107,7 +107,7 @@ func (i *Injector) Do(op string, do func() error) error {
 
 // Step takes a step with a result.
 func Step[T any](i *Injector, op string, do func() (T, error)) (T, error) {
-	return Execute(i.Take(op), op, do)
+	return Execute(i.TakeStep(op), op, do)
 }
 
 // Execute executes a step with an effect that Take has returned: it calls do unless the step fails.

@@ -63,8 +63,8 @@ type operation struct {
 	steps  map[string]int // Number of passes in which a step was taken, by its name.
 }
 
-// Of returns a function that records the names of the steps that one undisturbed pass of the operation called name has taken.
-func (r *Record) Of(name string) func(steps []string) {
+// Recorder returns a function that records the names of the steps that one undisturbed pass of the operation called name has taken.
+func (r *Record) Recorder(name string) func(steps []string) {
 	return func(steps []string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

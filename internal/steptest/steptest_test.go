@@ -36,7 +36,7 @@ func TestRecord(t *testing.T) {
 		var r steptest.Record
 		for _, p := range passes {
 			op, steps, _ := strings.Cut(p, ": ")
-			r.Of(op)(strings.Fields(steps))
+			r.Recorder(op)(strings.Fields(steps))
 		}
 		rec := &recorder{TB: t}
 		r.Check(rec)
@@ -110,7 +110,7 @@ func TestInjector(t *testing.T) {
 		ctx := in.Context(t.Context())
 		var done []string
 		for _, op := range []string{"skipped", "a", "b"} {
-			in.Without(func() { in.Take("not counted") })
+			in.RunUncounted(func() { in.TakeStep("not counted") })
 			if err := in.Do(op, func() error { done = append(done, op); return nil }); err != nil || ctx.Err() != nil {
 				break
 			}
@@ -119,7 +119,7 @@ func TestInjector(t *testing.T) {
 		if got := fmt.Sprint(done, " ", hit); got != c.want {
 			t.Errorf("step %d %s: %s, want %s", c.at, c.effect, got, c.want)
 		}
-		if slices.Contains(steps, "not counted") || ctx.Err() == nil || in.Take("a") != "" {
+		if slices.Contains(steps, "not counted") || ctx.Err() == nil || in.TakeStep("a") != "" {
 			t.Errorf("steps %v, context %v", steps, ctx.Err())
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Rows writes the rows of a usage report as CSV, after a header line.
-func Rows(w io.Writer, rows []caisson.UsageRow) error {
+// WriteRows writes the rows of a usage report as CSV, after a header line.
+func WriteRows(w io.Writer, rows []caisson.UsageRow) error {
 	return write(w, "key,calls,failed,estimated,input,output,cache_read,cache_write,cost", rows, func(r caisson.UsageRow) []string {
 		t := r.Tokens
 		return []string{
@@ -22,8 +22,8 @@ func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	})
 }
 
-// Calls writes calls of models as CSV, after a header line.
-func Calls(w io.Writer, calls []caisson.Call) error {
+// WriteCalls writes calls of models as CSV, after a header line.
+func WriteCalls(w io.Writer, calls []caisson.Call) error {
 	const head = "id,at,account,sandbox,run,attempt,session,agent,user,provider,model,upstream,api,stream,status,error," +
 		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration,lineage,trace"
 	return write(w, head, calls, func(c caisson.Call) []string {
@@ -42,8 +42,8 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 	})
 }
 
-// Receipts writes the receipts of calls as CSV, after a header line.
-func Receipts(w io.Writer, receipts []caisson.Receipt) error {
+// WriteReceipts writes the receipts of calls as CSV, after a header line.
+func WriteReceipts(w io.Writer, receipts []caisson.Receipt) error {
 	return write(w, "source,reference,account,cost,estimated,at", receipts, func(r caisson.Receipt) []string {
 		return []string{
 			escapeFormula(r.Source), escapeFormula(r.Reference), escapeFormula(r.Account), r.Cost.String(), strconv.FormatBool(r.Estimated),

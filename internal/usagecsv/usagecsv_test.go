@@ -13,10 +13,10 @@ func TestColumns(t *testing.T) {
 	var b strings.Builder
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, write := range map[string]func() error{
-		"rows":  func() error { return Rows(&b, []caisson.UsageRow{{Key: "=cmd", Calls: 1, Cost: 5}}) },
-		"calls": func() error { return Calls(&b, []caisson.Call{{ID: "ca-1", At: at, Error: "a,\"b\"\n"}}) },
+		"rows":  func() error { return WriteRows(&b, []caisson.UsageRow{{Key: "=cmd", Calls: 1, Cost: 5}}) },
+		"calls": func() error { return WriteCalls(&b, []caisson.Call{{ID: "ca-1", At: at, Error: "a,\"b\"\n"}}) },
 		"receipts": func() error {
-			return Receipts(&b, []caisson.Receipt{{Source: "caisson", Reference: "r/0/ca-1", At: at}})
+			return WriteReceipts(&b, []caisson.Receipt{{Source: "caisson", Reference: "r/0/ca-1", At: at}})
 		},
 	} {
 		b.Reset()
@@ -29,7 +29,7 @@ func TestColumns(t *testing.T) {
 		}
 	}
 	b.Reset()
-	_ = Rows(&b, []caisson.UsageRow{{Key: "=1+1", Cost: caisson.Dollar / 4}})
+	_ = WriteRows(&b, []caisson.UsageRow{{Key: "=1+1", Cost: caisson.Dollar / 4}})
 	if want := "\n'=1+1,0,0,0,0,0,0,0,0.25\n"; !strings.HasSuffix(b.String(), want) {
 		t.Errorf("%q does not end with %q", b.String(), want)
 	}

@@ -42,7 +42,7 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 	}
 	args := s.args()
 	args.Pull = p
-	got, err := jobPull.Run(ctx, t.run, args, worker.Given{})
+	got, err := jobPull.Run(ctx, t.run, args, worker.RunInput{})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	}
 	args := s.args()
 	args.App, args.Installation = app.id, app.installation
-	got, err := jobToken.Run(ctx, t.run, args, worker.Given{})
+	got, err := jobToken.Run(ctx, t.run, args, worker.RunInput{})
 	if err != nil {
 		return none, time.Time{}, err
 	}

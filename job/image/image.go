@@ -118,9 +118,9 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.ho
 // Layers returns the layers that are present, sorted by digest.
 func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
 
-// Hold prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns between this call and the
+// ProtectLayers prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns between this call and the
 // call of release. A caller calls Hold before Pull, Host or Layer, and release after it has stored a reference to the result.
-func (d *Driver) Hold() (release func()) { return d.layers.hold() }
+func (d *Driver) ProtectLayers() (release func()) { return d.layers.hold() }
 
 // Prune removes the layers that are not held (see Hold) and for which inUse returns false, as well as unfinished layers. It
 // returns the size of the removed layers. inUse is called with a layer's digest while a lock is held that keeps the driver from

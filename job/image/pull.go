@@ -98,7 +98,7 @@ func serialiseCalls(progress func(caisson.Progress)) func(caisson.Progress) {
 // pullRemote pulls the image that src describes from its registry.
 func (d *Driver) pullRemote(ctx context.Context, src source, account string, report func(caisson.Progress)) (*caisson.Image, error) {
 	report(caisson.Progress{Stage: "resolve", Detail: src.Reference})
-	found, err := jobResolve.Run(ctx, d.worker, src, worker.Given{})
+	found, err := jobResolve.Run(ctx, d.worker, src, worker.RunInput{})
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpac
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot create a pipe")
 	}
 	fetch := func(ctx context.Context) error {
-		_, err := jobFetch.Run(ctx, p.driver.worker, fetchArgs{Source: p.src, Digest: r.Digest, Size: r.Size}, worker.Given{Files: []*os.File{to}})
+		_, err := jobFetch.Run(ctx, p.driver.worker, fetchArgs{Source: p.src, Digest: r.Digest, Size: r.Size}, worker.RunInput{Files: []*os.File{to}})
 		return err
 	}
 	return p.driver.pipe(ctx, fetch, to, from, dir, args, func(n int64) {
@@ -315,7 +315,7 @@ func brokenPipe(err error) bool {
 
 // runUnpack runs a job that unpacks the archive in the file in into dir. dir is "" if no files are created.
 func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
-	given := worker.Given{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
+	given := worker.RunInput{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
 		var r jobProgress
 		if json.Unmarshal(raw, &r) == nil {
 			report(r.Bytes)

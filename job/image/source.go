@@ -43,7 +43,7 @@ func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, acco
 			return nil, err
 		}
 		read := func(ctx context.Context) error {
-			_, err := jobArchive.Run(ctx, d.worker, worker.None{}, worker.Given{Root: src, Files: []*os.File{to}})
+			_, err := jobArchive.Run(ctx, d.worker, worker.None{}, worker.RunInput{Root: src, Files: []*os.File{to}})
 			return err
 		}
 		return d.pipe(ctx, read, to, from, dir, args, func(n int64) {

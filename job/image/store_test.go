@@ -34,7 +34,7 @@ func digests(t *testing.T, d *Driver) map[string]bool {
 func TestPrune(t *testing.T) {
 	d := newDriver(t)
 	a, b := freeze(t, d, "a"), freeze(t, d, "b")
-	release := d.Hold()
+	release := d.ProtectLayers()
 	c := freeze(t, d, "c")
 	freed, err := d.Prune(testContext(t), func(digest string) bool { return digest == a.Digest })
 	if err != nil || freed != b.Size {

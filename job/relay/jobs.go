@@ -24,13 +24,13 @@ func Jobs() []worker.Declared {
 var jobInit = worker.Job[worker.None, worker.None]{
 	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
-		return worker.None{}, git.WorkRepo().Make(git.HexSHA1)
+		return worker.None{}, git.WorkRepo().Init(git.HexSHA1)
 	},
 }
 
 // Init creates a bare repository without refs in dir, which must be empty.
 func Init(ctx context.Context, run worker.Starter, dir *os.File) error {
-	_, err := jobInit.Run(ctx, run, worker.None{}, worker.Given{Root: dir})
+	_, err := jobInit.Run(ctx, run, worker.None{}, worker.RunInput{Root: dir})
 	return err
 }
 
@@ -45,7 +45,7 @@ var jobRefs = worker.Job[worker.None, string]{
 
 // Refs returns the branches and tags of a mirror, view or store.
 func Refs(ctx context.Context, run worker.Starter, dir *os.File) (*git.Remote, error) {
-	return git.RunRefsJob(ctx, run, jobRefs, worker.None{}, worker.Given{Root: dir})
+	return git.RunRefsJob(ctx, run, jobRefs, worker.None{}, worker.RunInput{Root: dir})
 }
 
 // jobView creates a view in its root, from the mirror at git.MirrorDir. Its input is the list of refs.
@@ -67,7 +67,7 @@ func View(ctx context.Context, run worker.Starter, mirror, view *os.File, refs [
 	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
-	_, err := jobView.Run(ctx, run, worker.None{}, worker.Given{
+	_, err := jobView.Run(ctx, run, worker.None{}, worker.RunInput{
 		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: git.MirrorDir}}, Input: bytes.NewReader(git.AppendRefs(nil, refs)),
 	})
 	return err
@@ -81,7 +81,7 @@ var jobStore = worker.Job[string, worker.None]{
 		if err != nil {
 			return worker.None{}, err
 		}
-		return worker.None{}, git.MakeStore(git.JobStore(), refs, head)
+		return worker.None{}, git.MakeStore(git.StoreRepo(), refs, head)
 	},
 }
 
@@ -91,6 +91,6 @@ func Store(ctx context.Context, run worker.Starter, store, view *os.File, refs [
 	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
-	_, err := jobStore.Run(ctx, run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
+	_, err := jobStore.Run(ctx, run, head, worker.RunInput{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
 	return err
 }

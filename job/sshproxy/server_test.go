@@ -364,7 +364,7 @@ func TestMemory(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Job.Run(ctx, runner, Args{HostKey: d.key().Marshal()}, worker.Given{Files: []*os.File{server, d.far}})
+		_, err := Job.Run(ctx, runner, Args{HostKey: d.key().Marshal()}, worker.RunInput{Files: []*os.File{server, d.far}})
 		CloseAll([]*os.File{server, d.far})
 		ended <- err
 	}()

@@ -18,8 +18,8 @@ type Job[Args, Reply any] struct {
 	Programs bool
 	Access   Access
 	Root     bool   // opens the job's root directory as [Call.Root]; not for jobs with programs, whose root is at /work
-	Files    int    // minimum number of descriptors in Given.Files
-	Limits   Limits // used unless [Given.Limits] is set
+	Files    int    // minimum number of descriptors in RunInput.Files
+	Limits   Limits // used unless [RunInput.Limits] is set
 	// Do is called in the job, confined. ctx is never done, because a job is cancelled by killing its process.
 	Do func(ctx context.Context, c *Call, args Args) (Reply, error)
 	// Valid reports whether a reply, which may be hostile, can be used. It is called in the parent. If nil, every value that
@@ -40,8 +40,8 @@ func Value[T any](p *T, err error) (T, error) {
 	return *p, nil
 }
 
-// Given is what one run of a job is given besides its arguments; see the fields of the same names of [Request].
-type Given struct {
+// RunInput is what one run of a job is given besides its arguments; see the fields of the same names of [Request].
+type RunInput struct {
 	Root     *os.File
 	Files    []*os.File
 	Input    io.Reader
@@ -57,7 +57,7 @@ type Starter interface {
 }
 
 // Run runs the job with s and returns its reply. Errors are those of [Runner.Run], and Internal for a reply that is not valid.
-func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g Given) (Reply, error) {
+func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g RunInput) (Reply, error) {
 	if g.Limits == (Limits{}) {
 		g.Limits = j.Limits
 	}

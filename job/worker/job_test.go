@@ -14,16 +14,16 @@ import (
 
 func TestJobRuns(t *testing.T) {
 	r := newRunner(t)
-	got, err := echoJob.Run(t.Context(), r, "a", worker.Given{Input: strings.NewReader("bc")})
+	got, err := echoJob.Run(t.Context(), r, "a", worker.RunInput{Input: strings.NewReader("bc")})
 	if err != nil || got != "abc" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	_, root := ownedDir(t, 70000)
-	names, err := listJob.Run(t.Context(), r, none{}, worker.Given{Root: root, Files: []*os.File{root}})
+	names, err := listJob.Run(t.Context(), r, none{}, worker.RunInput{Root: root, Files: []*os.File{root}})
 	if err != nil || len(names) != 0 {
 		t.Errorf("got %q, %v", names, err)
 	}
-	if _, err := listJob.Run(t.Context(), r, none{}, worker.Given{Root: root}); caisson.KindOf(err) != caisson.Internal {
+	if _, err := listJob.Run(t.Context(), r, none{}, worker.RunInput{Root: root}); caisson.KindOf(err) != caisson.Internal {
 		t.Errorf("without its descriptor: %v", err)
 	}
 }
@@ -51,15 +51,15 @@ func TestJobDeclares(t *testing.T) {
 		Valid: func(most int, reply *int) bool { return *reply <= most }}
 	for _, tt := range []struct {
 		job    job[int, int]
-		given  worker.Given
+		given  worker.RunInput
 		limits worker.Limits
 		reply  string
 		ok     bool
 	}{
-		{j, worker.Given{}, short, "3", true},
-		{j, worker.Given{Limits: worker.Limits{Memory: 1}}, worker.Limits{Memory: 1}, "3", true},
-		{j, worker.Given{}, short, "4", false},
-		{job[int, int]{Name: "j", Network: true}, worker.Given{}, worker.Limits{}, "4", true},
+		{j, worker.RunInput{}, short, "3", true},
+		{j, worker.RunInput{Limits: worker.Limits{Memory: 1}}, worker.Limits{Memory: 1}, "3", true},
+		{j, worker.RunInput{}, short, "4", false},
+		{job[int, int]{Name: "j", Network: true}, worker.RunInput{}, worker.Limits{}, "4", true},
 	} {
 		r := recorded{reply: tt.reply}
 		got, err := tt.job.Run(t.Context(), &r, 3, tt.given)

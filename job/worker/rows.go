@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch returns an empty file in memory. The parent gives it to a job that writes a reply longer than a frame to it, and then
+// NewMemFile returns an empty file in memory. The parent gives it to a job that writes a reply longer than a frame to it, and then
 // reads the file through an [io.SectionReader], which limits the size.
-func Scratch(name string) (*os.File, error) {
+func NewMemFile(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)

@@ -26,7 +26,7 @@ type way struct {
 }
 
 func (w *way) step(name string) {
-	if w.Take(name) != "" {
+	if w.TakeStep(name) != "" {
 		w.here(name)
 	}
 }
@@ -94,7 +94,7 @@ func TestGoneAnywhere(t *testing.T) {
 					if at > 100 {
 						t.Fatal("no end of steps")
 					}
-					more = goneAt(t, at, body, ended, record.Of(name))
+					more = goneAt(t, at, body, ended, record.Recorder(name))
 				}
 			})
 		}

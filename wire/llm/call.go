@@ -140,7 +140,7 @@ func (c *call) serve(body []byte) (err error) {
 		return refuseKeyless(c)
 	}
 	var wait time.Duration
-	if c.rateTokens, wait = c.limiter.takeRate(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
+	if c.rateTokens, wait = c.limiter.takeRate(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.MaxUsage(demand.MaxOutput).Tokens, c.started); wait > 0 {
 		return refuseRate(wait, c.grant.Rate)
 	}
 	c.fillRow()

@@ -49,13 +49,13 @@ func (m *meter) Reserve(_ context.Context, _ caisson.Call, d caisson.Demand) (ca
 	}
 	output := d.MaxOutput
 	if m.limit > 0 {
-		for left := m.limit - m.used - m.held; d.At(output).USD > left; output-- {
+		for left := m.limit - m.used - m.held; d.MaxUsage(output).USD > left; output-- {
 			if output <= d.MinOutput {
 				return nil, &caisson.OverBudget{Budget: "sandbox sb-test", What: "usd", Limit: m.limit.String() + " USD", Left: left.String() + " USD", Busy: m.held > 0, Retry: time.Second}
 			}
 		}
 	}
-	r := &reserved{m: m, worst: d.At(output).USD, output: output}
+	r := &reserved{m: m, worst: d.MaxUsage(output).USD, output: output}
 	m.held += r.worst
 	m.most = max(m.most, m.used+m.held)
 	m.open++

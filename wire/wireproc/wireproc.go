@@ -94,7 +94,7 @@ func (g *gateway) Configure(c caisson.GatewayConfig) error {
 // Forget implements [wire.Gateway].
 func (g *gateway) Forget(budgets []string) {
 	if m := g.currentMeter(); m != nil {
-		m.Forget(budgets...)
+		m.Invalidate(budgets...)
 	}
 }
 

@@ -205,10 +205,10 @@ var substituteWindows = []int64{8_000, 16_000, 32_000, 64_000, 128_000, 200_000,
 // answers with the model of the run.
 func substituteAlias(window int64) string { return fmt.Sprintf("caisson-context-%d", window) }
 
-// Substitute returns the alias of the substitute model for m, which a run uses if its configuration was written before m was
+// SubstituteModel returns the alias of the substitute model for m, which a run uses if its configuration was written before m was
 // added: the substitute with the largest context window that is not larger than that of m. It also returns the context window
 // of m.
-func Substitute(m caisson.Model) (alias string, window int64) {
+func SubstituteModel(m caisson.Model) (alias string, window int64) {
 	window = cmp.Or(m.Context, defaultContext)
 	i, found := slices.BinarySearch(substituteWindows, window)
 	if !found {

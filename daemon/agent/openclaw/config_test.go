@@ -115,7 +115,7 @@ func TestSubstitute(t *testing.T) {
 		{0, defaultContext, "caisson-context-128000"}, {1000, 1000, "caisson-context-8000"}, {8000, 8000, "caisson-context-8000"},
 		{199_999, 199_999, "caisson-context-128000"}, {200_000, 200_000, "caisson-context-200000"}, {2_000_000, 2_000_000, "caisson-context-1000000"},
 	} {
-		if alias, window := Substitute(caisson.Model{Context: tt.context}); alias != tt.alias || window != tt.window {
+		if alias, window := SubstituteModel(caisson.Model{Context: tt.context}); alias != tt.alias || window != tt.window {
 			t.Errorf("context %d: %s, %d", tt.context, alias, window)
 		}
 	}

@@ -28,7 +28,7 @@ const (
 )
 
 // An Imported is the result of importing an existing installation of OpenClaw.
-type Imported struct {
+type ImportResult struct {
 	Agent   caisson.Agent   // with personas, models, tools, skills and files
 	Models  []caisson.Model // models that must be added to the configuration of the model gateway
 	Secrets []ImportedSecret
@@ -45,7 +45,7 @@ type ImportedSecret struct {
 // Import reads a directory like ~/.openclaw, which is the root of fsys. It does not follow symbolic links to files by name;
 // fsys itself must not allow access outside of the directory, as an [os.Root] does not. It executes nothing. Returns an Invalid
 // error if the configuration cannot be read.
-func Import(fsys fs.FS) (*Imported, error) {
+func Import(fsys fs.FS) (*ImportResult, error) {
 	in := &importer{fsys: fsys, values: map[string]string{}, names: map[string]bool{}}
 	b, err := readFile(fsys, "openclaw.json", maxJSON5)
 	if err != nil {
@@ -73,7 +73,7 @@ func Import(fsys fs.FS) (*Imported, error) {
 // An importer is the state of one call of Import.
 type importer struct {
 	fsys   fs.FS
-	out    Imported
+	out    ImportResult
 	values map[string]string // names of the secrets that were found, by the value of the secret
 	names  map[string]bool   // names that are in values
 	total  int               // total size of the imported files in bytes

@@ -77,24 +77,24 @@ func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.F
 	if err != nil {
 		return Outcome{}, err
 	}
-	out, err := runWriteJob(ctx, run, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
+	out, err := runWriteJob(ctx, run, jobApply, worker.RunInput{Root: host, Files: []*os.File{saved, frozen}, Input: text})
 	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
 // RunUndo runs [Undo] as a worker job. Failures are recovered from as in [RunApply].
 func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
-	out, err := runWriteJob(ctx, run, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
+	out, err := runWriteJob(ctx, run, jobUndo, worker.RunInput{Root: host, Files: []*os.File{saved}})
 	return settle(ctx, run, host, saved, out, err, Undone)
 }
 
 // RunRecover runs [Recover] as a worker job.
 func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
-	return runWriteJob(ctx, run, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
+	return runWriteJob(ctx, run, jobRecover, worker.RunInput{Root: host, Files: []*os.File{saved}})
 }
 
 // runWriteJob runs a job that writeJob has declared. It returns a Conflict with a [*gate.Moved] if the job has reported one.
 func runWriteJob(
-	ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.Given,
+	ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.RunInput,
 ) (Outcome, error) {
 	reply, err := job.Run(ctx, run, worker.None{}, given)
 	if err != nil {
@@ -151,6 +151,6 @@ func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *
 	if err != nil {
 		return err
 	}
-	_, err = jobLayer.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
+	_, err = jobLayer.Run(ctx, run, worker.None{}, worker.RunInput{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
 	return err
 }

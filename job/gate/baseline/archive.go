@@ -19,27 +19,27 @@ type archiveArgs struct {
 	Most int64 // maximum size of the copied archive in bytes
 }
 
-// Masked reports the hidden paths that were left out of an archive. Count is the number of paths, and Hidden contains the first
+// MaskResult reports the hidden paths that were left out of an archive. Count is the number of paths, and Hidden contains the first
 // of them.
-type Masked struct {
+type MaskResult struct {
 	Hidden []string
 	Count  int
 }
 
 // jobArchive copies the archive in its input to its first file descriptor, without the files that the mask hides.
-var jobArchive = worker.Job[archiveArgs, Masked]{
+var jobArchive = worker.Job[archiveArgs, MaskResult]{
 	// The time limit is long because the input may be an upload over a slow network.
 	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour},
-	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (Masked, error) {
+	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (MaskResult, error) {
 		mask, err := NewMask(args.Hide, args.Show)
 		if err != nil {
-			return Masked{}, err
+			return MaskResult{}, err
 		}
 		list := mask.Lister()
 		if err := archive.CopyVisible(&limitedWriter{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
-			return Masked{}, err
+			return MaskResult{}, err
 		}
-		return Masked{Hidden: list.Hidden, Count: list.Count}, nil
+		return MaskResult{Hidden: list.Hidden, Count: list.Count}, nil
 	},
 }
 
@@ -61,10 +61,10 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 // the input is not a valid archive, and Exhausted if more than most bytes would be written.
 func MaskArchive(
 	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
-) (Masked, error) {
+) (MaskResult, error) {
 	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
-	result, err := jobArchive.Run(ctx, run, args, worker.Given{Files: []*os.File{out}, Input: source})
+	result, err := jobArchive.Run(ctx, run, args, worker.RunInput{Files: []*os.File{out}, Input: source})
 	if source.err != nil { // the job has received a truncated archive, so its own error is not the cause
 		err = source.err
 	}

@@ -27,7 +27,7 @@ func TestMaskArchive(t *testing.T) {
 		gatetest.Must(t, err)
 	}
 	gatetest.Must(t, w.Close())
-	mask := func(r io.Reader, most int64) (baseline.Masked, []string, error) {
+	mask := func(r io.Reader, most int64) (baseline.MaskResult, []string, error) {
 		out, err := os.Create(t.TempDir() + "/out")
 		gatetest.Must(t, err)
 		defer out.Close()

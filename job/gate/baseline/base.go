@@ -209,8 +209,8 @@ func (p *packFile) flush() error {
 	return err
 }
 
-// Applied is a path that was applied on the host, with the state of the path after the apply.
-type Applied struct {
+// AppliedPath is a path that was applied on the host, with the state of the path after the apply.
+type AppliedPath struct {
 	Path string    `json:"path"`
 	Node gate.Node `json:"node"` // the state of the path after the apply
 }
@@ -219,7 +219,7 @@ type Applied struct {
 // base is a directory that [SaveBase] has filled, and host is the host's directory. A path that is no longer in the applied
 // state on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and,
 // with the restored states, after an undo.
-func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+func Rebase(ctx context.Context, host, base *os.File, applied []AppliedPath) error {
 	defer fsat.KeepAlive(host, base)
 	store, err := Open(base)
 	if err != nil {

@@ -28,8 +28,8 @@ func (l CopyLimits) withDefaults() CopyLimits {
 	return l
 }
 
-// Copied is the result of [Copy].
-type Copied struct {
+// CopyResult is the result of [Copy].
+type CopyResult struct {
 	Files   int   `json:"files,omitempty"`   // number of regular files that were copied
 	Shared  int   `json:"shared,omitempty"`  // number of the files that share their blocks with the original
 	Bytes   int64 `json:"bytes,omitempty"`   // number of bytes written
@@ -44,11 +44,11 @@ type Copied struct {
 // attributes are not copied.
 //
 // Returns Exhausted if the copy exceeds limits or the disk is full.
-func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
+func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (CopyResult, error) {
 	defer fsat.KeepAlive(root, dst)
 	m, err := OpenManifest(manifest)
 	if err != nil {
-		return Copied{}, err
+		return CopyResult{}, err
 	}
 	c := &copier{ctx: ctx, root: int(root.Fd()), dst: int(dst.Fd()), parent: -1, limits: limits.withDefaults(), buf: make([]byte, 1<<20)}
 	defer c.closeParent()
@@ -80,10 +80,10 @@ type copier struct {
 	ctx       context.Context
 	root, dst int // file descriptors of the original directory and of the copy
 	limits    CopyLimits
-	entries   int      // number of entries that were visited
-	sum       Copied   // the result so far
-	buf       []byte   // buffer for copying contents
-	dirs      []Record // the directories that were created, parents first
+	entries   int        // number of entries that were visited
+	sum       CopyResult // the result so far
+	buf       []byte     // buffer for copying contents
+	dirs      []Record   // the directories that were created, parents first
 
 	parent     int    // file descriptor of a directory in dst, or -1
 	parentPath string // path of the directory of which parent is the descriptor

@@ -34,7 +34,7 @@ var jobScan = worker.Job[maskArgs, ScanResult]{
 
 // RunScan runs [Scan] as a worker job with the rights of root's owner.
 func RunScan(ctx context.Context, run worker.Starter, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
-	return jobScan.Run(ctx, run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
+	return jobScan.Run(ctx, run, maskArgs{hide, show}, worker.RunInput{Root: root, Files: []*os.File{manifest}})
 }
 
 // jobSearch runs [Search].
@@ -47,7 +47,7 @@ var jobSearch = worker.Job[SearchLimits, SearchResult]{
 
 // RunSearch runs [Search] as a worker job with the rights of root's owner.
 func RunSearch(ctx context.Context, run worker.Starter, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
-	return jobSearch.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
+	return jobSearch.Run(ctx, run, limits, worker.RunInput{Root: root, Files: []*os.File{manifest}})
 }
 
 // jobCover runs [Cover].
@@ -60,7 +60,7 @@ var jobCover = worker.Job[worker.None, worker.None]{
 
 // RunCover runs [Cover] as a worker job. layer must belong to the guest's root user.
 func RunCover(ctx context.Context, run worker.Starter, manifest, layer *os.File) error {
-	_, err := jobCover.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
+	_, err := jobCover.Run(ctx, run, worker.None{}, worker.RunInput{Root: layer, Files: []*os.File{manifest}})
 	return err
 }
 
@@ -72,9 +72,9 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunKeep runs [SaveBase] as a worker job with the rights of root's owner. dst belongs to the caller, before and afterwards.
-func RunKeep(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
-	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
+// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner. dst belongs to the caller, before and afterwards.
+func RunSaveBase(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -82,7 +82,7 @@ func RunKeep(ctx context.Context, run worker.Starter, root, manifest, dst *os.Fi
 var jobRebase = worker.Job[worker.None, worker.None]{
 	Name: "gate.rebase", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
-		applied, err := worker.ReadRows[Applied](c.Input(), gate.MaxSteps, gate.MaxPlanLine)
+		applied, err := worker.ReadRows[AppliedPath](c.Input(), gate.MaxSteps, gate.MaxPlanLine)
 		if err != nil {
 			return none, caisson.Wrap(err, caisson.Internal, "the list of what was applied is malformed")
 		}
@@ -91,26 +91,26 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 }
 
 // RunRebase runs [Rebase] as a worker job with the rights of host's owner. base belongs to the caller, before and afterwards.
-func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []Applied) error {
+func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []AppliedPath) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
 		return err
 	}
-	_, err := fsat.Lend(ctx, run, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
+	_, err := fsat.Lend(ctx, run, jobRebase, worker.None{}, worker.RunInput{Root: host, Files: []*os.File{base}, Input: &in}, base)
 	return err
 }
 
 // jobCopy runs [Copy].
-var jobCopy = worker.Job[CopyLimits, Copied]{
+var jobCopy = worker.Job[CopyLimits, CopyResult]{
 	Name: "gate.copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
-	Do: func(ctx context.Context, c *worker.Call, limits CopyLimits) (Copied, error) {
+	Do: func(ctx context.Context, c *worker.Call, limits CopyLimits) (CopyResult, error) {
 		return Copy(ctx, c.Root, c.Files[0], c.Files[1], limits)
 	},
 }
 
 // RunCopy runs [Copy] as a worker job with the rights of root's owner, who must own dst.
-func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
-	return jobCopy.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
+func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits CopyLimits) (CopyResult, error) {
+	return jobCopy.Run(ctx, run, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}})
 }
 
 // jobBaseOfCopy runs [SaveBaseOfCopy].
@@ -121,10 +121,10 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunKeepCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. dst belongs to the caller, before and
+// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. dst belongs to the caller, before and
 // afterwards.
-func RunKeepCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
-	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
+func RunSaveBaseOfCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.RunInput{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -147,7 +147,7 @@ func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, p
 	if err != nil {
 		return err
 	}
-	given := worker.Given{Root: copied, Files: []*os.File{base}, Input: bytes.NewReader(in)}
+	given := worker.RunInput{Root: copied, Files: []*os.File{base}, Input: bytes.NewReader(in)}
 	_, err = fsat.Lend(ctx, run, jobForget, worker.None{}, given, base)
 	return err
 }

@@ -100,13 +100,13 @@ func runCheck(
 	if err := worker.WriteRows(&in, changes); err != nil {
 		return nil, err
 	}
-	out, err := worker.Scratch("checked")
+	out, err := worker.NewMemFile("checked")
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
 	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
-	_, err = Job.Run(ctx, run, worker.None{}, worker.Given{
+	_, err = Job.Run(ctx, run, worker.None{}, worker.RunInput{
 		Root: host, Files: []*os.File{out, frozen}, Input: &in, Limits: worker.Limits{Time: all, CPU: 2 * all, FileSize: maxChecked},
 	})
 	if err != nil {

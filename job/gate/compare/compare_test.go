@@ -197,10 +197,10 @@ func TestRebase(t *testing.T) {
 	apply := func() {
 		t.Helper()
 		diffs, f := o.Compare(compare.Options{})
-		var applied []baseline.Applied
+		var applied []baseline.AppliedPath
 		for _, d := range diffs {
 			for _, s := range d.Steps {
-				applied = append(applied, baseline.Applied{Path: s.Path, Node: s.After})
+				applied = append(applied, baseline.AppliedPath{Path: s.Path, Node: s.After})
 				path := filepath.Join(o.Host, s.Path)
 				switch s.After.Type {
 				case fsat.TypeFile:
@@ -240,7 +240,7 @@ func TestRebase(t *testing.T) {
 		t.Errorf("merged into %q", got)
 	}
 	// A path that is not in its applied state does not become part of the base.
-	gatetest.Must(t, baseline.Rebase(t.Context(), o.Dir("host"), o.Dir("base"), []baseline.Applied{{Path: "a.txt", Node: gate.Node{Type: fsat.TypeFile, Mode: 0o644, Hash: gate.HashText(nil)}}}))
+	gatetest.Must(t, baseline.Rebase(t.Context(), o.Dir("host"), o.Dir("base"), []baseline.AppliedPath{{Path: "a.txt", Node: gate.Node{Type: fsat.TypeFile, Mode: 0o644, Hash: gate.HashText(nil)}}}))
 	if again, _ := o.Compare(compare.Options{}); overlaytest.Summary(again) != overlaytest.Summary(diffs) {
 		t.Errorf("got\n%s", overlaytest.Summary(again))
 	}

@@ -45,12 +45,12 @@ func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, f
 		return nil, err
 	}
 	defer merged.Close()
-	out, err := worker.Scratch("differences")
+	out, err := worker.NewMemFile("differences")
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	given := worker.Given{Root: host, Files: []*os.File{manifest, base, frozen, merged, out}}
+	given := worker.RunInput{Root: host, Files: []*os.File{manifest, base, frozen, merged, out}}
 	reply, err := fsat.Lend(ctx, run, jobCompare, opts, given, merged)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, ste
 		return step, err
 	}
 	defer merged.Close()
-	reply, err := fsat.Lend(ctx, run, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
+	reply, err := fsat.Lend(ctx, run, jobPart, partArgs{step, chosen}, worker.RunInput{Root: host, Files: []*os.File{frozen, merged}}, merged)
 	if err != nil {
 		return step, err
 	}

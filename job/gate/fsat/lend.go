@@ -18,7 +18,7 @@ var ReadLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Me
 // dirs and the index and pack in them belong to that owner; afterwards they belong to the caller again. Other processes of that
 // owner cannot open dirs, because the owner has no access to the directories above them.
 func Lend[Args, Reply any](
-	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.Given, dirs ...*os.File,
+	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.RunInput, dirs ...*os.File,
 ) (reply Reply, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(given.Root.Fd()), &st); err != nil {

@@ -176,7 +176,7 @@ func TestPromise4ToolCopies(t *testing.T) {
 			if !fi.ModTime().Equal(old) || fi.Mode() != 0o444 {
 				t.Errorf("%v %v", fi.ModTime(), fi.Mode())
 			}
-			gatetest.Must(t, baseline.RunKeepCopy(t.Context(), s.jobs, s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
+			gatetest.Must(t, baseline.RunSaveBaseOfCopy(t.Context(), s.jobs, s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 			gatetest.Must(t, baseline.RunForget(t.Context(), s.jobs, s.Dir("copy"), s.Dir("base"), []string{"x"}))
 			base, err := baseline.Open(s.Dir("base"))
 			gatetest.Must(t, err)

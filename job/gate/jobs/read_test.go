@@ -68,7 +68,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0 || st.Uid != guestBase {
 				t.Errorf("no whiteout: %+v", st)
 			}
-			gatetest.Must(t, baseline.RunKeep(ctx, s.jobs, s.Dir("host"), s.Manifest, s.Dir("base"), baseline.Limits{}))
+			gatetest.Must(t, baseline.RunSaveBase(ctx, s.jobs, s.Dir("host"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 
 			// Different users of the guest write files, one of them unreadable for others.
 			gatetest.Own(t, guestBase, s.Upper+"/a.txt", strings.Replace(gatetest.Seven, "one", "1", 1), 0o600)
@@ -99,7 +99,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			if got := overlaytest.Content(t, f, c.Differences[0].Change.Hash); got != strings.NewReplacer("one", "1", "seven", "7").Replace(gatetest.Seven) {
 				t.Errorf("merged into %q", got)
 			}
-			gatetest.Must(t, baseline.RunRebase(ctx, s.jobs, s.Dir("host"), s.Dir("base"), []baseline.Applied{{Path: "gone", Node: gate.Node{}}}))
+			gatetest.Must(t, baseline.RunRebase(ctx, s.jobs, s.Dir("host"), s.Dir("base"), []baseline.AppliedPath{{Path: "gone", Node: gate.Node{}}}))
 			for _, name := range []string{"base", "base/index", "base/pack", "frozen", "frozen/merged", "frozen/index"} {
 				var st unix.Stat_t
 				gatetest.Must(t, unix.Lstat(filepath.Join(s.Top, name), &st))

@@ -32,7 +32,7 @@ var Job = worker.Job[FreezeLimits, freezeReply]{
 func RunFreeze(
 	ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits,
 ) (entries int, cut bool, err error) {
-	marks, err := worker.Scratch("marks")
+	marks, err := worker.NewMemFile("marks")
 	if err != nil {
 		return 0, false, err
 	}
@@ -43,6 +43,6 @@ func RunFreeze(
 	if _, err := marks.Seek(0, io.SeekStart); err != nil {
 		return 0, false, err
 	}
-	got, err := fsat.Lend(ctx, run, Job, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
+	got, err := fsat.Lend(ctx, run, Job, limits, worker.RunInput{Root: upper, Files: []*os.File{marks, dst}}, dst)
 	return got.Entries, got.Cut, err
 }

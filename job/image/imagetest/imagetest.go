@@ -151,8 +151,8 @@ func (d *Driver) Pulls() int {
 	return d.pulls
 }
 
-// Freeze implements sandboxes.Images.
-func (d *Driver) Freeze(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
+// MakeLayer implements sandboxes.Images.
+func (d *Driver) MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error) {
 	data, err := io.ReadAll(archive)
 	if err != nil {
 		return "", "", err
@@ -195,8 +195,8 @@ func (d *Driver) Freeze(ctx context.Context, account string, archive *os.File) (
 	}
 }
 
-// Hold implements sandboxes.Images.
-func (d *Driver) Hold() (release func()) {
+// ProtectLayers implements sandboxes.Images.
+func (d *Driver) ProtectLayers() (release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.holds++

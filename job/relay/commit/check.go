@@ -242,7 +242,7 @@ func ShortID(id string) string { return id[:min(len(id), 10)] }
 // ShownPath returns a path for messages. Paths with special characters are quoted.
 func ShownPath(name string) string {
 	shown := safetext.Path(name)
-	if shown != git.Plain(shown, maxShownPath) {
+	if shown != git.OneLine(shown, maxShownPath) {
 		shown = strconv.QuoteToASCII(shown[:min(len(shown), maxShownPath)])
 	}
 	return shown
@@ -250,7 +250,7 @@ func ShownPath(name string) string {
 
 // plainf formats the message of a finding as one line of bounded length.
 func plainf(format string, args ...any) string {
-	return git.Plain(fmt.Sprintf(format, args...), MaxFindingMessage)
+	return git.OneLine(fmt.Sprintf(format, args...), MaxFindingMessage)
 }
 
 // Findings is a list of findings of limited length. If it is full, the most severe findings are kept.
@@ -265,7 +265,7 @@ func NewFindings(max int) *Findings { return &Findings{max: max} }
 
 // Add adds a finding. If the list is full, a finding with verdict deny replaces one with another verdict, and others are dropped.
 func (f *Findings) Add(n caisson.Finding) {
-	n.Message = git.Plain(n.Message, MaxFindingMessage)
+	n.Message = git.OneLine(n.Message, MaxFindingMessage)
 	if len(f.List) < f.max {
 		f.List = append(f.List, n)
 		return

@@ -18,10 +18,10 @@ const lastDate = 253402300799
 
 // Headers of commits besides tree, parent, author and committer.
 const (
-	headerEncoding  = "encoding"
-	HeaderSignature = "gpgsig"        // signature of a commit whose name is a SHA-1
-	HeaderOtherSig  = "gpgsig-sha256" // signature of a commit whose name is a SHA-256
-	HeaderMergeTag  = "mergetag"      // signed tag that was merged
+	headerEncoding        = "encoding"
+	HeaderSignature       = "gpgsig"        // signature of a commit whose name is a SHA-1
+	HeaderSignatureSHA256 = "gpgsig-sha256" // signature of a commit whose name is a SHA-256
+	HeaderMergeTag        = "mergetag"      // signed tag that was merged
 )
 
 // A Header is a name with its value; the lines of a multi-line value are separated by newlines.
@@ -126,7 +126,7 @@ func (c *RawCommit) checkExtra() error {
 		}
 		seen[h.Name] = true
 		switch h.Name {
-		case HeaderSignature, HeaderOtherSig, HeaderMergeTag:
+		case HeaderSignature, HeaderSignatureSHA256, HeaderMergeTag:
 		case headerEncoding:
 			if e := strings.ToLower(h.Value); e != "utf-8" && e != "utf8" {
 				return caisson.Errorf(caisson.Denied, "the commit's message is in the encoding %.40q; set i18n.commitEncoding to UTF-8", h.Value)
@@ -188,7 +188,7 @@ func (c *RawCommit) Bytes() []byte {
 // Subject returns the first line of the message in a form that is safe to display, at most 200 bytes.
 func (c *RawCommit) Subject() string {
 	line, _, _ := strings.Cut(strings.TrimLeft(c.message, "\n"), "\n")
-	return git.Plain(line, 200)
+	return git.OneLine(line, 200)
 }
 
 // TextFault returns why a text must not be displayed as it is, or "" if it is harmless.

@@ -25,8 +25,8 @@ func FitFindings(list []caisson.Finding, left *int) []caisson.Finding {
 func ValidFindings(list []caisson.Finding) bool {
 	verdicts := []string{caisson.VerdictAsk, caisson.VerdictDeny}
 	for _, f := range list {
-		if !slices.Contains(verdicts, f.Verdict) || len(f.Check) > maxCheck || git.Plain(f.Check, maxCheck) != f.Check || f.Line < 0 ||
-			len(f.Message) > MaxFindingMessage+len("…") || git.Plain(f.Message, MaxFindingMessage+len("…")) != f.Message {
+		if !slices.Contains(verdicts, f.Verdict) || len(f.Check) > maxCheck || git.OneLine(f.Check, maxCheck) != f.Check || f.Line < 0 ||
+			len(f.Message) > MaxFindingMessage+len("…") || git.OneLine(f.Message, MaxFindingMessage+len("…")) != f.Message {
 			return false
 		}
 	}

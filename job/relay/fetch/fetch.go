@@ -174,10 +174,10 @@ func fetchError(said *excerpt.Tail, err error) error {
 	case strings.Contains(text, "early EOF") || strings.Contains(text, "hung up unexpectedly") || strings.Contains(text, "unexpected disconnect"):
 		return caisson.Errorf(caisson.Unavailable, "the remote ended the connection too early; try again")
 	case strings.Contains(text, "fsck error") || strings.Contains(text, "did not send all necessary objects") || strings.Contains(text, "index-pack failed") || strings.Contains(text, "invalid index-pack output"):
-		return caisson.Errorf(caisson.Denied, "what the remote sends is damaged or dangerous: %s", git.LastLines(text, 300))
+		return caisson.Errorf(caisson.Denied, "what the remote sends is damaged or dangerous: %s", git.ErrorLines(text, 300))
 	}
 	if err = git.GitError("fetch", said, err); caisson.KindOf(err) == caisson.Internal {
-		err = caisson.Wrap(err, caisson.Denied, "git cannot read what the remote sends: %s", git.LastLines(text, 300))
+		err = caisson.Wrap(err, caisson.Denied, "git cannot read what the remote sends: %s", git.ErrorLines(text, 300))
 	}
 	return err
 }
@@ -245,7 +245,7 @@ func (p *progressWriter) Write(b []byte) (int, error) {
 	p.line = append(p.line, b...)
 	if end := bytes.LastIndexAny(p.line, "\r\n"); end >= 0 {
 		whole := bytes.TrimRight(p.line[:end], "\r\n")
-		line := git.Plain(string(whole[bytes.LastIndexAny(whole, "\r\n")+1:]), 200)
+		line := git.OneLine(string(whole[bytes.LastIndexAny(whole, "\r\n")+1:]), 200)
 		p.line = append(p.line[:0], p.line[end+1:]...)
 		if now := time.Now(); line != "" && now.Sub(p.last) >= 500*time.Millisecond {
 			p.last = now

@@ -35,12 +35,12 @@ var Job = worker.Job[fetchArgs, string]{
 // Denied and NotFound as the remote answers, Unavailable if the remote cannot be reached, and Exhausted if a limit is exceeded.
 func Run(ctx context.Context, run worker.Starter, mirror, link *os.File, req Request) (*git.Remote, error) {
 	args := fetchArgs{Transport: req.Transport, Limits: req.Limits.withDefaults()}
-	given := worker.Given{Root: mirror, Files: []*os.File{link}, Limits: git.JobLimits(args.Limits.Time)}
+	given := worker.RunInput{Root: mirror, Files: []*os.File{link}, Limits: git.JobLimits(args.Limits.Time)}
 	if req.Progress != nil {
 		given.Progress = func(raw json.RawMessage) {
 			var line string
 			if json.Unmarshal(raw, &line) == nil {
-				req.Progress(git.Plain(line, 200))
+				req.Progress(git.OneLine(line, 200))
 			}
 		}
 	}

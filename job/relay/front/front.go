@@ -25,7 +25,7 @@ const (
 
 // An Open requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
 // written to it, followed by CloseWrite; the whole body of the answer is read from it.
-type Open = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
+type OpenStream = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 
 // A Request is the request to the engine for a stream.
 type Request struct {
@@ -37,13 +37,13 @@ type Request struct {
 }
 
 // Handler returns the handler of the virtual host. Requests must have a [caisson.Guest] in their context.
-func Handler(open Open) http.Handler {
+func Handler(open OpenStream) http.Handler {
 	return &handler{open: open, fetchLimit: maxFetchRequest, gzipLimit: maxUnzipped, idle: idleTime, drain: drainTime}
 }
 
 // A handler answers the git requests of sandboxes; see Handler.
 type handler struct {
-	open                  Open
+	open                  OpenStream
 	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests
 	idle, drain           time.Duration // idleTime and drainTime, except in tests
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Stall is how long a connection may be idle: a read or write fails if no byte is transferred for this time.
-const Stall = 2 * time.Minute
+// StallTimeout is how long a connection may be idle: a read or write fails if no byte is transferred for this time.
+const StallTimeout = 2 * time.Minute
 
 // ClientConn is the connection to the client that sent a request.
 type ClientConn struct {
@@ -37,7 +37,7 @@ func NewClientConn(file *os.File) (*ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ClientConn{Conn: c, file: file, Stall: Stall}, nil
+	return &ClientConn{Conn: c, file: file, Stall: StallTimeout}, nil
 }
 
 // Read implements [net.Conn]. It fails if no byte arrives for the time Stall, and after EndReads.

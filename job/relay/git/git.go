@@ -182,12 +182,12 @@ func GitError(what string, said *excerpt.Tail, err error) error {
 	}
 	text := said.String()
 	if strings.Contains(text, "out of memory") || strings.Contains(text, "Cannot allocate memory") || strings.Contains(text, "unable to create threaded") {
-		return caisson.Wrap(errors.Join(err, errors.New(Plain(text, 1000))), caisson.Exhausted, "git %s needed more memory than it may have", what)
+		return caisson.Wrap(errors.Join(err, errors.New(OneLine(text, 1000))), caisson.Exhausted, "git %s needed more memory than it may have", what)
 	}
 	if strings.Contains(text, "No space left on device") || strings.Contains(text, "Disk quota exceeded") {
-		return caisson.Wrap(errors.Join(err, errors.New(Plain(text, 1000))), caisson.Exhausted, "git %s: no space is left for the repository", what)
+		return caisson.Wrap(errors.Join(err, errors.New(OneLine(text, 1000))), caisson.Exhausted, "git %s: no space is left for the repository", what)
 	}
-	return caisson.Wrap(err, caisson.Internal, "git %s: %s", what, Plain(text, 300))
+	return caisson.Wrap(err, caisson.Internal, "git %s: %s", what, OneLine(text, 300))
 }
 
 // limitedBuffer stores at most limit bytes; a write that exceeds the limit fails.
@@ -205,9 +205,9 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// LastLines returns the lines of git's output that begin with "error:" or "fatal:", or all of text if there are none, as one line
+// ErrorLines returns the lines of git's output that begin with "error:" or "fatal:", or all of text if there are none, as one line
 // of at most limit bytes.
-func LastLines(text string, limit int) string {
+func ErrorLines(text string, limit int) string {
 	var kept []string
 	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {
 		if strings.HasPrefix(line, "error:") || strings.HasPrefix(line, "fatal:") {
@@ -215,10 +215,10 @@ func LastLines(text string, limit int) string {
 		}
 	}
 	if len(kept) == 0 {
-		return Plain(text, limit)
+		return OneLine(text, limit)
 	}
-	return Plain(strings.Join(kept, "; "), limit)
+	return OneLine(strings.Join(kept, "; "), limit)
 }
 
-// Plain returns output of a remote or of git as one line of at most limit bytes, followed by "…" if it was truncated.
-func Plain(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }
+// OneLine returns output of a remote or of git as one line of at most limit bytes, followed by "…" if it was truncated.
+func OneLine(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }

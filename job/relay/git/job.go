@@ -30,10 +30,10 @@ const CopyTime = 30 * time.Minute
 // WorkRepo returns the repository that a job works on, which is its root.
 func WorkRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 
-// JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
-func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
+// StoreRepo returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
+func StoreRepo() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 
-// ViewMount returns the mount of a view at the path that JobStore has as View.
+// ViewMount returns the mount of a view at the path that StoreRepo has as View.
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
 // ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply. If err is not nil, it only returns
@@ -47,8 +47,8 @@ func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 }
 
 // RunRefsJob runs a job that replies with ReplyRefs, and returns the refs and HEAD that the job reports.
-func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
-	out, err := worker.Scratch("refs")
+func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.RunInput) (*Remote, error) {
+	out, err := worker.NewMemFile("refs")
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,9 @@ const (
 	HexSHA256 = 64
 )
 
-// Make creates an empty bare repository in r.Dir, an empty directory. Its object names have the given number of digits. The
+// Init creates an empty bare repository in r.Dir, an empty directory. Its object names have the given number of digits. The
 // result is that of git init without templates.
-func (r Repo) Make(digits int) error {
+func (r Repo) Init(digits int) error {
 	entries, err := os.ReadDir(r.Dir)
 	if err != nil {
 		return err

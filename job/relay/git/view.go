@@ -23,7 +23,7 @@ func MakeView(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 			return caisson.Invalidf("refs", "%s is at %s, which is no object of this repository", r.Name, r.Commit)
 		}
 	}
-	if err := v.Make(digits); err != nil {
+	if err := v.Init(digits); err != nil {
 		return err
 	}
 	if len(refs) == 0 {
@@ -65,7 +65,7 @@ func MakeStore(s Repo, refs []Ref, head string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Make(digits); err != nil {
+	if err := s.Init(digits); err != nil {
 		return err
 	}
 	borrowed := filepath.Join(s.View, "objects") + "\n"

@@ -24,7 +24,7 @@ func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Requ
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
-	given := worker.Given{Root: store, Mounts: git.ViewMount(view)}
+	given := worker.RunInput{Root: store, Mounts: git.ViewMount(view)}
 	if req.Sign == nil {
 		p, err := Job.Run(ctx, run, req, given)
 		return &p, err
@@ -64,7 +64,7 @@ var Job = worker.Job[Request, Result]{
 		if len(c.Files) > 0 {
 			req.Sign = newSignFunc(c.Files[0])
 		}
-		p, err := prepare(ctx, git.JobStore(), req)
+		p, err := prepare(ctx, git.StoreRepo(), req)
 		if err == nil {
 			p.fit()
 		}
@@ -91,11 +91,11 @@ func (p *Result) valid(req *Request) bool {
 		return false
 	}
 	for _, c := range p.Commits {
-		if !git.ValidCommit(c.ID) || git.Plain(c.Subject, 200+len("…")) != c.Subject {
+		if !git.ValidCommit(c.ID) || git.OneLine(c.Subject, 200+len("…")) != c.Subject {
 			return false
 		}
 	}
-	if len(p.Title) > maxPullTitle+len("…") || git.Plain(p.Title, maxPullTitle+len("…")) != p.Title ||
+	if len(p.Title) > maxPullTitle+len("…") || git.OneLine(p.Title, maxPullTitle+len("…")) != p.Title ||
 		len(p.Text) > maxPullText+len("…") || strings.TrimSpace(safetext.Lines(p.Text)) != p.Text {
 		return false
 	}

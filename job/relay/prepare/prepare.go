@@ -118,7 +118,7 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 		found, err := checks.Check(ctx, id)
 		if err == nil && id == req.Commit {
 			var links []caisson.Finding
-			links, err = checks.Links(ctx, id, granted)
+			links, err = checks.CheckLinks(ctx, id, granted)
 			found = slices.Concat(found, links)
 		}
 		if err != nil {
@@ -126,7 +126,7 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 		}
 		for _, f := range found {
 			if f.Verdict != caisson.VerdictAsk && f.Verdict != caisson.VerdictPass {
-				return nil, caisson.Errorf(caisson.Denied, "a commit is denied: %s", git.Plain(f.Message, 300))
+				return nil, caisson.Errorf(caisson.Denied, "a commit is denied: %s", git.OneLine(f.Message, 300))
 			}
 		}
 		asked.AddAll(found)
@@ -174,7 +174,7 @@ func (p *Result) setPullText(ctx context.Context, req Request, checks *commit.Ch
 	p.Title, p.Text = pull.Title, text
 	found, err := check.Text(ctx, p.Title+"\n"+p.Text, req.Rules)
 	for i := range found {
-		found[i].Message = git.Plain("the text of the pull request: "+found[i].Message, 300)
+		found[i].Message = git.OneLine("the text of the pull request: "+found[i].Message, 300)
 	}
 	asked.AddAll(found)
 	return err
@@ -252,7 +252,7 @@ func (w *rewriter) rewrite(ctx context.Context, id string, c *commit.RawCommit) 
 	}
 	// Existing signatures and signed tags are removed, because they do not match the new commit.
 	n.Extra = slices.DeleteFunc(slices.Clone(c.Extra), func(h commit.Header) bool {
-		return h.Name == commit.HeaderSignature || h.Name == commit.HeaderOtherSig || h.Name == commit.HeaderMergeTag
+		return h.Name == commit.HeaderSignature || h.Name == commit.HeaderSignatureSHA256 || h.Name == commit.HeaderMergeTag
 	})
 	if err := w.sign(&n, len(id)); err != nil {
 		return "", err
@@ -274,7 +274,7 @@ func (w *rewriter) sign(c *commit.RawCommit, digits int) error {
 	}
 	name := commit.HeaderSignature
 	if digits == git.HexSHA256 {
-		name = commit.HeaderOtherSig
+		name = commit.HeaderSignatureSHA256
 	}
 	c.Extra = append(c.Extra, commit.Header{Name: name, Value: strings.TrimSuffix(armored, "\n")})
 	return nil

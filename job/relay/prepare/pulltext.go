@@ -207,7 +207,7 @@ func templateError(err error) error {
 	if m := templateErrorPrefix.FindStringSubmatch(said); m != nil {
 		said = "line " + m[1] + ": " + said[len(m[0]):]
 	}
-	return caisson.Invalidf("pullBody", "%s", git.Plain(said, 300))
+	return caisson.Invalidf("pullBody", "%s", git.OneLine(said, 300))
 }
 
 // errPullTextTooLong is the error of a pullBuffer for text that exceeds maxPullText. It ends the rendering.
@@ -254,6 +254,6 @@ func (p PullText) withSubjects(subjects []string) PullText {
 	if p.Title == "" && len(subjects) > 0 {
 		p.Title = subjects[0]
 	}
-	p.Title = git.Plain(cmp.Or(p.Title, "Changes by "+p.Run), maxPullTitle)
+	p.Title = git.OneLine(cmp.Or(p.Title, "Changes by "+p.Run), maxPullTitle)
 	return p
 }

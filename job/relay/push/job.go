@@ -20,7 +20,7 @@ var Job = worker.Job[Request, Result]{
 			return Result{}, err
 		}
 		defer f.Close()
-		return worker.Value(push(ctx, git.JobStore(), f, req))
+		return worker.Value(push(ctx, git.StoreRepo(), f, req))
 	},
 }
 
@@ -33,11 +33,11 @@ func Run(ctx context.Context, run worker.Starter, store, view, link *os.File, re
 		return nil, err
 	}
 	req.Time = cmp.Or(max(req.Time, 0), 30*time.Minute)
-	given := worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{link}, Limits: git.JobLimits(req.Time)}
+	given := worker.RunInput{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{link}, Limits: git.JobLimits(req.Time)}
 	pushed, err := Job.Run(ctx, run, req, given)
 	if err != nil {
 		return nil, err
 	}
-	pushed.Said = git.Plain(pushed.Said, 300)
+	pushed.RemoteMessage = git.OneLine(pushed.RemoteMessage, 300)
 	return &pushed, nil
 }

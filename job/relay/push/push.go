@@ -38,8 +38,8 @@ func (q *Request) check() error {
 
 // Result is the result of a successful push.
 type Result struct {
-	Already bool   // whether the branch was at the commit before the push
-	Said    string // message of the remote, as one line; it may contain the URL for opening a pull request
+	Already       bool   // whether the branch was at the commit before the push
+	RemoteMessage string // message of the remote, as one line; it may contain the URL for opening a pull request
 }
 
 // maxPushAnswer limits what a remote may send during a push, in bytes: its refs and the output of its hooks.
@@ -64,9 +64,9 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 	result := parsePush(out.String(), ref)
 	switch {
 	case result.flag == "=" && err == nil:
-		return &Result{Already: true, Said: result.remoteMessage(said)}, nil
+		return &Result{Already: true, RemoteMessage: result.remoteMessage(said)}, nil
 	case result.flag != "" && result.flag != "!" && err == nil:
-		return &Result{Said: result.remoteMessage(said)}, nil
+		return &Result{RemoteMessage: result.remoteMessage(said)}, nil
 	case result.flag == "!":
 		return nil, result.refusalError(req, said)
 	}
@@ -96,7 +96,7 @@ func (r pushResult) refusalError(req Request, said *excerpt.Tail) error {
 	if words := r.remoteMessage(said); words != "" {
 		reason += ": " + words
 	}
-	reason = git.Plain(reason, 350)
+	reason = git.OneLine(reason, 350)
 	switch {
 	case strings.Contains(r.summary, "stale info"), strings.Contains(r.summary, "fetch first"), strings.Contains(r.summary, "non-fast-forward") && strings.HasPrefix(r.summary, "[rejected]"):
 		if req.Expect == "" {
@@ -120,7 +120,7 @@ func (r pushResult) remoteMessage(said *excerpt.Tail) string {
 	for _, m := range remoteLine.FindAllStringSubmatch(said.String(), -1) {
 		words = append(words, m[1])
 	}
-	return git.Plain(strings.Join(words, " "), 300)
+	return git.OneLine(strings.Join(words, " "), 300)
 }
 
 // pushError returns the error for a push without a result for its ref.
@@ -131,7 +131,7 @@ func pushError(said *excerpt.Tail, err error) error {
 	text := said.String()
 	for _, s := range []string{"hung up unexpectedly", "unexpected disconnect", "early EOF", "RPC failed", "the remote end", "Connection reset", "Broken pipe", "unable to rewind", "Could not read from remote"} {
 		if strings.Contains(text, s) {
-			return caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost during the push; try again: %s", git.LastLines(text, 200))
+			return caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost during the push; try again: %s", git.ErrorLines(text, 200))
 		}
 	}
 	return git.GitError("push", said, err)

@@ -88,8 +88,8 @@ func (q *Quarantine) Close() error {
 	return err
 }
 
-// Used returns the size of the store's own objects.
-func (q *Quarantine) Used() (caisson.Size, error) {
+// StoreSize returns the size of the store's own objects.
+func (q *Quarantine) StoreSize() (caisson.Size, error) {
 	var total caisson.Size
 	err := filepath.WalkDir(filepath.Join(q.Store.Dir, "objects"), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -144,11 +144,11 @@ func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) er
 	if err := git.GitError("index-pack", said, err); caisson.KindOf(err) == caisson.Exhausted {
 		return err
 	}
-	return caisson.Wrap(err, caisson.Denied, "git refuses the objects: %s", git.Plain(strings.NewReplacer("fatal: ", "", "error: ", "").Replace(said.String()), 300))
+	return caisson.Wrap(err, caisson.Denied, "git refuses the objects: %s", git.OneLine(strings.NewReplacer("fatal: ", "", "error: ", "").Replace(said.String()), 300))
 }
 
-// Connected checks that all objects that commits reference exist. It returns a Denied error if one is missing.
-func (q *Quarantine) Connected(ctx context.Context, commits []string) error {
+// CheckConnected checks that all objects that commits reference exist. It returns a Denied error if one is missing.
+func (q *Quarantine) CheckConnected(ctx context.Context, commits []string) error {
 	_, err := q.Repo.Output(ctx, strings.Join(commits, "\n")+"\n", "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
 	if err == nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())

@@ -158,11 +158,11 @@ func (p *pushState) refusalReason(ctx context.Context, c *pushCommand) string {
 	have := cmp.Or(p.refs[c.name], quarantine.ZeroID(p.idSize))
 	switch {
 	case !isBranch:
-		return fmt.Sprintf("only branches are taken, as %s", git.Plain(p.req.Branch, 200))
+		return fmt.Sprintf("only branches are taken, as %s", git.OneLine(p.req.Branch, 200))
 	case !refname.ValidFull(c.name):
 		return "this is no name for a branch"
 	case granted && !working:
-		return fmt.Sprintf("this branch is only to be read; push to %s", git.Plain(p.req.Branch, 200))
+		return fmt.Sprintf("this branch is only to be read; push to %s", git.OneLine(p.req.Branch, 200))
 	case c.removes() && working:
 		return "the branch that is worked on is not removed"
 	case c.old != have:

@@ -31,10 +31,10 @@ func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, re
 		return nil, err
 	}
 	l := req.Limits.withDefaults()
-	r, err := Job.Run(ctx, run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.Given{
+	r, err := Job.Run(ctx, run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.RunInput{
 		Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Input: bytes.NewReader(git.AppendRefs(nil, req.Granted)),
 		Limits: worker.Limits{
-			Time: l.Time + git.Stall + 2*drainTime, CPU: 2 * l.Time, Memory: 2 << 30, FileSize: int64(l.Pack + l.Total),
+			Time: l.Time + git.StallTimeout + 2*drainTime, CPU: 2 * l.Time, Memory: 2 << 30, FileSize: int64(l.Pack + l.Total),
 		},
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ var Job = worker.Job[receiveArgs, Result]{
 			return Result{}, err
 		}
 		defer p.Close()
-		r, err := receiveFrom(ctx, git.JobStore(), p, req)
+		r, err := receiveFrom(ctx, git.StoreRepo(), p, req)
 		if err == nil {
 			r.fit()
 		}

@@ -137,7 +137,7 @@ func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 		return nil
 	}
 	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return !c.removes() }) {
-		if used, err := q.Used(); err != nil || used > p.req.Limits.Store {
+		if used, err := q.StoreSize(); err != nil || used > p.req.Limits.Store {
 			return errors.Join(err, quarantine.Deniedf("what this sandbox has pushed fills the %v that it may have", p.req.Limits.Store))
 		}
 		l := quarantine.Limits{
@@ -189,7 +189,7 @@ func (p *pushState) checkCommits(ctx context.Context, q *quarantine.Quarantine, 
 			return caisson.Wrap(err, caisson.Denied, "%s is no commit of this push or this repository; branches lead to commits", commit.ShortID(tip))
 		}
 	}
-	if err := q.Connected(ctx, tips); err != nil {
+	if err := q.CheckConnected(ctx, tips); err != nil {
 		return err
 	}
 	return p.findFaults(ctx, q, o, todo)
@@ -219,7 +219,7 @@ func (p *pushState) findFaults(ctx context.Context, q *quarantine.Quarantine, o 
 			}
 			c.findings.AddAll(found)
 		}
-		found, err := checks.Links(ctx, c.new, p.req.Granted)
+		found, err := checks.CheckLinks(ctx, c.new, p.req.Granted)
 		if err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func (p *pushState) refuseAll(ctx context.Context, conn io.Writer, err error) (*
 		kind, why = caisson.Exhausted, fmt.Sprintf("the push took longer than %v; push fewer commits at a time", p.req.Limits.Time)
 		err = caisson.Wrap(err, kind, "%s", why)
 	}
-	why = git.Plain(why, 400)
+	why = git.OneLine(why, 400)
 	for _, c := range p.commands {
 		c.refused = "the push is refused: " + why
 	}

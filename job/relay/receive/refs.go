@@ -50,7 +50,7 @@ func (p *pushState) commit(ctx context.Context, q *quarantine.Quarantine, todo [
 	if err == nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	text := git.Plain(said.String(), 300)
+	text := git.OneLine(said.String(), 300)
 	if strings.Contains(text, "cannot lock ref") || strings.Contains(text, "exists; cannot create") || strings.Contains(text, "multiple updates") {
 		return caisson.Wrap(err, caisson.Conflict, "the branches cannot be moved: %s", strings.TrimPrefix(text, "fatal: prepare: "))
 	}
@@ -80,7 +80,7 @@ func gitCommand(in io.Writer, out *bufio.Reader, text, want string) error {
 		return err
 	}
 	if strings.TrimSuffix(line, "\n") != want {
-		return errors.New("git says " + git.Plain(line, 100))
+		return errors.New("git says " + git.OneLine(line, 100))
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (p *pushState) status(unpack string) []byte {
 		if c.refused == "" {
 			err = errors.Join(err, git.WritePktf(&b, "ok %s\n", c.name))
 		} else {
-			err = errors.Join(err, git.WritePktf(&b, "ng %s %s\n", c.name, git.Plain(c.refused, 500)))
+			err = errors.Join(err, git.WritePktf(&b, "ng %s %s\n", c.name, git.OneLine(c.refused, 500)))
 		}
 	}
 	if err = errors.Join(err, git.WriteFlush(&b)); err != nil {
@@ -82,7 +82,7 @@ func (p *pushState) messages() []byte {
 
 // plainFinding returns a finding as one line of text.
 func plainFinding(f caisson.Finding) string {
-	text := git.Plain(f.Message, commit.MaxFindingMessage)
+	text := git.OneLine(f.Message, commit.MaxFindingMessage)
 	if f.Line > 0 {
 		text += fmt.Sprintf(" (line %d)", f.Line)
 	}

@@ -58,7 +58,7 @@ func NewOf(t *testing.T, digits int) *Fixture {
 	if err := os.Mkdir(q.Store.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Store.Make(digits); err != nil {
+	if err := q.Store.Init(digits); err != nil {
 		t.Fatal(err)
 	}
 	q.Store.Env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + q.Store.View + "/objects"}

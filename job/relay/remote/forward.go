@@ -176,7 +176,7 @@ func (f *Forwarder) check(resp *http.Response, want string) error {
 
 // statusError returns the error for an HTTP status of the remote; said is the plain text that came with it.
 func statusError(status int, said string) error {
-	if said = git.Plain(said, 200); said != "" {
+	if said = git.OneLine(said, 200); said != "" {
 		said = ": " + said
 	}
 	switch {

@@ -47,7 +47,7 @@ func linkError(kind, message string) error {
 	if !slices.Contains([]caisson.Kind{caisson.Denied, caisson.NotFound, caisson.Unavailable, caisson.Exhausted, caisson.Invalid}, k) {
 		k = caisson.Unavailable
 	}
-	if message = git.Plain(message, 300); message == "" {
+	if message = git.OneLine(message, 300); message == "" {
 		message = "the remote cannot be reached"
 	}
 	return caisson.Errorf(k, "%s", message)

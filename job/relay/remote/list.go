@@ -29,7 +29,7 @@ type Listing struct {
 
 // errListing returns the error for an answer that is not that of a git server.
 func errListing(format string, args ...any) error {
-	return caisson.Wrap(errors.New(git.Plain(caisson.MessageOf(caisson.Errorf(caisson.Denied, format, args...)), 300)), caisson.Denied,
+	return caisson.Wrap(errors.New(git.OneLine(caisson.MessageOf(caisson.Errorf(caisson.Denied, format, args...)), 300)), caisson.Denied,
 		"what the remote answers is not git's protocol; check the URL")
 }
 
@@ -121,7 +121,7 @@ func (l *Listing) nextText(lines *git.PktReader) (string, git.PktKind, error) {
 		return "", kind, err
 	}
 	if said, ok := bytes.CutPrefix(line, []byte("ERR ")); ok {
-		return "", kind, caisson.Errorf(caisson.Denied, "the remote refuses: %s", git.Plain(string(said), 300))
+		return "", kind, caisson.Errorf(caisson.Denied, "the remote refuses: %s", git.OneLine(string(said), 300))
 	}
 	return strings.TrimSuffix(string(line), "\n"), kind, nil
 }

@@ -18,7 +18,7 @@ var Job = worker.Job[Request, worker.None]{
 		if err != nil {
 			return worker.None{}, err
 		}
-		return worker.None{}, serve(ctx, git.JobStore(), p, req)
+		return worker.None{}, serve(ctx, git.StoreRepo(), p, req)
 	},
 }
 
@@ -27,6 +27,6 @@ var Job = worker.Job[Request, worker.None]{
 // the connection or stalls. Errors are also reported to the client. The caller still has to close conn.
 func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, req Request) error {
 	req.Time = cmp.Or(max(req.Time, 0), time.Hour)
-	_, err := Job.Run(ctx, run, req, worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Limits: git.JobLimits(req.Time)})
+	_, err := Job.Run(ctx, run, req, worker.RunInput{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Limits: git.JobLimits(req.Time)})
 	return err
 }

@@ -30,7 +30,7 @@ func serve(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) erro
 	defer p.Finish()
 	err := upload(ctx, s, p, req)
 	if err != nil && !p.Wrote {
-		_ = git.WritePktf(p, "ERR %s\n", git.Plain(caisson.MessageOf(err), 300))
+		_ = git.WritePktf(p, "ERR %s\n", git.OneLine(caisson.MessageOf(err), 300))
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func upload(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) err
 		return nil // the client has closed the connection
 	}
 	if text := said.String(); strings.Contains(text, "fatal: ") && !strings.Contains(text, "out of memory") {
-		return caisson.Errorf(caisson.Invalid, "git cannot serve this: %s", git.LastLines(text, 200))
+		return caisson.Errorf(caisson.Invalid, "git cannot serve this: %s", git.ErrorLines(text, 200))
 	}
 	return git.GitError("upload-pack", said, err)
 }

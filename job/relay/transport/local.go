@@ -49,7 +49,7 @@ func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, 
 	}()
 	err = cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() && !sent.wrote {
-		return caisson.Errorf(caisson.NotFound, "the directory is not a repository that can be used: %s", git.LastLines(said.String(), 200))
+		return caisson.Errorf(caisson.NotFound, "the directory is not a repository that can be used: %s", git.ErrorLines(said.String(), 200))
 	}
 	return git.GitError(service, said, err)
 }

@@ -119,13 +119,13 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	}
 	time := timeLimit(req.Time)
 	args := remoteArgs{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}
-	_, err := jobRemote.Run(ctx, t.run, args, worker.Given{Files: []*os.File{conn}, Limits: worker.Limits{Time: time, CPU: time}})
+	_, err := jobRemote.Run(ctx, t.run, args, worker.RunInput{Files: []*os.File{conn}, Limits: worker.Limits{Time: time, CPU: time}})
 	return err
 }
 
 // RunLocal is like Run for a repository in a directory of the host, bare or not. It runs with the rights of the directory's
 // owner. Hooks do not run.
 func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) error {
-	_, err := jobLocal(push).Run(ctx, t.run, worker.None{}, worker.Given{Root: dir, Files: []*os.File{conn}})
+	_, err := jobLocal(push).Run(ctx, t.run, worker.None{}, worker.RunInput{Root: dir, Files: []*os.File{conn}})
 	return err
 }

@@ -72,7 +72,7 @@ func runGuestd(ctx context.Context, p *fake.Proc) int {
 		return fail(p, exitUsage, err)
 	}
 	defer root.Close()
-	proc := &guestd.Proc{
+	proc := &guestd.ProcessEnv{
 		Args: p.Args()[1:], Env: p.Env(), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(), Root: root, Dir: p.Dir(),
 		Notify: p.Catch,
 	}

@@ -132,13 +132,13 @@ type conn struct{ *os.File }
 func (conn) LocalAddr() net.Addr  { return &net.UnixAddr{} }
 func (conn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
 
-// serviceHost implements [service.Host] with goroutines of a supervisor's process.
+// serviceHost implements [service.Environment] with goroutines of a supervisor's process.
 type serviceHost struct {
 	ctx context.Context // cancelled when p is terminated
 	p   *fake.Proc      // the supervisor's process
 }
 
-// Dial implements [service.Host].
+// Dial implements [service.Environment].
 func (h serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
 	f, err := fake.Connect(ctx, h.p, "tcp", fmt.Sprint(port))
 	if err != nil {
@@ -147,7 +147,7 @@ func (h serviceHost) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn{f}, nil
 }
 
-// Start implements [service.Host] for the roles of [Path] that package guestd implements.
+// Start implements [service.Environment] for the roles of [Path] that package guestd implements.
 func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, error) {
 	if s.Command[0] != Path {
 		return nil, errors.New(s.Command[0] + ": command not found")
@@ -158,7 +158,7 @@ func (h serviceHost) Start(s caisson.Service, out io.Writer) (service.Process, e
 	}
 	ctx, cancel := context.WithCancel(h.ctx)
 	sp := &serviceProcess{pid: h.p.PID(), cancel: cancel, done: make(chan struct{})}
-	proc := &guestd.Proc{Args: s.Command[1:], In: strings.NewReader(""), Out: out, Err: out, Root: root, Dir: s.Cwd}
+	proc := &guestd.ProcessEnv{Args: s.Command[1:], In: strings.NewReader(""), Out: out, Err: out, Root: root, Dir: s.Cwd}
 	proc.Listen = func(network, address string, backlog int) (guestd.Listener, error) {
 		return fake.Listen(h.p, network, address, backlog)
 	}
