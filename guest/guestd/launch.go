@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Launch has the arguments of "guestd run": a command, and how to start it.
+// A RunArgs has the arguments of "guestd run": a command, and how to start it.
 type RunArgs struct {
 	User    string   // name or uid, with an optional ":" and group name or gid; "" means the user of guestd
 	Dir     string   // working directory; "" means that of guestd

@@ -27,7 +27,7 @@ const (
 	maxSecretLen = 16 << 10  // bytes of one secret
 )
 
-// An Imported is the result of importing an existing installation of OpenClaw.
+// An ImportResult is the result of importing an existing installation of OpenClaw.
 type ImportResult struct {
 	Agent   caisson.Agent   // with personas, models, tools, skills and files
 	Models  []caisson.Model // models that must be added to the configuration of the model gateway
