@@ -23,7 +23,7 @@ type Connector struct {
 	store   caisson.Table[caisson.Route]
 	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
 	dialer  caisson.Dialer
-	wire    Wire
+	wire    Wire // sends the routes to the wire process
 	waker   *waker
 	used    func(sandbox caisson.ID, active bool) // reports that a sandbox is in use; see Config.Used
 

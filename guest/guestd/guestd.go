@@ -36,7 +36,7 @@ const usage = `usage: caisson-guestd files
        caisson-guestd test PROGRAM [ARG...]
 `
 
-// A Proc is the environment in which [Run] executes the program. In, Out, Err and Root are required.
+// A ProcessEnv is the environment in which [Run] executes the program. In, Out, Err and Root are required.
 type ProcessEnv struct {
 	Args []string  // arguments without the name of the program
 	Env  []string  // environment variables, as KEY=value

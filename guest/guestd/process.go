@@ -10,7 +10,7 @@ import (
 
 // This file has the functions for the fields of [ProcessEnv] if guestd runs as a process.
 
-// notify implements Proc.Notify.
+// notify implements ProcessEnv.Notify.
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	in, out := make(chan os.Signal, 16), make(chan syscall.Signal)
 	for _, s := range signals {
@@ -24,7 +24,7 @@ func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	return out
 }
 
-// terminalSize implements Proc.TerminalSize.
+// terminalSize implements ProcessEnv.TerminalSize.
 func terminalSize() (rows, cols uint16, err error) {
 	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -33,7 +33,7 @@ func terminalSize() (rows, cols uint16, err error) {
 	return size.Row, size.Col, nil
 }
 
-// spawn implements Proc.Spawn: it forks a child that sleeps. The child does not execute a program: tests exhaust the limit on
+// spawn implements ProcessEnv.Spawn: it forks a child that sleeps. The child does not execute a program: tests exhaust the limit on
 // processes and threads, and a Go program that cannot start a thread crashes.
 func spawn() (kill func(), err error) {
 	parent := os.Getpid()

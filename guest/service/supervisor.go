@@ -29,7 +29,7 @@ type Process interface {
 	Kill()
 }
 
-// A Host is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
+// A Environment is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
 type Environment interface {
 	// Start starts the command of a service, and writes its output to out until the process has ended.
 	Start(s caisson.Service, out io.Writer) (Process, error)

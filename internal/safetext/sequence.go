@@ -162,7 +162,7 @@ func digits(p []byte) bool {
 	return true
 }
 
-// inString drops the bytes of a string sequence up to its end (Screen only).
+// inString drops the bytes of a string sequence up to its end. Only a filter in mode [Screen] has such sequences.
 func (f *Filter) inString(c byte) {
 	f.n++
 	switch {

@@ -110,7 +110,7 @@ func Step[T any](i *Injector, op string, do func() (T, error)) (T, error) {
 	return Execute(i.TakeStep(op), op, do)
 }
 
-// Execute executes a step with an effect that Take has returned: it calls do unless the step fails.
+// Execute executes a step with an effect that TakeStep has returned: it calls do unless the step fails.
 func Execute[T any](e Effect, op string, do func() (T, error)) (v T, err error) {
 	if e != Fails {
 		if v, err = do(); e != Loses || err != nil {

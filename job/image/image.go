@@ -119,10 +119,10 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.ho
 func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
 
 // ProtectLayers prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns between this call and the
-// call of release. A caller calls Hold before Pull, Host or Layer, and release after it has stored a reference to the result.
+// call of release. A caller calls ProtectLayers before Pull, Host or Layer, and release after it has stored a reference to the result.
 func (d *Driver) ProtectLayers() (release func()) { return d.layers.hold() }
 
-// Prune removes the layers that are not held (see Hold) and for which inUse returns false, as well as unfinished layers. It
+// Prune removes the layers that are not held (see ProtectLayers) and for which inUse returns false, as well as unfinished layers. It
 // returns the size of the removed layers. inUse is called with a layer's digest while a lock is held that keeps the driver from
 // returning any layer; it must not call the driver.
 func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {

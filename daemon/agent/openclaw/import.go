@@ -35,7 +35,7 @@ type ImportResult struct {
 	Report  []caisson.AgentCheck // settings and files that were not imported, and why
 }
 
-// An ImportedSecret is a secret that was found in the installation. The other fields of an Imported do not contain it.
+// An ImportedSecret is a secret that was found in the installation. The other fields of an ImportResult do not contain it.
 type ImportedSecret struct {
 	Name  string // name for the credential
 	Value caisson.Secret

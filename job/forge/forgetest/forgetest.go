@@ -248,7 +248,7 @@ func (f *Forge) kind() caisson.Forge {
 
 func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // without a lock, because Owner and Repo never change
 
-// pageURL returns the URL with which the URLs of pages begin.
+// pageURL returns the URL of the project on the web site of the forge, with which the URLs of pull requests begin.
 func (f *Forge) pageURL() string {
 	if f.o.RootURL != "" {
 		return f.o.RootURL + "/" + f.project()

@@ -28,7 +28,7 @@ type State struct {
 	fsat.Stat
 	Content string // SHA-256 of a file's content in hexadecimal; "" if it is not known
 	Link    string // target of a symlink
-	Data    []byte // content of a file on the host of at most fsat.SmallFile bytes; nil for other states
+	Data    []byte // content of a file on the host of at most fsat.MaxSmallFile bytes; nil for other states
 	// Unreadable is the reason why the path cannot be compared, such as a parent directory that is a symlink, or "" if it can.
 	Unreadable string
 }

@@ -72,7 +72,7 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner. dst belongs to the caller, before and afterwards.
+// RunSaveBase runs [SaveBase] as a worker job with the rights of root's owner, to whom dst belongs while the job runs.
 func RunSaveBase(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.RunInput{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
@@ -90,7 +90,7 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunRebase runs [Rebase] as a worker job with the rights of host's owner. base belongs to the caller, before and afterwards.
+// RunRebase runs [Rebase] as a worker job with the rights of host's owner, to whom base belongs while the job runs.
 func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []AppliedPath) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
@@ -121,8 +121,7 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner. dst belongs to the caller, before and
-// afterwards.
+// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner, to whom dst belongs while the job runs.
 func RunSaveBaseOfCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.RunInput{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
@@ -140,8 +139,7 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// RunForget runs [Forget] as a worker job with the rights of the copy's owner. base belongs to the caller, before and
-// afterwards.
+// RunForget runs [Forget] as a worker job with the rights of the copy's owner, to whom base belongs while the job runs.
 func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {

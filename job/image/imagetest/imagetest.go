@@ -30,7 +30,7 @@ type Driver struct {
 
 	mu    sync.Mutex
 	pulls int    // number of images that were pulled; guarded by mu
-	holds int    // number of calls of Hold that were not released; guarded by mu
+	holds int    // number of calls of ProtectLayers that were not released; guarded by mu
 	host  string // version of the host's programs; guarded by mu
 }
 
@@ -207,7 +207,7 @@ func (d *Driver) ProtectLayers() (release func()) {
 	})
 }
 
-// Held returns the number of calls of Hold that were not released.
+// Held returns the number of calls of ProtectLayers that were not released.
 func (d *Driver) Held() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 	drainTime       = 30 * time.Second // maximum time for reading the rest of a body that is not needed
 )
 
-// An Open requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
+// OpenStream requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
 // written to it, followed by CloseWrite; the whole body of the answer is read from it.
 type OpenStream = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 

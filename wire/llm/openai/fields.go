@@ -259,7 +259,7 @@ func checkInstructions(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
-// checkEmbeddingInput copies a text or tokens, or a list of them.
+// checkEmbeddingInput copies the input of an embeddings request, if it is a text, a list of tokens, or a list of these.
 func checkEmbeddingInput(p *parser, v value) error {
 	p.hasInput = true
 	text := func(_ *parser, x value) error {
