@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
@@ -53,8 +55,12 @@ func (s *suite) execAPI(ctx context.Context) error {
 
 // openRuntime returns a runtime in this process that has the sandboxes of a daemon. Opening it does not change the sandboxes.
 func (s *suite) openRuntime(d *daemon) (*gvisor.Runtime, error) {
+	instance, err := os.ReadFile(filepath.Join(d.dir, "instance"))
+	if err != nil {
+		return nil, err
+	}
 	return gvisor.New(gvisor.Config{
-		Dir: filepath.Join(d.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
+		Dir: filepath.Join(d.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/caisson/" + string(bytes.TrimSpace(instance)),
 		Build:    "bench",
 		Programs: gvisor.Programs{Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd")},
 	})
