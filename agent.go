@@ -60,8 +60,7 @@ type Agent struct {
 	ServiceDir string     `json:"serviceDir,omitempty" yaml:"serviceDir" doc:"Where the service runs; default the workspace"`
 	Ready      string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
 	Files      []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
-	// Memory means that the agent keeps conversations itself; for other agents the earlier messages are put into the
-	// workspace.
+	// Memory means that the agent keeps conversations itself; for other agents the earlier messages are put into the workspace.
 	Memory     bool       `json:"memory,omitempty" yaml:"memory"`
 	Background []string   `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
 	Models     []string   `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
@@ -89,9 +88,8 @@ func (a *Agent) SupportsAPI(api string) bool {
 	return api == "" || len(a.APIs) == 0 || slices.Contains(a.APIs, api)
 }
 
-// AgentLimits bounds a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer
-// to 0 allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see
-// [AgentLimits.UnmarshalJSON].
+// AgentLimits bounds a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer to 0
+// allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see [AgentLimits.UnmarshalJSON].
 type AgentLimits struct {
 	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Time limit of a run; the agent has a tenth less"`
 	Memory Size     `json:"memory,omitempty" yaml:"memory"`

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// A GatewayConfig is the configuration of the wire process, apart from the specs of single wires. The engine sends it
-// to that process over a private socket, and nowhere else: it is the only place where the values of credentials are not
-// in a [Secret].
+// A GatewayConfig is the configuration of the wire process, apart from the specs of single wires. The engine sends it to that
+// process over a private socket, and nowhere else: it is the only place where the values of credentials are not in a [Secret].
 type GatewayConfig struct {
 	Providers []Provider `json:"providers"`
 	Models    []Model    `json:"models"` // the models to serve, with imported prices filled in
@@ -30,14 +29,12 @@ type GatewayConfig struct {
 	Ingress *IngressConfig `json:"ingress,omitempty"`
 }
 
-// A RemoteConfig configures the wire process to serve the sandboxes of other machines, or to use the gateway of another
-// machine.
+// A RemoteConfig configures the wire process to serve the sandboxes of other machines, or to use the gateway of another machine.
 type RemoteConfig struct {
 	// RunKeys are the keys that verify run tokens: one, or two during a rotation. The first key also signs new tokens. Without
 	// keys, no other machine is served.
 	RunKeys []string `json:"runKeys,omitempty"`
-	// Certificate and CertificateKey are the TLS certificate for clients over TCP, in PEM. Without them only loopback
-	// is served.
+	// Certificate and CertificateKey are the TLS certificate for clients over TCP, in PEM. Without them only loopback is served.
 	Certificate    string `json:"certificate,omitempty"`
 	CertificateKey string `json:"certificateKey,omitempty"`
 	// URL is the URL of the gateway that serves the local sandboxes. If it is empty, the gateway in this process serves them.

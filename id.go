@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// An ID is the globally unique name of one object: two lower-case letters for the kind of object, "-", and 16 random
-// characters.
+// An ID is the globally unique name of one object: two lower-case letters for the kind of object, "-", and 16 random characters.
 //
 // All IDs have the same length because gVisor resolves container ids by prefix, and all are valid host names because a
 // sandbox's ID is its host name.

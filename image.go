@@ -9,9 +9,8 @@ import (
 type Rootfs struct {
 	// Digest identifies the content of Layers and Binds; equal digests mean equal files.
 	Digest string `json:"digest"`
-	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase]
-	// and enter a sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and
-	// user.overlay.opaque for directories).
+	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase] and enter a
+	// sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and user.overlay.opaque for directories).
 	Layers []string `json:"layers"`
 	// Binds are host directories or files that are mounted read-only over the layers. Owners are not mapped, so the sandbox
 	// cannot read files that are not world-readable on the host.
@@ -58,8 +57,7 @@ type RegistryAuth struct {
 
 // Images is the service that manages images.
 type Images interface {
-	// Pull makes an image present on this host and returns it. With Offline set, it returns NotFound unless the image
-	// is present.
+	// Pull makes an image present on this host and returns it. With Offline set, it returns NotFound unless the image is present.
 	Pull(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error)
 	ListImages(ctx context.Context) ([]*Image, error)
 	// RemoveImage removes an image from the account; layers that no image uses any more are removed by the

@@ -21,8 +21,7 @@ type Call struct {
 	// the gateway stopped.
 	Status int    `json:"status"`
 	Error  string `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
-	// Detail is for the account that is charged, and is never shown in a sandbox: it contains names of hosts and
-	// credentials.
+	// Detail is for the account that is charged, and is never shown in a sandbox: it contains names of hosts and credentials.
 	Detail string     `json:"detail,omitempty" doc:"The provider's error, or why it could not be reached; one line without secrets, at most 512 bytes"`
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
@@ -66,10 +65,9 @@ func (d Demand) MaxUsage(output int64) Amount {
 
 // A Meter keeps calls within budgets, and writes the ledger.
 type Meter interface {
-	// Reserve reserves the maximum usage of call in all budgets of its guest, and records that the call has begun, so
-	// that it will be in the ledger in any case. It grants at most d.MaxOutput tokens of output, and fewer, down to
-	// d.MinOutput, if a budget does not cover more. The error is an [*OverBudget], or Unavailable if the budgets cannot
-	// be read.
+	// Reserve reserves the maximum usage of call in all budgets of its guest, and records that the call has begun, so that it will
+	// be in the ledger in any case. It grants at most d.MaxOutput tokens of output, and fewer, down to d.MinOutput, if a budget does
+	// not cover more. The error is an [*OverBudget], or Unavailable if the budgets cannot be read.
 	Reserve(ctx context.Context, call Call, d Demand) (Reservation, error)
 }
 
@@ -77,10 +75,9 @@ type Meter interface {
 type Reservation interface {
 	// Output returns how many tokens of output may be requested.
 	Output() int64
-	// Settle writes the call's row and releases the part of the reservation that it did not use. It must be called
-	// exactly once, before the guest gets the last byte of the answer; a reservation that is never settled is charged
-	// in full after the gateway has stopped. An error means that the ledger cannot be written: the answer must not be
-	// completed.
+	// Settle writes the call's row and releases the part of the reservation that it did not use. It must be called exactly once,
+	// before the guest gets the last byte of the answer; a reservation that is never settled is charged in full after the gateway
+	// has stopped. An error means that the ledger cannot be written: the answer must not be completed.
 	Settle(call Call) error
 }
 

@@ -115,9 +115,8 @@ type Verdict struct {
 
 // A Decider is a compiled Policy. It is pure, and safe for concurrent use.
 type Decider interface {
-	// DecideName returns whether a name (lower case, no final dot) may be resolved: whether some connection to it could
-	// be allowed. If a wildcard matched, wildcard is the rule's part of the name: "example.com" for "*.example.com";
-	// otherwise "".
+	// DecideName returns whether a name (lower case, no final dot) may be resolved: whether some connection to it could be allowed.
+	// If a wildcard matched, wildcard is the rule's part of the name: "example.com" for "*.example.com"; otherwise "".
 	DecideName(name string) (v Verdict, wildcard string)
 	// DecideAddress returns whether some flow to addr with name among its Names could be allowed, with any port and
 	// protocol. The resolver calls it for each address that it is about to return for name, so that a public name that

@@ -47,8 +47,7 @@ type ExecRequest struct {
 	Cols    uint16            `json:"cols,omitempty"`
 	Stdin   bool              `json:"stdin,omitempty" doc:"The process has a standard input; else it is empty"`
 	Timeout Duration          `json:"timeout,omitempty" doc:"SIGKILL after this long; 0 is never"`
-	// Detach lets the process outlive the exec session: closing the session does not kill it. Invalid with TTY or
-	// Stdin.
+	// Detach lets the process outlive the exec session: closing the session does not kill it. Invalid with TTY or Stdin.
 	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and what it writes is dropped"`
 }
 
@@ -57,8 +56,7 @@ type ExecRequest struct {
 type Process interface {
 	// PID is the process id inside the sandbox.
 	PID() int
-	// Stdin is the process's standard input, nil if none was requested. Closing it signals end of file; with a TTY it
-	// sends ^D.
+	// Stdin is the process's standard input, nil if none was requested. Closing it signals end of file; with a TTY it sends ^D.
 	Stdin() io.WriteCloser
 	// Reads of Stdout and of Stderr return io.EOF when no process has that output open any longer. With a TTY, Stderr is empty.
 	Stdout() io.Reader

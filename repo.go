@@ -230,7 +230,7 @@ type Relay interface {
 	// Await waits until a delivery has ended, see [DeliveryState.Ended], ctx ends, or the time most has passed, and returns
 	// the delivery in its current state.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)
-	// SandboxRemoved must be called after a sandbox was removed. The sandbox's pushed commits are kept as long as a delivery needs them.
-	// SandboxRemoved is idempotent.
+	// SandboxRemoved must be called after a sandbox was removed. The commits that the sandbox has pushed are kept as long as a
+	// delivery needs them. Idempotent.
 	SandboxRemoved(ctx context.Context, sandbox ID) error
 }

@@ -78,7 +78,7 @@ type RunRequest struct {
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of names that look like secrets and are not hidden from the sandbox"`
 	// Hidden lists files that the client has left out of Workspace. It is recorded in the run.
 	Hidden []string `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
-	// HiddenCount is the number of files that the client has left out of Workspace, of which Hidden lists only some.
+	// HiddenCount is the number of files that the client has left out of Workspace, if Hidden does not list all of them.
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"Number of hidden names, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
 	// Workspace is a tar archive that is unpacked into the workspace, instead of Directory; nil for none.
@@ -240,8 +240,7 @@ type RunFilter struct {
 	Parent  ID
 	// Under selects a run and all its sub-runs.
 	Under ID
-	// Before is the id of the last run of the previous page; pages are sorted from new to old. Limit is at most 1000; 0
-	// means 100.
+	// Before is the id of the last run of the previous page; pages are sorted from new to old. Limit is at most 1000; 0 means 100.
 	Before ID
 	Limit  int
 }
@@ -266,8 +265,7 @@ type Runs interface {
 	// WatchRun returns the run's events after the sequence number after, stored ones first, and closes the channel
 	// after done or when ctx ends. A slow reader loses no events.
 	WatchRun(ctx context.Context, id ID, after int64) (<-chan RunEvent, error)
-	// CancelRun cancels a run and its sub-runs, and returns when they have ended. It does not change a run that has
-	// ended.
+	// CancelRun cancels a run and its sub-runs, and returns when they have ended. It does not change a run that has ended.
 	CancelRun(ctx context.Context, id ID) (*Run, error)
 	// RetryRun starts another attempt of a run that has failed. Conflict if it has not.
 	RetryRun(ctx context.Context, id ID) (*Run, error)

@@ -35,8 +35,7 @@ type Runtime interface {
 	// created. It is idempotent, even concurrently, and works after a failed Create, while frozen, and after the death
 	// of any of the sandbox's processes.
 	Destroy(ctx context.Context, id ID) error
-	// List returns all sandboxes of this runtime on this host for this data directory, including those started by other
-	// processes.
+	// List returns all sandboxes of this runtime on this host for this data directory, including those started by other processes.
 	List(ctx context.Context) ([]RuntimeSandbox, error)
 	// Capabilities returns a description of the runtime.
 	Capabilities() Capabilities
@@ -197,8 +196,8 @@ type Programs struct {
 // Supports reports whether this daemon can run sandboxes with the set of this id.
 func (p Programs) Supports(id string) bool { return id == p.Current || p.Older != nil && p.Older(id) }
 
-// DescribeBuild describes the build that an unsupported set of programs belongs to. The result completes a sentence: "of another build of
-// Caisson".
+// DescribeBuild describes the build that an unsupported set of programs belongs to. The result completes a sentence: "of another
+// build of Caisson".
 func (p Programs) DescribeBuild(id string) string {
 	if p.Newer != nil && p.Newer(id) {
 		return "of a newer build of Caisson, whose protocol this one does not know"
@@ -268,8 +267,7 @@ type Wires interface {
 	// Attach creates a network namespace with a TAP that the wire process serves, and returns a descriptor of the namespace. The
 	// namespace exists as long as a descriptor of it is open or a process is in it. spec is in force from the first packet.
 	Attach(ctx context.Context, id ID, spec WireSpec) (*os.File, error)
-	// Reattach attaches the TAP in the namespace of a running sandbox again, after a restart of the daemon or of the
-	// wire process.
+	// Reattach attaches the TAP in the namespace of a running sandbox again, after a restart of the daemon or of the wire process.
 	Reattach(ctx context.Context, id ID, netns *os.File, spec WireSpec) error
 	// Configure replaces the spec of a wire. When it returns, the new spec is in force, and connections that the new spec does not
 	// allow have ended. NotFound if the sandbox has no wire.

@@ -14,8 +14,7 @@ type Sandbox struct {
 	Name     string `json:"name,omitempty" doc:"Unique within the account among sandboxes that exist; may be used instead of the id"`
 	Template string `json:"template" doc:"Name of the template it was made from"`
 	State    State  `json:"state"`
-	// Reason is a sentence with the reason of the state failed, or why a stopped sandbox ended ("time limit of 1h
-	// reached").
+	// Reason is a sentence with the reason of the state failed, or why a stopped sandbox ended ("time limit of 1h reached").
 	Reason string            `json:"reason,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   Spec              `json:"spec"`
@@ -204,8 +203,7 @@ type CreateRequest struct {
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
 	// Randomness is the mechanism by which forks draw different random numbers, see [Spec]. Only the engine sets it.
 	Randomness string `json:"-"`
-	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes
-	// them.
+	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
 	// Workspace requests a workspace. It is a host directory, which can be requested only over the unix socket and which the sandbox
 	// changes only in a layer of its own until the changes are applied, or a volume.

@@ -14,9 +14,8 @@ const redacted = "[redacted]"
 // Reveal, so that a search for that name finds every use. The zero Secret is empty. Secrets are immutable and safe for
 // concurrent use; compare them with Equal.
 //
-// The bytes are kept in a closure, because methods are not enough: fmt, testing libraries and debuggers print
-// unexported fields of a struct by reflection without calling its methods. Reflection cannot read the variables of a
-// function.
+// The bytes are kept in a closure, because methods are not enough: fmt, testing libraries and debuggers print unexported fields
+// of a struct by reflection without calling its methods. Reflection cannot read the variables of a function.
 type Secret struct{ reveal func() string }
 
 // NewSecret returns a Secret that contains the bytes of s.

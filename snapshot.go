@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// A Snapshot is the memory (optional), the root file system and every writable mount of a sandbox, captured at one
-// instant.
+// A Snapshot is the memory (optional), the root file system and every writable mount of a sandbox, captured at one instant.
 type Snapshot struct {
 	ID       ID                `json:"id"`
 	Account  string            `json:"account"`

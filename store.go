@@ -33,9 +33,8 @@ type Store interface {
 	Close() error
 }
 
-// A Table holds the objects of one type. Each object has a key, unique among all accounts (an ID; for templates and
-// images the account and the name), and optionally a name, unique in its account. Objects outside a Scope are NotFound,
-// not Denied.
+// A Table holds the objects of one type. Each object has a key, unique among all accounts (an ID; for templates and images the
+// account and the name), and optionally a name, unique in its account. Objects outside a Scope are NotFound, not Denied.
 type Table[T any] interface {
 	// Insert adds an object; Conflict if its key or name is taken.
 	Insert(ctx context.Context, obj *T) error

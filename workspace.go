@@ -64,8 +64,7 @@ type Workspace struct {
 	Run     ID             `json:"run,omitempty" doc:"The run that the sandbox was made for"`
 	Agent   string         `json:"agent,omitempty"`
 
-	// HostPath, Device and Inode identify the host directory: it is opened by its path, and must still have this device and
-	// inode.
+	// HostPath, Device and Inode identify the host directory: it is opened by its path, and must still have this device and inode.
 	HostPath string `json:"-"`
 	Device   uint64 `json:"-"`
 	Inode    uint64 `json:"-"`
@@ -173,8 +172,7 @@ type Change struct {
 	OldSize int64  `json:"oldSize,omitempty"`
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
 	Process string `json:"process,omitempty" doc:"Process that last wrote it, as recorded by the sandbox's kernel: pid and command"`
-	// Hash identifies the reviewed type, mode and content of the file. A sync applies the change only if the hash is still the
-	// same.
+	// Hash identifies the reviewed type, mode and content of the file. A sync applies the change only if the hash is still the same.
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
 	Added   int       `json:"added,omitempty" doc:"Lines"`
@@ -248,7 +246,7 @@ type SyncReceipt struct {
 	Workspace ID             `json:"workspace"`
 	Sandbox   ID             `json:"sandbox,omitempty"`
 	Run       ID             `json:"run,omitempty"`
-	By        string         `json:"by"` // who applied the changes: the actor of the sync, as in Event
+	By        string         `json:"by"` // actor that has applied the changes, as in Event
 	Mode      SyncMode       `json:"mode"`
 	State     string         `json:"state" enum:"applied,undone"`
 	At        time.Time      `json:"at"`

@@ -91,8 +91,7 @@ func toMilliseconds(all []samples) []samples {
 	return out
 }
 
-// gatewayAdded compares calls of a model through the gateway with direct calls of the same model, and with calls
-// through nginx.
+// gatewayAdded compares calls of a model through the gateway with direct calls of the same model, and with calls through nginx.
 func (s traffic) gatewayAdded(ctx context.Context) error {
 	t, err := s.startGateway(ctx, "added")
 	if err != nil {

@@ -29,7 +29,7 @@ type server struct {
 	port int          // The port on which it listens.
 	out  bytes.Buffer // Standard output; may be read after end.
 	err  bytes.Buffer // Standard error; may be read after end.
-	stop func() error // Asks the process to exit.
+	stop func() error // Makes the process exit.
 }
 
 // startServer starts a program of Config.Bin with a listener as descriptor 3. The server is stopped by closing its standard

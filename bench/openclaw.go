@@ -153,7 +153,7 @@ func (t *agentSetup) measureTalk(all *measuredRuns, agent string, warm bool) mea
 }
 
 // checkTalk returns a function that checks the answer of a run with talkPrompt, and that the run started from the warm snapshot
-// only if warm is true.
+// if and only if warm is true.
 func checkTalk(warm bool) func(*caisson.Run) error {
 	return func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) }
 }

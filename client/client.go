@@ -262,8 +262,8 @@ func (c *requester) send(ctx context.Context, req request) (*http.Response, erro
 		hr.Header.Set("Content-Type", req.contentType)
 	}
 	if req.body != nil {
-		// The body is sent only after the server has asked for it. Otherwise, if the server refused the request without reading
-		// the body, the client could get an error of the connection instead of the refusal.
+		// The body is not sent before the server's 100 Continue, or a timeout. Otherwise, if the server refused the request
+		// without reading the body, the client could get an error of the connection instead of the refusal.
 		hr.Header.Set("Expect", "100-continue")
 	}
 	c.authorize(hr.Header)

@@ -13,8 +13,8 @@ import (
 // images implements [caisson.Images] by requests to a daemon.
 type images struct{ c *requester }
 
-// Pull implements [caisson.Images]. If the reference begins with dir: or tar:, it opens the directory or archive with the rights
-// of this process and passes it to the daemon, which is possible only over the unix socket, unless req.Source is set.
+// Pull implements [caisson.Images]. If the reference begins with dir: or tar: and req.Source is nil, it opens the directory or
+// archive with the rights of this process and passes it to the daemon, which is possible only over the unix socket.
 func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func(caisson.Progress)) (*caisson.Image, error) {
 	header := http.Header{}
 	source := req.Source

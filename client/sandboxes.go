@@ -32,8 +32,8 @@ func createHeader(ctx context.Context) http.Header {
 type sandboxes struct{ c *requester }
 
 // Create implements [caisson.Sandboxes]. It opens the sources of mounts and the directory of the workspace with the rights of
-// this process and passes them to the daemon, which is possible only over the unix socket, unless the request contains them
-// already opened.
+// this process, unless the request contains them already opened, and passes them to the daemon, which is possible only over the
+// unix socket.
 func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	dirs := req.Directories
 	if len(dirs) == 0 {

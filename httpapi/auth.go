@@ -37,7 +37,7 @@ func (a *API) localCaller(r *http.Request) (caisson.Caller, error) {
 	}
 	_, err := a.cfg.FindAccount(r.Context(), caller.Account)
 	if caisson.KindOf(err) == caisson.NotFound {
-		// With this field, the client can tell a missing account from a missing object.
+		// The field distinguishes a missing account from a missing object.
 		err = &caisson.Error{Kind: caisson.NotFound, Field: "account", Msg: caisson.MessageOf(err)}
 	}
 	return caller, err

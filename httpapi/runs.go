@@ -155,8 +155,8 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	return sendRun(r.Context(), newSSEWriter(w), eventEncoder{}, nil, events)
 }
 
-// sendRun sends the events of a run, first those in early, until the channel is closed. If ctx ends first, it returns an error, so that
-// registerStreamRoute closes the connection and the client does not take the stream for complete.
+// sendRun sends the events of a run, first those in early, until the channel is closed. If ctx ends first, it returns an error,
+// so that registerStreamRoute closes the connection and the client does not take the stream for complete.
 func sendRun(ctx context.Context, s *sseWriter, say chatEncoder, early []caisson.RunEvent, events <-chan caisson.RunEvent) error {
 	if err := s.start(); err != nil {
 		return err

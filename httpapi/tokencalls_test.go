@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestTokenEnds tests that requests that are being served end when their token is removed or expires, with the processes that they
-// started; those with another token go on.
+// TestTokenEnds tests that requests that are being served end when their token is removed or expires, with the processes that
+// they started; those with another token go on.
 func TestTokenEnds(t *testing.T) {
 	t.Parallel()
 	for name, ttl := range map[string]time.Duration{"removed": 0, "expires": time.Second} {

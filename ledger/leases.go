@@ -40,7 +40,7 @@ type leasedBudget struct {
 
 // terms are what the last responses of the lessor say about a budget. They are guarded by the segment's mu.
 type terms struct {
-	valid     bool            // false: the lessor must be asked before the next call
+	valid     bool            // false: a request to the lessor must precede the next call
 	unlimited bool            // the budget does not exist, so that calls need no lease
 	lease     caisson.Lease   // last lease; its fields other than Granted describe the budget
 	refused   *caisson.Amount // minimum amount of the last request, if the lease does not cover it
@@ -93,7 +93,7 @@ func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
 	return void
 }
 
-// invalidate marks the terms as not valid, so that the lessor is asked before the next call. The response to a request in
+// invalidate marks the terms as not valid, so that a request to the lessor precedes the next call. The response to a request in
 // progress is discarded.
 func (t *terms) invalidate() {
 	t.version++
@@ -112,8 +112,8 @@ func (t *terms) exhausted(available, a caisson.Amount) bool {
 		limits.Calls != nil && left.Calls == 0 && available.Calls < a.Calls
 }
 
-// fit returns the number of output tokens for which all budgets of a call have enough available, at most
-// d.MaxOutput. If the lease of a budget must be renewed first, it returns that budget as short instead. The caller must hold mu.
+// fit returns the number of output tokens for which all budgets of a call have enough available, at most d.MaxOutput. If the
+// lease of a budget must be renewed first, it returns that budget as short instead. The caller must hold mu.
 func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
@@ -138,7 +138,7 @@ func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.
 	return nil, output
 }
 
-// affordable returns the greatest n <= d.MaxOutput for which the amount free covers d.At(n), or -1 if there is none.
+// affordable returns the greatest n <= d.MaxOutput for which the amount free covers d.MaxUsage(n), or -1 if there is none.
 func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	if !free.Covers(d.Fixed) {
 		return -1

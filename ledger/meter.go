@@ -136,8 +136,8 @@ func (m *Meter) wakeRun() {
 	}
 }
 
-// Invalidate invalidates what the meter knows about budgets whose limits have changed, and returns its leases of these budgets. When
-// Forget returns, no call begins on the old limits. Without keys it invalidates all budgets.
+// Invalidate invalidates the meter's state of budgets whose limits have changed, and returns its leases of these budgets. When
+// Invalidate returns, no call begins on the old limits. Without keys it invalidates all budgets.
 func (m *Meter) Invalidate(budgets ...string) {
 	m.mu.Lock()
 	p := m.segment

@@ -13,7 +13,7 @@ import (
 // ServiceConfig configures a [Service].
 type ServiceConfig struct {
 	Book *Book // required
-	// Invalidate makes all meters discard what they know about the given budgets, and returns when they have done so; required.
+	// Invalidate makes all meters discard their state of the given budgets, and returns when they have done so; required.
 	Invalidate func(ctx context.Context, budgets ...string) error
 	// SpendLogs returns the spend logs of a provider of kind litellm for an account since the given time. Returns NotFound if
 	// there is no such provider. May be nil if no provider is of that kind.

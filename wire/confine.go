@@ -28,7 +28,7 @@ func confineSelf(uid int) (Confinement, error) {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return Confinement{}, fmt.Errorf("parent death signal: %w", err)
 	}
-	// Landlock denies all file system access. The argument true permits outgoing connections, which the wire process makes for
+	// Landlock denies all file system access. It does not restrict outgoing connections, which the wire process makes for
 	// sandboxes, as their policies allow.
 	version, err := confine.Landlock(true)
 	if err != nil {

@@ -25,7 +25,7 @@ type feedMessage struct {
 	Return    *returnBody          `json:"return,omitempty"`
 	Finished  bool                 `json:"finished,omitempty"` // nothing more will be written to Journal
 	Rotate    bool                 `json:"rotate,omitempty"`   // requests another journal
-	Grew      bool                 `json:"grew,omitempty"`     // tells that calls were appended to a journal
+	Grew      bool                 `json:"grew,omitempty"`     // calls were appended to a journal
 	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // the sandbox that Tool, Stream or Decisions is about
 	Trace     string               `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
 	Tool      *toolBody            `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox

@@ -1,8 +1,7 @@
 // Command caisson-bench compares Caisson with gVisor's own command line and prints the table. "make bench" builds the
 // required programs and runs it. It needs root.
 //
-// It works in separate pid, mount and network namespaces, so no process, mount or interface remains after it, even
-// after a crash.
+// It works in separate pid, mount and network namespaces, so no process, mount or interface remains after it, even after a crash.
 package main
 
 import (

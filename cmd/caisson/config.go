@@ -99,7 +99,7 @@ type config struct {
 	lookedFor   string   `yaml:"-"` // path at which the configuration file is expected, even if the file does not exist
 	fileMissing bool     `yaml:"-"` // the configuration file that a flag or the environment names does not exist
 	overridden  []string `yaml:"-"` // keys of settings whose values are not those of the file
-	fromEnv     []string `yaml:"-"` // environment variables, as NAME=VALUE, that a daemon that this command starts gets
+	fromEnv     []string `yaml:"-"` // environment variables, as NAME=VALUE, for a daemon that this command starts
 }
 
 // defaultConfig returns the settings that apply if no file, environment variable or flag sets them.

@@ -33,7 +33,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	case cfg.File != "":
 		configured.Detail = cfg.File + " is valid"
 	}
-	a.cfg = cfg // with cfg set, the requests below do not read the file again and report its errors again
+	a.cfg = cfg // with cfg set, the requests below neither read the file again nor report its errors again
 	checks := append(hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: engine.Probe{}}), configured)
 	checks = a.addDaemonChecks(ctx, checks)
 	err = printChecks(a, "CHECK", checks, func(c caisson.Check) caisson.Check { return c })

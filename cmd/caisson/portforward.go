@@ -74,7 +74,7 @@ func (c *forwardCmd) Run(ctx context.Context, a *app, api api) error {
 				switch {
 				case err == nil || ctx.Err() != nil:
 				case caisson.KindOf(err) == caisson.NotFound:
-					cancel(err) // the sandbox was removed, so that the command ends
+					cancel(err) // the sandbox was removed, so the command ends
 				default:
 					fmt.Fprintf(a.err, "caisson: %s: %s\n", f.listener.Addr(), caisson.MessageOf(err))
 				}

@@ -32,8 +32,8 @@ func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, e
 	}
 }
 
-// asDone returns a function that takes the result of a request that changes an object, as in asDone(a, id)(api.CancelRun(…)). The
-// function prints the object with printDone, or returns the error of the request.
+// asDone returns a function that takes the result of a request that changes an object, as in asDone(a, id)(api.CancelRun(…)).
+// The function prints the object with printDone, or returns the error of the request.
 func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -43,8 +43,8 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	}
 }
 
-// asLog returns a function that takes the result of a request for a log, as in asLog(a)(api.Logs(…)). The function copies the log
-// to standard output, or returns the error of the request.
+// asLog returns a function that takes the result of a request for a log or a file, as in asLog(a)(api.Logs(…)). The function
+// copies the text to standard output, or returns the error of the request.
 func asLog(a *app) func(io.ReadCloser, error) error {
 	return func(r io.ReadCloser, err error) error {
 		if err != nil {
@@ -55,7 +55,7 @@ func asLog(a *app) func(io.ReadCloser, error) error {
 	}
 }
 
-// isNotFound reports whether err says that the object of a request does not exist; a missing account, for example, is another error.
+// isNotFound reports whether err means that the object of a request does not exist, and not another object such as the account.
 func isNotFound(err error) bool {
 	return caisson.KindOf(err) == caisson.NotFound && caisson.FieldOf(err) == ""
 }

@@ -29,7 +29,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(*config) error { return nil })
 }
 
-// run runs the daemon with the configuration, in which first the flags and then the function also replace settings.
+// run runs the daemon with the configuration. First the flags replace settings of it, and then the function called also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
 	fileRequired := !c.Background // a daemon that a command starts may run before the file is written
 	err := serve(ctx, a, func() (*config, error) {

@@ -102,8 +102,8 @@ type setup struct {
 	keys *keyStore // stores the key that the user enters
 }
 
-// The choice of a server that does not belong to a vendor, and the name and the credential of its provider. The provider has a
-// credential of its own, so that no vendor's key is sent to the server.
+// compatible is the choice of a server that does not belong to a vendor. The other constants are the name and the credential of
+// its provider, which has a credential of its own, so that no vendor's key is sent to the server.
 const (
 	compatible           = "another server with OpenAI's API: Ollama, vLLM, LiteLLM and others"
 	compatibleProvider   = "server"
@@ -129,7 +129,7 @@ func (s *setup) provider(ctx context.Context) (p caisson.Provider, list []caisso
 	if err != nil {
 		return p, nil, err
 	}
-	if !stored { // the environment must not replace the server of a provider whose key is stored
+	if !stored { // a stored key belongs to p's server, which the environment must not replace
 		key, err := s.vendorKey(ctx, v)
 		if err != nil {
 			return p, nil, err

@@ -83,7 +83,7 @@ type keyStore struct {
 	a     *app
 	api   api
 	own   models.Offer // the own providers and their models
-	offer models.Offer // the built-in providers and models, with own in their place; can be granted if the keys are stored
+	offer models.Offer // the built-in offer with own replacing providers of the same name; can be granted if the keys are stored
 }
 
 // newKeyStore returns a keyStore with the present content of the file of own providers.

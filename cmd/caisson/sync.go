@@ -182,7 +182,7 @@ type syncCounts struct {
 	Pass      int                `json:"pass"`          // number of changes with the verdict pass
 	Ask       int                `json:"ask"`           // number of changes with the verdict ask: a person must review them
 	Clash     int                `json:"clash"`         // number of changes with the verdict conflict
-	Denied    int                `json:"denied"`        // number of changes that cannot be applied
+	Denied    int                `json:"denied"`        // number of changes with the verdict deny or an unknown verdict
 	Cut       bool               `json:"cut,omitempty"` // there are more changes, which were not counted
 }
 

@@ -14,7 +14,7 @@ import (
 // A column is one column of a table whose rows show values of type T.
 type column[T any] struct {
 	name  string         // heading of the column
-	value func(T) string // returns the cell for an item, without escapes
+	value func(T) string // returns the cell for an item, not escaped yet
 	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil means the default colour
 	id    func(T) string // returns what -q prints instead of the first column's value; nil in all columns but one
 	// wrap is set in the last column of a table that may be wider than a terminal: its text is broken into lines, at line breaks

@@ -42,7 +42,7 @@ var builtin = sync.OnceValue(func() []*caisson.Agent {
 	return list
 })
 
-// shallowCopy returns a shallow copy of a.
+// shallowCopy returns a copy of a that shares the slices, maps and pointers of a.
 func shallowCopy(a *caisson.Agent) *caisson.Agent {
 	c := *a
 	return &c

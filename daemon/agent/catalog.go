@@ -20,8 +20,7 @@ const maxStored = 200
 type Config struct {
 	// Builtin contains the built-in agents: those that the function [Builtin] returns, with the fields that are set by code.
 	Builtin []*caisson.Agent
-	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are
-	// none.
+	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are none.
 	Dir   string
 	Table caisson.Table[caisson.Agent] // the accounts' own agents
 	// EnsureAccount creates the caller's account if it does not exist, because each row of Table refers to an account.

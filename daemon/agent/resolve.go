@@ -159,8 +159,8 @@ func lowerRate(a, b int64) int64 {
 func defaultRunLimits(a *caisson.Agent, d Defaults, caller caisson.Caller) caisson.AgentLimits {
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {
-		// The agent may have been stored when higher limits were allowed. Only an agent in the administrator's directory can
-		// have limits above the defaults for all callers.
+		// The agent may have been stored when higher limits were allowed. An agent with wider limits for all accounts belongs in
+		// the administrator's directory.
 		own = capLimits(own, completeLimits(caisson.AgentLimits{}, d.Limits))
 	}
 	return completeLimits(own, d.Limits)
@@ -367,7 +367,7 @@ func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// capOptional returns the smaller of n and most, for limits of which 0 is a valid value; nil means no limit.
+// capOptional returns the smaller of n and most, for limits of which 0 is a valid value; n itself if n or most is nil (not set).
 func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
@@ -385,8 +385,7 @@ func capSet[T cmp.Ordered](n, most T) T {
 }
 
 // narrowLimits returns the limits of a request, with those of most where the request sets none. It returns a Denied error if a
-// limit is wider than that of most, unless local is true. A limit that is not set in most is unbounded, so any value is
-// allowed.
+// limit is wider than that of most, unless local is true. A limit that is not set in most is unbounded, so any value is allowed.
 func narrowLimits(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
 	var errs []error
 	for _, f := range []struct {

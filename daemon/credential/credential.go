@@ -34,7 +34,7 @@ type Config struct {
 
 // A Vault manages credentials. It is safe for concurrent use.
 type Vault struct {
-	cfg Config // the settings of the vault
+	cfg Config
 	key *keyring
 }
 

@@ -12,8 +12,7 @@ import (
 // journals adapts [ledger.Book], which leases budgets and reads the journals, to the interface [wire.Ledger].
 type journals struct{ *ledger.Book }
 
-// JournalGrew implements [wire.Ledger]. It does nothing when a journal has grown, because the book reads the journals periodically,
-// and before every query.
+// JournalGrew implements [wire.Ledger]. It does nothing: the book reads the journals periodically, and before every query.
 func (journals) JournalGrew() {}
 
 // policies implements [sandboxes.Egress] with package egress.

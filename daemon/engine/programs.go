@@ -38,8 +38,7 @@ const (
 )
 
 // programs manages the programs that run sandboxes. The programs are embedded in the binary and unpacked below the data
-// directory. Programs of earlier builds are kept as long as sandboxes or snapshots depend on them. It is safe for concurrent
-// use.
+// directory. Programs of earlier builds are kept as long as sandboxes or snapshots depend on them. It is safe for concurrent use.
 //
 // The programs of one build are a set. Each set has a directory, whose name is the id of the set: a hash of the files' contents
 // and of the protocol's version. Each daemon verifies the files of a set before it first uses them.

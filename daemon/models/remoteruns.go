@@ -15,7 +15,7 @@ import (
 const (
 	remoteTTL        = 24 * time.Hour   // validity of a registration; also ends the registrations of a lost host
 	remoteRenewAfter = time.Hour        // age at which a registration is renewed
-	remoteRetry      = 5 * time.Second  // interval between tries of a request
+	remoteRetry      = 5 * time.Second  // interval at which Run updates registrations
 	remoteTimeout    = 10 * time.Second // timeout of one request
 	remoteAttempts   = 3                // tries before register returns an error
 )

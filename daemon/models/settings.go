@@ -147,8 +147,7 @@ func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, er
 	return r, nil
 }
 
-// addWarmModel adds the scripted model for warm snapshots to cfg. The API does not list the model, because it is not
-// configured.
+// addWarmModel adds the scripted model for warm snapshots to cfg. The API does not list the model, because it is not configured.
 func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 	name := s.Catalog.WarmModel
 	if name == "" {

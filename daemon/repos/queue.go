@@ -18,7 +18,7 @@ const (
 	maxWait               = time.Hour        // maximum time between two attempts of a delivery
 	attemptTimeout        = 30 * time.Minute // time limit of one attempt
 	dropTimeout           = 15 * time.Second // how long a call that drops a delivery waits for the end of its attempt
-	maxConcurrentAttempts = 8                // concurrent attempts; at most half of them of one account, and a quarter of one repository
+	maxConcurrentAttempts = 8                // concurrent attempts; one account may have half of them, one repository a quarter
 )
 
 // queue schedules the attempts of deliveries and stores their outcomes.

@@ -36,7 +36,7 @@ type Connector struct {
 	connected map[caisson.ID]struct{}
 }
 
-// newConnector returns a Connector.
+// newConnector returns a Connector without dials and connections. It wakes sandboxes in the context of background.
 func newConnector(cfg Config, background *background.Group) *Connector {
 	return &Connector{
 		enabled: cfg.Settings.Listen != "", key: cfg.Key.Public().(ed25519.PublicKey), store: cfg.Store, owner: cfg.Owner,

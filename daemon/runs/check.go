@@ -199,7 +199,7 @@ type inspection struct {
 	box   caisson.ID
 }
 
-// maxTree is the maximum size in bytes of the archive that [inspection.Tree] reads into memory.
+// maxTree is the maximum size in bytes of the archive that [inspection.ReadTree] reads into memory.
 const maxTree = 64 << 20
 
 // ReadTree implements [Inspection]. Returns Exhausted if the archive is larger than maxTree.

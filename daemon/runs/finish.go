@@ -215,7 +215,7 @@ func (f *finisher) releaseSandbox(ctx context.Context, x *attempt, failed *caiss
 		return nil // the sandbox stays assigned until it is removed, so its last calls are charged to this run
 	}
 	stopped := x.starting
-	if x.box.earlierPIDs != nil { // nil if the sandbox is new, or this attempt has given no prompt
+	if x.box.earlierPIDs != nil { // nil if this attempt has given no prompt in the sandbox
 		var err error
 		if stopped, err = f.guestExec.killNew(ctx, x.box.sandbox.ID, x.agent, x.box.earlierPIDs); err != nil && x.r.Session != "" {
 			return err

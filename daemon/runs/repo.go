@@ -19,8 +19,7 @@ type deliverer struct {
 	maxWait time.Duration // how long the result of a run waits until its commits are delivered
 }
 
-// deliver fetches the agent's commits from the sandbox and starts their delivery. If they cannot be fetched, the sandbox is
-// kept.
+// deliver fetches the agent's commits from the sandbox and starts their delivery. If they cannot be fetched, the sandbox is kept.
 func (v *deliverer) deliver(ctx context.Context, x *attempt, failed *caisson.RunError) {
 	if x.box.sandbox == nil || x.r.Request.Repo == nil || x.box.repo == nil && !x.starting {
 		return

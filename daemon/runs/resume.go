@@ -78,8 +78,7 @@ func (m *resumer) checkWorkspace(ctx context.Context, x *attempt, id caisson.ID)
 	return m.requireWorkspace(ctx, x, sb)
 }
 
-// activateAndAssign makes a session's sandbox run and assigns it to the run. Returns NotFound if the sandbox is no longer
-// usable.
+// activateAndAssign makes a session's sandbox run and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
 func (m *resumer) activateAndAssign(ctx context.Context, x *attempt, id caisson.ID) error {
 	sb, started, err := m.activate(ctx, x, id)
 	if err != nil {

@@ -45,8 +45,7 @@ func (t *retrier) whileFull(ctx context.Context, x *attempt, f func() error) err
 	}
 }
 
-// busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host
-// restarts.
+// busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host restarts.
 const busyTimeout = 10 * time.Second
 
 // whileBusy calls f through whileFull, and retries it for up to busyTimeout while it returns Conflict or Unavailable.

@@ -309,8 +309,7 @@ func (c *Core) Guests() caisson.GuestRuns { return c.guests }
 // Agents returns the service that manages agents.
 func (c *Core) Agents() *Agents { return c.agents }
 
-// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
-// otherwise.
+// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used otherwise.
 func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
 
 // Run pauses idle sessions and removes old runs and sessions periodically, until ctx ends.

@@ -98,8 +98,7 @@ func (s *service) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, er
 		return nil, err
 	}
 	defer release()
-	// The previous attempt must be cleaned up completely, because the next attempt has the same budget key and the same
-	// session.
+	// The previous attempt must be cleaned up completely, because the next attempt has the same budget key and the same session.
 	if r, err = s.getCleanedUp(ctx, id); err != nil {
 		return nil, err
 	}

@@ -275,8 +275,7 @@ func (b *limitWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// reconcile removes the directories of runs that are not in the store, and the archives of runs that have
-// succeeded.
+// reconcile removes the directories of runs that are not in the store, and the archives of runs that have succeeded.
 func (d *directories) reconcile(ctx context.Context) error {
 	dir, err := d.root.Open("runs")
 	if err != nil {

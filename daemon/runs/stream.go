@@ -44,8 +44,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	})
 }
 
-// lastEvent returns the sequence number of a run's last event. told is true if that is the done event of the run's last
-// attempt.
+// lastEvent returns the sequence number of a run's last event. told is true if that is the done event of the run's last attempt.
 func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
 	end, err = s.store.LastEvent(ctx, r.ID)
 	if err != nil || end == 0 {

@@ -154,8 +154,7 @@ func handleLine(x *attempt, l *task.Line, logs *logs) {
 	case task.LineChanges:
 		x.result.Changes, x.result.Patch = l.Changes, l.Patch
 	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
-		// The host does not use these lines: the answer is the concatenation of all text, and the usage is read from the
-		// ledger.
+		// The host does not use these lines: the answer is the concatenation of all text, and the usage is read from the ledger.
 	default:
 		// The driver observes the output limit. If more is received, another program in the sandbox has written it.
 		x.output.eventBytes += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))

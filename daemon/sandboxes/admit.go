@@ -251,8 +251,7 @@ func hostTasks() (used, most int, err error) {
 }
 
 // checkpointMemory returns the memory in bytes that a sandbox restored from the checkpoint in dir uses from the start: the disk
-// space of the checkpoint's files, except the file archive and the workspace. The names of the other files depend on
-// the runtime.
+// space of the checkpoint's files, except the file archive and the workspace. The names of the other files depend on the runtime.
 func checkpointMemory(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

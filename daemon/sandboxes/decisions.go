@@ -63,8 +63,7 @@ func (d *decisions) add(g caisson.Guest, list []caisson.Decision) {
 	}
 }
 
-// run records decisions until the queue is empty. Decisions that are queued when the daemon stops are recorded before
-// it exits.
+// run records decisions until the queue is empty. Decisions that are queued when the daemon stops are recorded before it exits.
 func (d *decisions) run(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for {
@@ -82,8 +81,7 @@ func (d *decisions) run(ctx context.Context) {
 	}
 }
 
-// record stores a list of decisions in one transaction: one transaction per decision would be slower than the wires
-// produce them.
+// record stores a list of decisions in one transaction: one transaction per decision would be slower than the wires produce them.
 func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
 	ctx = caisson.WithGuest(ctx, g)
 	whose := guestFields(g)

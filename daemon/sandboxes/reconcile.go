@@ -67,8 +67,7 @@ func (r *reconciler) reconcile(ctx context.Context, netns func(caisson.ID) (*os.
 	for _, sb := range boxes {
 		if hasWire(sb) {
 			if err := r.network.reattach(ctx, sb, netns); err != nil {
-				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access,
-				// which is safe.
+				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access, which is safe.
 				r.log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
 				r.states.event(ctx, sb, "sandbox.disconnected", nil)
 			}

@@ -36,8 +36,7 @@ type resolver struct {
 func (r *resolver) resolve(ctx context.Context, id caisson.ID) error {
 	sb, err := r.states.get(ctx, id)
 	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
-		// An incomplete creation or removal is left to the next start of the daemon, because reconcile would remove the
-		// sandbox.
+		// An incomplete creation or removal is left to the next start of the daemon, because reconcile would remove the sandbox.
 		return err
 	}
 	list, err := r.runtime.List(ctx)
@@ -82,9 +81,8 @@ func (r *resolver) reconcile(ctx context.Context, sb *caisson.Sandbox, found cai
 		// Either the creation of the sandbox was not acknowledged to the client, or its removal was requested.
 		return errors.Join(r.remover.remove(ctx, sb.ID, "the daemon ended during "+string(sb.State)), r.undo(ctx, sb.Plan))
 	case caisson.Running:
-		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork
-		// that was interrupted when the daemon stopped. Thawing a sandbox that is not frozen returns a Conflict error,
-		// which is ignored.
+		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork that was
+		// interrupted when the daemon stopped. Thawing a sandbox that is not frozen returns a Conflict error, which is ignored.
 		tctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
 		if err := r.runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {

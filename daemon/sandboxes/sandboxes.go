@@ -86,8 +86,8 @@ type HostConfig struct {
 	Available func() (caisson.Size, error)
 	// Free returns the free space in bytes on the file system of the data directory; nil: read from the kernel.
 	Free func() (caisson.Size, error)
-	// CheckHost checks whether the host has everything that every sandbox needs, and otherwise returns an error that names what is
-	// missing. It is called after a start of a sandbox has failed with an internal error. nil: the host is not checked.
+	// CheckHost checks whether the host has everything that every sandbox needs, and otherwise returns an error that names what
+	// is missing. It is called after a start of a sandbox has failed with an internal error. nil: the host is not checked.
 	CheckHost func() error
 }
 
@@ -371,8 +371,8 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return c.wires.assign(ctx, id, a)
 }
 
-// RecordRequests records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests is
-// still in progress; the sandbox then counts as in use for requestLease.
+// RecordRequests records a report that the ingress has passed requests to a sandbox. active reports whether any of the requests
+// is still in progress; the sandbox then counts as in use for requestLease.
 func (c *Core) RecordRequests(id caisson.ID, active bool) {
 	c.deadlines.activity.recordRequests(id, active)
 }

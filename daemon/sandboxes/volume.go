@@ -47,8 +47,7 @@ func (w *workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req 
 	}
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error {
-		// Processes that could not be killed may still write: the volume stays attached until the next daemon has
-		// killed them.
+		// Processes that could not be killed may still write: the volume stays attached until the next daemon has killed them.
 		if err := halt(clean, sb.ID); err != nil {
 			return err
 		}

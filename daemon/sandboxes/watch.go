@@ -56,7 +56,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	})
 }
 
-// ensureWatched starts the monitoring of a running sandbox unless the sandbox is already monitored.
+// ensureWatched starts the monitoring of a running or suspended sandbox unless the sandbox is already monitored.
 func (w *watches) ensureWatched(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.stops[sb.ID]

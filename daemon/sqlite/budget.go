@@ -86,9 +86,8 @@ func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisso
 	return err
 }
 
-// PutBudget implements [caisson.LedgerStore]. It creates a budget or changes its limits and period. It returns Conflict
-// if another account has a budget with that key. A new budget, or a new period, starts with the sum of the calls in the
-// ledger.
+// PutBudget implements [caisson.LedgerStore]. It creates a budget or changes its limits and period. It returns Conflict if
+// another account has a budget with that key. A new budget, or a new period, starts with the sum of the calls in the ledger.
 func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Budget) (*caisson.Budget, error) {
 	if err := checkBudget(in, b); err != nil {
 		return nil, err
@@ -144,8 +143,7 @@ var (
 		sumSQL(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
 )
 
-// budgetUsageQuery restricts text, which is usedQuery or cutQuery, to the calls that b counts in the period that contains
-// now.
+// budgetUsageQuery restricts text, which is usedQuery or cutQuery, to the calls that b counts in the period that contains now.
 func budgetUsageQuery(text string, b *caisson.Budget, now time.Time) *query {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := periodBounds(b.Period, now)

@@ -23,10 +23,10 @@ type chain struct{ key []byte }
 
 // storedEvent is a row of the table event.
 type storedEvent struct {
-	seq     int64  // Number of the event.
-	at      int64  // Time of the event in microseconds since 1970.
-	account string // Account of the event.
-	subject string // Subject of the event.
+	seq     int64 // Number of the event.
+	at      int64 // Time of the event in microseconds since 1970.
+	account string
+	subject string
 	doc     []byte // The event as a JSON document.
 	hash    []byte // Hash of the event in the chain, see chain.next.
 }
@@ -35,8 +35,8 @@ type storedEvent struct {
 type head struct {
 	seq  int64  // Number of the last event.
 	hash []byte // Hash of the last event.
-	// flaw describes the first problem that was found when an event was appended or trimmed; "" if there is none. It is never
-	// deleted.
+	// flaw describes the first problem that was found when the chain was started, or an event appended or trimmed; "" if there is
+	// none. It is never deleted.
 	flaw string
 	mac  []byte // Authenticates seq, hash and flaw, see sealHead.
 }

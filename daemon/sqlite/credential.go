@@ -118,8 +118,7 @@ type sealedCredential struct {
 	sealed []byte // The encrypted value.
 }
 
-// one returns the credential that stmt, find or get, finds. It returns NotFound if there is none and Conflict if there are
-// several.
+// one returns the credential that stmt (find or get) finds. Returns NotFound if there is none, and Conflict if there are several.
 func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c sealedCredential, err error) {
 	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountParam(in)))
 	switch {

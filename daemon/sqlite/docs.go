@@ -38,7 +38,7 @@ type docs[T any] struct {
 type row struct {
 	seq      int64  // Number of the row in its table.
 	children int64  // Number of sub-runs of a run at all levels; 0 for other objects.
-	doc      []byte // The document.
+	doc      []byte // JSON document of the object.
 }
 
 // scanRow reads the columns seq and doc.

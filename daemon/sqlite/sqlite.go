@@ -1,9 +1,8 @@
 // Package sqlite implements [caisson.Store] in one SQLite file with one writer and several readers. Writes are
 // acknowledged only after they are on disk.
 //
-// Objects are JSON documents beside the few columns that queries need, so a new field of an object needs no migration.
-// A writing transaction costs one fdatasync; writers are queued in this process, not in SQLite. Readers do not wait for
-// writers.
+// Objects are JSON documents beside the few columns that queries need, so a new field of an object needs no migration. A writing
+// transaction costs one fdatasync; writers are queued in this process, not in SQLite. Readers do not wait for writers.
 package sqlite
 
 import (
@@ -63,9 +62,8 @@ type Store struct {
 
 var _ caisson.Store = (*Store)(nil)
 
-// Open opens the store, creates it if it does not exist, and brings its schema up to date. Existing data is never
-// discarded: a file that is damaged, is not Caisson's or comes from a newer Caisson is left unchanged, and Open returns
-// a Conflict error.
+// Open opens the store, creates it if it does not exist, and brings its schema up to date. Existing data is never discarded: a
+// file that is damaged, is not Caisson's or comes from a newer Caisson is left unchanged, and Open returns a Conflict error.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	sub, err := fs.Sub(migrations, "migration")
 	if err != nil {

@@ -16,13 +16,13 @@ const maxRemovedPositions = 10_000
 // table implements [caisson.Table] on the SQL table of its kind.
 type table[T any] struct {
 	docs[T]
-	kind          objectKind[T] // The kind of the objects.
-	lookup        lookup        // For reading without a transaction.
-	txLookup      lookup        // For transactions of the writer.
-	position      pagePosition  // Finds the start of a page of List; not used if kind.byName.
-	remove        *sql.Stmt     // Deletes an object by seq.
-	recordRemoved *sql.Stmt     // Inserts the position of a deleted object; nil if kind.byName.
-	pruneRemoved  *sql.Stmt     // Deletes the oldest positions that recordRemoved has inserted; nil if kind.byName.
+	kind          objectKind[T]
+	lookup        lookup       // For reading without a transaction.
+	txLookup      lookup       // For transactions of the writer.
+	position      pagePosition // Finds the start of a page of List; not used if kind.byName.
+	remove        *sql.Stmt    // Deletes an object by seq.
+	recordRemoved *sql.Stmt    // Inserts the position of a deleted object; nil if kind.byName.
+	pruneRemoved  *sql.Stmt    // Deletes the oldest positions that recordRemoved has inserted; nil if kind.byName.
 }
 
 // lookup contains the statements that find an object by key or name.

@@ -160,7 +160,7 @@ func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool
 	return "", err
 }
 
-// gapAt returns the gap that stmt, gapBefore or gapAfter, finds for the event number seq, and reports whether there is one.
+// gapAt returns the gap that stmt (gapBefore or gapAfter) finds for the event number seq, and reports whether there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
 	g, err = scanGap(tx.StmtContext(ctx, stmt).QueryRowContext(ctx, seq))
 	return g, err == nil, noRows(err)

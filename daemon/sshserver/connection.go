@@ -331,7 +331,7 @@ func (s *stream) process() caisson.Process {
 	return s.proc
 }
 
-// setProcess sets the process of the stream.
+// setProcess sets the process of the stream; nil means that it has exited.
 func (s *stream) setProcess(p caisson.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -385,8 +385,8 @@ func streams(p caisson.Process, pumps *sync.WaitGroup) (_ []*os.File, err error)
 	return files, nil
 }
 
-// enlarge tries to set the size of a pipe to pipeSize. On an error, such as EPERM beyond the limit fs.pipe-user-pages-soft, the pipe
-// keeps its size.
+// enlarge tries to set the size of a pipe to pipeSize. On an error, such as EPERM beyond the limit fs.pipe-user-pages-soft, the
+// pipe keeps its size.
 func enlarge(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err == nil {

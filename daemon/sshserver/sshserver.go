@@ -60,8 +60,7 @@ type Config struct {
 
 // Tokens finds the tokens of clients. The methods return Unauthed if there is no such token or it has expired.
 type Tokens interface {
-	// FindSSHKey returns the token of a public key in SSH's wire format. If use is set, it records
-	// that the token was used.
+	// FindSSHKey returns the token of a public key in SSH's wire format. If use is set, it records that the token was used.
 	FindSSHKey(ctx context.Context, key []byte, use bool) (*caisson.Token, error)
 	// CheckToken returns the token with this id of an account.
 	CheckToken(ctx context.Context, account string, id caisson.ID) (*caisson.Token, error)

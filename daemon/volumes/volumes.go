@@ -1,5 +1,4 @@
-// Package volumes implements volumes: directories that outlive sandboxes. A volume is attached to at most one sandbox at a
-// time.
+// Package volumes implements volumes: directories that outlive sandboxes. A volume is attached to at most one sandbox at a time.
 //
 // The store holds the desired state. On disk a volume is one directory, which is removed with it:
 //

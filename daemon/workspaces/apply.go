@@ -120,8 +120,8 @@ func outcomeUnknown(out apply.Outcome, err error) bool {
 
 // A pendingSync is a sync whose outcome is not in the store yet.
 type pendingSync struct {
-	Receipt *caisson.SyncReceipt // receipt of the sync
-	Steps   []gate.Step          // steps of the sync
+	Receipt *caisson.SyncReceipt
+	Steps   []gate.Step
 }
 
 // recordApplied records a sync whose changes were applied: it stores the receipt, publishes events, and sets the new base for

@@ -93,7 +93,7 @@ func (c *Core) applyNow(ctx context.Context, w *caisson.Workspace) error {
 // errBackoff is the error of an automatic sync that is delayed, because a command has recently refused the changes.
 var errBackoff = errors.New("a command has recently refused these changes")
 
-// applyAuto applies all changes that pass every check, although no request asks for it. The caller must hold the lock of w and
+// applyAuto applies all changes that pass every check, without a request of a client. The caller must hold the lock of w and
 // a job slot.
 func (c *Core) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	host, err := openHost(w, 0)

@@ -238,7 +238,7 @@ func TestRetention(t *testing.T) {
 	w.edit(resting, map[string]string{"a": "b"})
 	for _, ws := range []*caisson.Workspace{settled, resting} {
 		w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
-		w.review(ws) // waits for the background work of SandboxRemoved
+		w.review(ws) // waits for the background work of Detach
 	}
 	there := func() (list []caisson.ID) {
 		t.Helper()

@@ -29,7 +29,7 @@ type removalCount struct {
 	Files    int64        // existing files, except those that automatic syncs have created
 	Removed  int64        // files that automatic syncs have removed since a person last removed files
 	Auto     bool         // automatic syncs have created or removed files since a person last removed files
-	MaxFiles int64        // largest sum of Files and Removed so far
+	MaxFiles int64        // maximum of Files plus Removed, since addWorkspace last reset it
 	Held     []caisson.ID // workspaces for which reportHeld has published an event
 
 	known bool // the counts were read from disk; otherwise no removal is applied automatically
@@ -82,8 +82,7 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) 
 
 // addWorkspace updates the counts when another workspace of the directory is created. files is the present number of the
 // directory's own files. If automatic syncs have created or removed files since a person last removed files, Files can only
-// decrease, because the files that were added since may be those of automatic syncs; otherwise counting starts again with
-// files.
+// decrease, because the files that were added since may be those of automatic syncs; otherwise counting starts again with files.
 func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removalCount) bool {
 		if had.Auto {

@@ -240,8 +240,7 @@ func (c *reviews) recordChanges(ctx context.Context, w *caisson.Workspace, r *re
 // maxAnnounced is the maximum number of events about changes in one workspace.
 const maxAnnounced = 1000
 
-// announce publishes an event for each change whose kind and hash differ from those in the last event for the path of the
-// change.
+// announce publishes an event for each change whose kind and hash differ from those in the last event for the path of the change.
 func (c *reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}

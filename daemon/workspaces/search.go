@@ -15,8 +15,7 @@ import (
 // complete.
 const suspectsFile = "suspects.json"
 
-// secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
-// it.
+// secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for it.
 type secretSearch struct {
 	*layerFiles
 	after time.Duration // delay before the search; see Config.SearchAfter

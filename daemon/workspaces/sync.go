@@ -18,8 +18,7 @@ import (
 // maxSelected is the maximum number of changes that one sync names.
 const maxSelected = 100_000
 
-// Sync implements [caisson.Workspaces]. If there is nothing to apply, it returns a receipt without an id, which is not
-// stored.
+// Sync implements [caisson.Workspaces]. If there is nothing to apply, it returns a receipt without an id, which is not stored.
 func (g *Service) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 	if req.Directory != nil {
 		defer req.Directory.Close()
@@ -103,13 +102,13 @@ func openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os
 
 // A syncRun is one execution of a sync. The caller must hold the lock of the workspace, and a job slot.
 type syncRun struct {
-	c            *Core              // the core
-	w            *caisson.Workspace // the workspace
-	host         *os.File           // the host directory
-	frozen       *os.File           // the copy of the layer in which the review has found its changes
-	by           string             // actor in the receipt and in events
-	auto         bool               // the changes are chosen automatically
-	passedChecks []string           // names of the commands that have passed, as checks
+	c            *Core
+	w            *caisson.Workspace
+	host         *os.File // the host directory
+	frozen       *os.File // the copy of the layer in which the review has found its changes
+	by           string   // actor in the receipt and in events
+	auto         bool     // the changes are chosen automatically
+	passedChecks []string // names of the commands that have passed, as checks
 }
 
 // run finds or makes the review, chooses changes, checks and applies them, and drops the changes that the request drops.
@@ -232,8 +231,7 @@ func (p selection) add(sel caisson.Selection, asked bool) error {
 	return nil
 }
 
-// checkAllowed returns an error if the change with index i must not be applied. asked means that a person has confirmed the
-// sync.
+// checkAllowed returns an error if the change with index i must not be applied. asked means that a person has confirmed the sync.
 func (p selection) checkAllowed(i int, asked bool) error {
 	x := p.review.Changes[i]
 	reason := verdictReason(x.Change)

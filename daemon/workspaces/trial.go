@@ -29,7 +29,7 @@ const maxTrials = 2
 // A trial is a set of layers that show a directory as it would be after an apply. A trial is not a workspace: it is not in the
 // store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its sandbox.
 type trial struct {
-	w     *caisson.Workspace // has only the fields that mount needs
+	w     *caisson.Workspace // has the fields that mount needs
 	taken bool               // a sandbox uses the trial; guarded by trials.mu
 }
 
@@ -55,8 +55,7 @@ func (t *trials) find(id caisson.ID) *trial {
 }
 
 // claim returns the workspace of the trial that the labels of sb name; sb is a sandbox that is being created. No other sandbox
-// can use the trial then. Returns Denied if the trial does not exist, belongs to another account, or is used by another
-// sandbox.
+// can use the trial then. Returns Denied if the trial does not exist, belongs to another account, or is used by another sandbox.
 func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

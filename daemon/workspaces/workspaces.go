@@ -53,7 +53,7 @@ import (
 type Settings struct {
 	Hide  []string         `yaml:"hide" json:"hide"`   // patterns of names to hide from sandboxes, besides the default ones
 	Keep  caisson.Duration `yaml:"keep" json:"keep"`   // how long changes are kept after their sandbox was removed
-	Rules check.Rules      `yaml:"rules" json:"rules"` // rules that changes must meet before they are applied
+	Rules check.Rules      `yaml:"rules" json:"rules"` // rules by which changes are checked before they are applied
 	// Commands are run, in this order, on changes before they are applied, after all other checks.
 	Commands []Command `yaml:"commands" json:"commands"`
 }
@@ -91,8 +91,7 @@ type Config struct {
 	Store  caisson.Store
 	Jobs   worker.Starter
 	Events caisson.Publisher
-	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
-	// sandbox.
+	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such sandbox.
 	UsesLayers    func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	Settings      Settings
 	ApplyInterval time.Duration // interval of automatic applies; 0 means 30 s

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxEmptyAnswers = 2 // number of consecutive empty answers after which the model is asked to continue; one more fails the run
+	maxEmptyAnswers = 2 // maximum number of requests in a row to continue after an empty answer; the next empty answer fails the run
 	warnAfter       = 3 // number of equal tool calls with equal failures after which the model is warned
 	failAfter       = 6 // number of equal tool calls with equal failures after which the run fails
 )

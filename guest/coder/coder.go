@@ -5,9 +5,8 @@
 // there is a tool call; assistant_final contains the last message, and usage_report the usage of all model calls so far. The
 // last line is assistant_final or error.
 //
-// The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a
-// repository or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on
-// the model.
+// The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a repository
+// or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on the model.
 package coder
 
 import (

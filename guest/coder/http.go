@@ -85,7 +85,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 type stream struct {
 	net.Conn
 	idle time.Duration // timeout of each read
-	stop func() bool   // result of context.AfterFunc: prevents that the end of the context closes the connection
+	stop func() bool   // result of context.AfterFunc: keeps the end of the context from closing the connection
 }
 
 func (c *stream) Read(p []byte) (int, error) {

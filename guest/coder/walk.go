@@ -39,7 +39,7 @@ func walkTree(ctx context.Context, root string, done func() bool, visit func(pat
 }
 
 // walkDir walks the directory at base, a path relative to the root that is "" or ends with a slash. rules are those of the
-// directories above, and depth is the number of levels of directories that may be walked below.
+// directories above, and depth is the number of levels of directories that may be walked, this directory included.
 func (w *walk) walkDir(base string, rules ignores, depth int) {
 	path := filepath.Join(w.root, base)
 	d, err := os.Open(path)

@@ -37,8 +37,8 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, er
 	return converse(ctx, t, c.state, c.rpc, c.turn)
 }
 
-// turn runs the protocol from initialization to the end of the agent's answer. If ctx ends, it asks the agent to cancel the turn,
-// and waits for the answer until talk ends.
+// turn runs the protocol from initialization to the end of the agent's answer. If ctx ends, it sends session/cancel, and waits
+// for the answer until talk ends.
 func (c *acpClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`

@@ -67,8 +67,8 @@ func (codexDriver) Run(ctx context.Context, t *task.Task, out Out) (TurnResult, 
 	return converse(ctx, t, c.state, c.rpc, c.turn)
 }
 
-// turn runs the protocol from initialization to the end of the agent's turn. If ctx ends, it asks the server to interrupt the
-// turn, and waits for the end of the turn until talk ends.
+// turn runs the protocol from initialization to the end of the agent's turn. If ctx ends, it sends turn/interrupt, and waits for
+// the end of the turn until talk ends.
 func (c *codexClient) turn(ctx, talk context.Context) error {
 	var hello struct {
 		Agent string `json:"userAgent"` // has the form "CLIENT/VERSION (SYSTEM) …"

@@ -12,7 +12,7 @@ import (
 )
 
 // converse starts the program of t, connects rpc to its standard streams, and calls turn, which sends the requests of one turn.
-// The context talk that turn gets ends some time after ctx, so that turn can ask the agent to cancel the turn when ctx ends.
+// The context talk that turn gets ends some time after ctx, so that turn can cancel the agent's turn when ctx ends.
 func converse(ctx context.Context, t *task.Task, state *turnState, rpc *rpc, turn func(ctx, talk context.Context) error) (TurnResult, error) {
 	p, err := Start(t, t.Command, true)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/guest/task"
 )
 
-// Limits on how text and logs are collected into lines. Text is written in lines of at most flushSize bytes, and less text at
-// most once per flushTime: models stream tokens, and a line for each token would be too expensive.
+// Limits on how text and logs are collected into lines. Text is written in lines of at most flushSize bytes. The first text is
+// written at once, and less than flushSize at most once per flushTime: a line for each token of a model would be too expensive.
 const (
 	flushSize = 4 << 10               // bytes of text that are written at once
 	flushTime = 20 * time.Millisecond // minimum time between two lines with less text
@@ -25,7 +25,7 @@ const (
 // output implements [Out]: it writes lines of package task for the engine.
 type output struct {
 	w            *task.Writer
-	onWriteError func(error) // called when writing to w has failed
+	onWriteError func(error) // called when writing to w has failed, after which w writes no more lines
 
 	mu           sync.Mutex            // guards the fields below
 	clean        cleaner               // converts the text of the answer to plain text
@@ -187,8 +187,7 @@ func (o *output) ToolStart(id, name string, args any) {
 }
 
 func (o *output) ToolResult(id, result string, isError bool) {
-	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as
-	// long.
+	// A long result is truncated before it is cleaned, to save time, and again afterwards: cleaning can make it three times as long.
 	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
 	text := plainText(result)
 	if rest -= len(result); rest > 0 || len(text) > task.MaxResult {

@@ -17,9 +17,9 @@ import (
 // placeholder is replaced in a command by the prompt, or by the path of a file with the prompt.
 const placeholder = "{prompt}"
 
-// notesDir returns the directory for files that an agent is told to read, and for state that is kept between the turns of a
-// conversation. It is in the home directory of the agent's user. If the home directory is not writable, or is in the working
-// directory, where all files count as the agent's work, it is in the directory for temporary files.
+// notesDir returns the directory for files that agents read, and for state that is kept between the turns of a conversation. It
+// is in the home directory of the agent's user, which exists as long as the sandbox. If the home directory is not writable, or is
+// in the working directory, where all files count as the agent's work, it is in the directory for temporary files.
 func notesDir(t *task.Task) (string, error) {
 	const name = ".caisson"
 	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !isBelow(home, t.Workdir) {

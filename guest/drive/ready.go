@@ -24,8 +24,8 @@ const (
 // awaitTime is the timeout of [ExecWhenReady].
 const awaitTime = 5 * time.Minute
 
-// ExecWhenReady waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this process by
-// the command args[1:]. It returns only if that fails.
+// ExecWhenReady waits until an agent's service answers a request for the URL args[0] with status 200, and then replaces this
+// process by the command args[1:]. It returns only if that fails.
 func ExecWhenReady(args []string) error {
 	if len(args) < 2 {
 		return errors.New("await needs a URL and a command")

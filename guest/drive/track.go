@@ -102,8 +102,8 @@ type scanner struct {
 	modules    map[string]int // number of entries below each node_modules directory
 }
 
-// noteMissing adds a description of something that is missing to the manifest. entries tells whether entries are missing, and not
-// only the content of entries.
+// noteMissing adds a description of something that is missing to the manifest. entries reports whether entries are missing, and
+// not only the content of entries.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.missing, what) {

@@ -92,7 +92,7 @@ func (c *Client) putIdle(k *conn) {
 type call struct {
 	*conn
 	client      *Client
-	stopClosing func() bool // prevents that the end of ctx closes conn; returns false if ctx has ended already
+	stopClosing func() bool // keeps the end of ctx from closing conn; returns false if ctx has ended already
 	result      *result     // the first answer to the request; content may follow
 }
 

@@ -288,7 +288,7 @@ func (d *pendingFile) commit() (*entry, error) {
 	return d.stat()
 }
 
-// move renames the file or directory from to to. Returns EEXIST or ENOTEMPTY if to exists.
+// move gives the file or directory from the path to. Returns EEXIST or ENOTEMPTY if to exists.
 func (s *filesystem) move(from, to string) error {
 	src, err := s.locate(from)
 	if err != nil {

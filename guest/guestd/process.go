@@ -33,8 +33,8 @@ func terminalSize() (rows, cols uint16, err error) {
 	return size.Row, size.Col, nil
 }
 
-// spawn implements ProcessEnv.Spawn: it forks a child that sleeps. The child does not execute a program: tests exhaust the limit on
-// processes and threads, and a Go program that cannot start a thread crashes.
+// spawn implements ProcessEnv.Spawn: it forks a child that sleeps. The child does not execute a program: tests exhaust the limit
+// on processes and threads, and a Go program that cannot start a thread crashes.
 func spawn() (kill func(), err error) {
 	parent := os.Getpid()
 	pid := fork(uintptr(parent))

@@ -80,7 +80,7 @@ func (p *ProcessEnv) serveConn(ctx context.Context, conn *os.File) {
 	}
 }
 
-// listen implements ProcessEnv.Listen for a process. It does not use package net, which does not let the caller choose the backlog.
+// listen implements ProcessEnv.Listen for a process. It does not use package net, which does not let callers choose the backlog.
 func listen(network, address string, backlog int) (Listener, error) {
 	domain, to := unix.AF_UNIX, unix.Sockaddr(&unix.SockaddrUnix{Name: address})
 	if network != "unix" {

@@ -24,12 +24,12 @@ type Process interface {
 	Done() <-chan struct{}
 	// Exit returns the exit status of the process. It must be called after Done has been closed.
 	Exit() caisson.ExitStatus
-	// Terminate asks the process, and the processes that it has started, to end. Kill kills these processes.
+	// Terminate requests the end of the process and of the processes that it has started. Kill kills these processes.
 	Terminate()
 	Kill()
 }
 
-// A Environment is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
+// An Environment is the environment in which a [Supervisor] runs services: it starts their processes and connects to their ports.
 type Environment interface {
 	// Start starts the command of a service, and writes its output to out until the process has ended.
 	Start(s caisson.Service, out io.Writer) (Process, error)

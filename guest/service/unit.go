@@ -95,7 +95,7 @@ type outcome struct {
 func (e outcome) failed() bool { return e.message != "" || !e.exit.Success() }
 
 // awaitRestart waits until the service is to be started again: after a delay, if its restart policy says that it is restarted, or
-// until a restart is requested; requested tells which. It also returns when the service is removed. failures is the number of
+// until a restart is requested; then requested is true. It also returns when the service is removed. failures is the number of
 // consecutive failures.
 func (u *unit) awaitRestart(e outcome, failures int) (requested bool) {
 	var retry <-chan time.Time
@@ -197,7 +197,7 @@ func (u *unit) follow(p Process, checked <-chan error) (e outcome) {
 	}
 }
 
-// stopProcess asks a process to end, kills it after stopGrace, and returns when it has ended.
+// stopProcess calls Terminate, and Kill if the process has not ended after stopGrace. It returns when the process has ended.
 func stopProcess(p Process) {
 	p.Terminate()
 	select {

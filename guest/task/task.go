@@ -21,8 +21,7 @@ type Task struct {
 	Env        map[string]string `json:"env,omitempty"`    // variables that are added to the environment of the agent's program
 	Workdir    string            `json:"workdir"`
 	Model      string            `json:"model,omitempty"` // alias of the model
-	// Substitute is used instead of Model if the configuration of the agent's program lacks Model. It is nil if the configuration
-	// always has Model.
+	// Substitute replaces Model if the configuration of the agent's program lacks Model; nil means that Model is always used.
 	Substitute *Substitute `json:"substitute,omitempty"`
 	// Session is the id of the conversation, for agents that store conversations. Continue means that the conversation has had
 	// earlier turns in this sandbox.

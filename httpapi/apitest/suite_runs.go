@@ -106,7 +106,8 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Invalid, "model")
 }
 
-// testWaitingRuns checks runs that do not end by themselves: they can be watched and cancelled, but not removed.
+// testWaitingRuns checks that runs that do not end by themselves can be watched and cancelled, but not removed, and that a run
+// that has failed can be retried.
 func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	run := startRun(t, ctx, c, "say a; wait")
 	if run.State.Ended() {

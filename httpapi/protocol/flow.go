@@ -53,15 +53,15 @@ func (c *Credit) Grant(n int) error {
 	return nil
 }
 
-// Queue is the receiver's side of a channel's flow control: it holds at most [WindowSize] bytes that were received and not read yet.
-// One goroutine may call Push and another one Read at the same time; Close is safe for concurrent use.
+// Queue is the receiver's side of a channel's flow control: it holds at most [WindowSize] bytes that were received and not read
+// yet. One goroutine may call Push and another one Read at the same time; Close is safe for concurrent use.
 type Queue struct {
-	grant func(n int) // tells the peer that it may send n more bytes; called by Read without mu
+	grant func(n int) // permits the peer to send n more bytes; called by Read without mu
 
 	mu         sync.Mutex
 	ready      *sync.Cond // signalled when data is added and when the queue is closed
 	buf        []byte     // data that was received and not read yet; guarded by mu
-	ungranted  int        // number of bytes that were read, but that the peer was not told it may send again; guarded by mu
+	ungranted  int        // number of bytes that were read, but not granted to the peer again yet; guarded by mu
 	ended      error      // error that Read returns once buf is empty; nil before Close; guarded by mu
 	windowUsed int        // number of bytes of the peer's window in use, len(buf)+ungranted; guarded by mu
 }

@@ -1,6 +1,5 @@
-// Package confine restricts this process: its capabilities, file access and system calls. The restrictions are
-// permanent and apply to all threads and child processes. The binary must be static: with cgo, a Go program cannot
-// change all its threads.
+// Package confine restricts this process: its capabilities, file access and system calls. The restrictions are permanent and
+// apply to all threads and child processes. The binary must be static: with cgo, a Go program cannot change all its threads.
 package confine
 
 import (

@@ -84,8 +84,7 @@ func (a *agents) wait(t *turn) bool {
 	}
 }
 
-// drive is the program of an agent in a sandbox. It reads one task from its standard input and executes the steps of the
-// prompt.
+// drive is the program of an agent in a sandbox. It reads one task from its standard input and executes the steps of the prompt.
 func (a *agents) drive(ctx context.Context, p *fake.Proc) int {
 	if len(p.Args()) < 2 || p.Args()[1] != "drive" {
 		return 0

@@ -177,8 +177,8 @@ func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
 	return w.Store().Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
 }
 
-// RunningProcesses returns the number of running processes that tests have started. Agents and processes that the cores have started do not
-// count.
+// RunningProcesses returns the number of running processes that tests have started. Agents and processes that the cores have
+// started do not count.
 func (w *World) RunningProcesses() int { return int(w.live.n.Load()) }
 
 // LastPull returns the last request for an image. The source in the request is closed.

@@ -107,7 +107,7 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request)
 	}))
 }
 
-// remote returns the directory of the remote with the URL of, and creates the remote if it does not exist.
+// remote returns the directory of the remote whose URL is of, and creates the remote if it does not exist.
 func (r *remotes) remote(of string) (string, error) {
 	sum := sha256.Sum256([]byte(of))
 	dir := filepath.Join(r.dir, hex.EncodeToString(sum[:8]))

@@ -26,8 +26,7 @@ type Options struct {
 	User, Password string
 	// FailPushes is the number of pushes that are answered with 503 before git receives them.
 	FailPushes int
-	// CutPushes is the number of pushes whose connection is closed in the middle of the pack; git does not receive
-	// them.
+	// CutPushes is the number of pushes whose connection is closed in the middle of the pack; git does not receive them.
 	CutPushes int
 	// LosePushes is the number of pushes that take effect and whose connection is closed before the response.
 	LosePushes int

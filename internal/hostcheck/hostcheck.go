@@ -17,8 +17,7 @@ const probeTimeout = 15 * time.Second
 
 // A Probe tests whether gVisor can run on this machine.
 type Probe interface {
-	// Probe returns nil if gVisor runs a program on the platform ("systrap", "ptrace"), otherwise the reason why it
-	// does not.
+	// Probe returns nil if gVisor runs a program on the platform ("systrap", "ptrace"), otherwise the reason why it does not.
 	Probe(ctx context.Context, platform string) error
 }
 
@@ -36,8 +35,8 @@ func Run(ctx context.Context, cfg Config) []caisson.Check {
 	return append(checks, platforms(ctx, cfg.Probe)...)
 }
 
-// CheckSandboxDevices returns an Unavailable error that describes what is missing if the machine has no usable cgroups or no TUN device, and
-// nil otherwise. Every sandbox needs both, but the daemon can run without them. CheckSandboxDevices takes less than a millisecond.
+// CheckSandboxDevices returns an Unavailable error if the machine has no usable cgroups or no TUN device. Every sandbox needs
+// both, but the daemon can run without them. CheckSandboxDevices takes less than a millisecond.
 func CheckSandboxDevices() error { return firstFailure(cgroups(), tun()) }
 
 // firstFailure returns an Unavailable error for the first check that has failed, or nil.

@@ -19,7 +19,7 @@ import (
 type Dir struct {
 	Path   string // path of the directory, as reported by the kernel
 	Device uint64 // device number of the file system
-	Inode  uint64 // inode number
+	Inode  uint64 // inode number, unique within Device
 	UID    uint32
 	GID    uint32
 	Mode   uint32 // permission bits with setuid, setgid and sticky

@@ -1,5 +1,4 @@
-// Package keylock provides locks by name. There may be any number of them, and a lock that is not in use takes no
-// memory.
+// Package keylock provides locks by name. There may be any number of them, and a lock that is not in use takes no memory.
 package keylock
 
 import (

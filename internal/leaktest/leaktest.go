@@ -25,8 +25,7 @@ var count atomic.Int64
 // A Scope is a goroutine and all goroutines started from it, directly or indirectly, since it was marked.
 type Scope struct{ name string }
 
-// Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its
-// ancestors.
+// Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its ancestors.
 func Mark() Scope {
 	s := Scope{fmt.Sprintf("scope-%d", count.Add(1))}
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(label, s.name)))

@@ -31,8 +31,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return e.Value.(*pair[K, V]).value, true
 }
 
-// Put sets the value of key, marks it as the most recently used, and evicts the least recently used one if there are
-// too many.
+// Put sets the value of key, marks it as the most recently used, and evicts the least recently used one if there are too many.
 func (m *Map[K, V]) Put(key K, value V) {
 	if e, ok := m.items[key]; ok {
 		e.Value.(*pair[K, V]).value = value

@@ -1,5 +1,4 @@
-// Package npmtest installs packages from npm for tests: once for all test processes of a user, below the user's cache
-// directory.
+// Package npmtest installs packages from npm for tests: once for all test processes of a user, below the user's cache directory.
 package npmtest
 
 import (

@@ -12,8 +12,7 @@ import (
 // A Host determines which addresses are this machine's own. The zero Host uses only the kernel's information. It is
 // passed to worker jobs as JSON.
 type Host struct {
-	// PublicAddresses lead to this machine although no interface has them: addresses of a router that translates them
-	// one to one.
+	// PublicAddresses lead to this machine although no interface has them: addresses of a router that translates them one to one.
 	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 }
 
@@ -52,8 +51,7 @@ func (h Host) Listed(a netip.Addr) bool {
 	})
 }
 
-// Loopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
-// later.
+// Loopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address later.
 func Loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || (err == nil && ip.IsLoopback())

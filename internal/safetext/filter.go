@@ -75,8 +75,8 @@ func (f *Filter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the output: an incomplete sequence is dropped in mode [Screen] or shown in mode [Log], and modes that a program left on,
-// such as the alternate screen and mouse reports, are switched off. It does not close the underlying writer.
+// Close ends the output: an incomplete sequence is dropped in mode [Screen] or shown in mode [Log], and modes that a program
+// left on, such as the alternate screen and mouse reports, are switched off. It does not close the underlying writer.
 func (f *Filter) Close() error {
 	f.out = f.out[:0]
 	f.endCR(0)

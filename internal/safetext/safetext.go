@@ -13,9 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns s as one line of visible text: characters that [Safe] rejects and bytes that are not UTF-8 become
-// \xNN, \uNNNN or \UNNNNNNNN. It is for display only: a literal backslash is not escaped, so the result is not
-// reversible.
+// Escape returns s as one line of visible text: characters that [Safe] rejects and bytes that are not UTF-8 become \xNN, \uNNNN
+// or \UNNNNNNNN. It is for display only: a literal backslash is not escaped, so the result is not reversible.
 func Escape(s string) string {
 	if clean(s, Safe) {
 		return s

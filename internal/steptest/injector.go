@@ -7,8 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An Effect is the way in which a step of an operation is disturbed. A test may have effects of its own, which it handles
-// itself.
+// An Effect is the way in which a step of an operation is disturbed. A test may have effects of its own, which it handles itself.
 type Effect string
 
 const (

@@ -63,7 +63,7 @@ type operation struct {
 	steps  map[string]int // Number of passes in which a step was taken, by its name.
 }
 
-// Recorder returns a function that records the names of the steps that one undisturbed pass of the operation called name has taken.
+// Recorder returns a function that records the names of the steps of one undisturbed pass of the operation called name.
 func (r *Record) Recorder(name string) func(steps []string) {
 	return func(steps []string) {
 		r.mu.Lock()

@@ -137,8 +137,7 @@ func build(name string) (string, error) {
 	return path, errors.Join(os.Chtimes(filepath.Dir(path), now, now), prune(dir, now))
 }
 
-// sharedDir returns a directory that only this user can write to. All users can read it, because sandboxes have other
-// uids.
+// sharedDir returns a directory that only this user can write to. All users can read it, because sandboxes have other uids.
 func sharedDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("caisson-testbin-%d", os.Geteuid()))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

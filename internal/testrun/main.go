@@ -73,7 +73,7 @@ func main() {
 // An invocation is one call of "go test".
 type invocation struct {
 	race     bool          // run the tests with the race detector
-	packages []string      // the packages to test
+	packages []string      // import paths of the packages to test
 	env      []string      // the environment of the tests
 	test     string        // name of the only test to run; "" means all
 	count    int           // value of the flag -count of "go test"

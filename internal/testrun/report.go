@@ -25,8 +25,7 @@ type result struct {
 	Seconds               float64
 }
 
-// report prints the output that "go test" without -v would print, and stores all results. It is safe for concurrent
-// use.
+// report prints the output that "go test" without -v would print, and stores all results. It is safe for concurrent use.
 type report struct {
 	timesFile string // the file to which close writes the results, for printTimes
 
@@ -123,7 +122,7 @@ func (r *report) failed(packages []string) bool {
 // tests did.
 const maxLast = 30
 
-// maxRepeated is the maximum number of failed tests with which tests are repeated; if more have failed, none is.
+// maxRepeated is the maximum number of failed tests that are repeated. If more tests have failed, none is repeated.
 const maxRepeated = 3
 
 // repeatable returns the failed tests that are to be repeated, without subtests, or nothing if one of the failures must not be

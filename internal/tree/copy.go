@@ -33,8 +33,7 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 // a new one to w without the entries that are hidden. hides is called with the path of each entry. The end of the
 // archive is written only after r has ended without an error.
 //
-// Memory is bounded for any input. CopyVisible returns Invalid if r is not such an archive; other errors are those of r
-// or w.
+// Memory is bounded for any input. CopyVisible returns Invalid if r is not such an archive; other errors are those of r or w.
 func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
 	out := tar.NewWriter(w)
 	if err := copyEntries(out, r, nextEntry, func(name string, _ bool) (bool, error) { return !hides(name), nil }); err != nil {

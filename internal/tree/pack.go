@@ -16,8 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty means the last element
-// of name).
+// Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty means the last element of name).
 //
 // Symlinks are archived, not followed, including name itself. Special files and kernel file systems (proc, sysfs, …) at
 // or below name are left out. Files may change concurrently: a file that shrinks is padded with zeros, and a file that

@@ -51,8 +51,7 @@ func checkTarget(name, target string) error {
 	return nil
 }
 
-// isSparse reports whether h is a sparse file, for which a few bytes of archive can represent any number of bytes of
-// file.
+// isSparse reports whether h is a sparse file, for which a few bytes of archive can represent any number of bytes of file.
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true

@@ -22,8 +22,7 @@ const ownerBits = 0o700
 
 // Options limit Unpack. The zero Options are safe for untrusted archives, except that size and number of entries are not limited.
 type Options struct {
-	// Name, a single element, replaces the first element of every name in the archive, which must then contain only one
-	// tree.
+	// Name, a single element, replaces the first element of every name in the archive, which must then contain only one tree.
 	Name string
 	// MaxBytes and MaxEntries limit the size of the contents, in bytes, and the number of entries. Unpack returns Exhausted if
 	// a limit is exceeded. 0 means no limit.
@@ -174,7 +173,7 @@ func (u *unpacker) rename(name string) (string, error) {
 	return checkName(path.Join(u.Name, rest))
 }
 
-// mkdirImplicit creates a directory that has no entry in the archive before its contents.
+// mkdirImplicit creates a directory that has no entry in the archive, or whose entry comes after its contents.
 func (u *unpacker) mkdirImplicit(name string) error { return u.dir(name, 0o755) }
 
 // dir creates the directory name in the current directory, or checks that it exists.

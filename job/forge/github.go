@@ -62,7 +62,7 @@ func (p gitPull) isOpenFor(want PullRequest) bool {
 		p.Head.Repo.ID == p.Base.Repo.ID
 }
 
-// convert returns p as a Pull. merged says whether the pull request was merged, which the field State does not say.
+// convert returns p as a Pull. merged reports whether the pull request was merged, which the field State does not show.
 func (p gitPull) convert(merged bool) (*Pull, error) {
 	if merged {
 		p.State = "merged"

@@ -95,8 +95,7 @@ func openPull(ctx context.Context, args jobArgs) (*Pull, error) {
 	return d.update(ctx, pull, args.Pull)
 }
 
-// searchAll finds a pull request that already exists according to the forge. said is the error in which the forge reported
-// that.
+// searchAll finds a pull request that already exists according to the forge. said is the error in which the forge reported that.
 func searchAll(ctx context.Context, d forgeClient, p PullRequest, said error) (*Pull, error) {
 	for page := range maxPages {
 		pull, more, err := d.search(ctx, p, page+1)

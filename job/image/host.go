@@ -108,8 +108,7 @@ func (h *hostImage) makeImage() (*caisson.Image, error) {
 	return img, nil
 }
 
-// binds returns the bind mounts of the host image: the host's directories for programs, and the empty directory over
-// /usr/local.
+// binds returns the bind mounts of the host image: the host's directories for programs, and the empty directory over /usr/local.
 func (h *hostImage) binds() ([]caisson.Bind, error) {
 	binds := []caisson.Bind{{Source: filepath.Join(h.root, "usr"), Target: "/usr"}}
 	for _, name := range systemDirs {

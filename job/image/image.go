@@ -118,19 +118,19 @@ func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.ho
 // Layers returns the layers that are present, sorted by digest.
 func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
 
-// ProtectLayers prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns between this call and the
-// call of release. A caller calls ProtectLayers before Pull, Host or Layer, and release after it has stored a reference to the result.
+// ProtectLayers prevents [Driver.Prune] and [Driver.Remove] from removing any layer that the driver returns before release is
+// called. Call it before Pull, Host or Layer, and call release after a reference to the result has been stored.
 func (d *Driver) ProtectLayers() (release func()) { return d.layers.hold() }
 
-// Prune removes the layers that are not held (see ProtectLayers) and for which inUse returns false, as well as unfinished layers. It
+// Prune removes unfinished layers, and the layers for which inUse returns false unless [Driver.ProtectLayers] protects them. It
 // returns the size of the removed layers. inUse is called with a layer's digest while a lock is held that keeps the driver from
 // returning any layer; it must not call the driver.
 func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
 	return d.layers.prune(ctx, inUse)
 }
 
-// Remove removes one layer. Returns NotFound if it does not exist, and Conflict while it is being fetched or is held (see
-// Hold).
+// Remove removes one layer. Returns NotFound if it does not exist, and Conflict while it is being fetched or is protected by
+// [Driver.ProtectLayers].
 func (d *Driver) Remove(digest string) error { return d.layers.remove(digest) }
 
 // makeEmpty creates the empty directory that is mounted over hidden directories. Its mode must not depend on the umask.

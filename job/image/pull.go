@@ -207,7 +207,7 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 }
 
 // fetchLayer fetches a layer and unpacks it. If the layer is present already, fetchLayer only verifies the digests of the
-// fetched bytes, because the pull of the bytes proves that the account has access to the layer.
+// fetched bytes, which proves that the account has access to the layer.
 func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	select {
@@ -313,7 +313,7 @@ func brokenPipe(err error) bool {
 	return caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), syscall.EPIPE.Error())
 }
 
-// runUnpack runs a job that unpacks the archive in the file in into dir. dir is "" if no files are created.
+// runUnpack runs a job that unpacks the archive in the file in into dir. If dir is "", no files are created.
 func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
 	given := worker.RunInput{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
 		var r jobProgress

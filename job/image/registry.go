@@ -35,8 +35,7 @@ type source struct {
 	Own       reach.Host // determines which addresses belong to this host
 }
 
-// resolved is the description of an image by its registry. It is untrusted until checkResolved and checkConfig have validated
-// it.
+// resolved is the description of an image by its registry. It is untrusted until checkResolved and checkConfig have validated it.
 type resolved struct {
 	Digest string // digest of the manifest
 	Layers []remoteLayer

@@ -84,8 +84,7 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 }
 
 // Layer makes a layer owned by account from an archive of the changes to a root file system, as written by gVisor ("tar
-// rootfs-upper"). The digest is that of the archive with a prefix, so that it never equals the digest of a layer from a
-// registry.
+// rootfs-upper"). The digest is that of the archive with a prefix, so that it never equals the digest of a layer from a registry.
 func (d *Driver) Layer(ctx context.Context, account string, archive *os.File) (Layer, error) {
 	if !caisson.ValidAccountName(account) {
 		return Layer{}, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)

@@ -127,7 +127,7 @@ func hashParts(h hash.Hash, parts ...string) {
 	}
 }
 
-// digestOfBytes returns the digest of data.
+// digestOfBytes returns the SHA-256 of data in the form of digests, as digestOf does.
 func digestOfBytes(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])

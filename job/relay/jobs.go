@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns all jobs of this package and of the packages below it except transport, for the job table that the binary passes to
+// Jobs returns all jobs of this package and of the packages below it except transport, for the table that the binary passes to
 // [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobInit, jobRefs, jobView, jobStore, fetch.Job, serve.Job, push.Job, receive.Job, prepare.Job}

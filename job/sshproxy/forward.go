@@ -79,7 +79,7 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// closeWrite tells the other end of c that no more data follows, if c supports that.
+// closeWrite signals to the other end of c that no more data follows, if c supports that.
 func closeWrite(c io.Writer) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // fails when the other end has gone

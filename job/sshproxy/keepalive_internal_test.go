@@ -14,8 +14,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A testConn is an end of a pipe that buffers what is written. It stops to deliver what it reads when silent is set, as if its host
-// had lost its network.
+// A testConn is an end of a pipe that buffers what is written. It stops to deliver what it reads when silent is set, as if its
+// host had lost its network.
 type testConn struct {
 	net.Conn
 	silent atomic.Bool
@@ -56,7 +56,7 @@ func (c *testConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestKeepalive tests that the connection of a client that still answers stays open, and that of a client that is silent is closed.
+// TestKeepalive tests that the connection of a client that still answers stays open, and that of a silent client is closed.
 func TestKeepalive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()

@@ -69,8 +69,8 @@ type Size struct {
 	Cols uint16 `json:"cols,omitempty"`
 }
 
-// Login requests that a user be logged in with a public key. If Signed is false, it only asks whether the key may be used; if it
-// is true, the client has proved that it has the private key. Only for connections of the TCP listener.
+// Login requests that a user be logged in with a public key. If Signed is false, it only checks whether the key may be used; if
+// it is true, the client has proved that it has the private key. Only for connections of the TCP listener.
 type Login struct {
 	User   string `json:"user"` // SSH user name
 	Key    []byte `json:"key"`  // in SSH's wire format

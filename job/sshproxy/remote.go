@@ -201,10 +201,10 @@ func (r *remote) dial(network, address string) (io.ReadWriteCloser, error) {
 // A socketConn is a connection to a server in the sandbox, over a socket that the daemon has connected.
 type socketConn struct {
 	net.Conn
-	end func() // tells the daemon that the connection has ended
+	end func() // notifies the daemon that the connection has ended
 }
 
-// CloseWrite tells the server that no more data follows.
+// CloseWrite signals to the server that no more data follows.
 func (s *socketConn) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -221,7 +221,7 @@ func (s *socketConn) Close() error {
 // A helperConn is a connection that a helper in the sandbox has made. in and out are the helper's standard input and output.
 type helperConn struct {
 	in, out *os.File
-	end     func() // tells the daemon that the connection has ended
+	end     func() // notifies the daemon that the connection has ended
 }
 
 // maxRefusal is the maximum length, in bytes, of a helper's message about why it could not connect.
@@ -246,7 +246,7 @@ func (p *helperConn) confirm() error {
 func (p *helperConn) Read(b []byte) (int, error)  { return p.out.Read(b) }
 func (p *helperConn) Write(b []byte) (int, error) { return p.in.Write(b) }
 
-// CloseWrite tells the server that no more data follows.
+// CloseWrite signals to the server that no more data follows.
 func (p *helperConn) CloseWrite() error { return p.in.Close() }
 
 // Close ends the connection.

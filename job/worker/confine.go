@@ -46,7 +46,7 @@ func closeInherited(first int) error {
 	return nil
 }
 
-// readablePaths are the paths that a job with network may read: configuration of name resolution, trusted certificates, time zones.
+// readablePaths are the paths that a job with network may read: settings of name resolution, trusted certificates, time zones.
 var readablePaths = []string{
 	"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/localtime",
 	"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",

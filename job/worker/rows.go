@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewMemFile returns an empty file in memory. The parent gives it to a job that writes a reply longer than a frame to it, and then
-// reads the file through an [io.SectionReader], which limits the size.
+// NewMemFile returns an empty file in memory. The parent gives it to a job that writes a reply longer than a frame to it, and
+// then reads the file through an [io.SectionReader], which limits the size.
 func NewMemFile(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

@@ -179,8 +179,8 @@ func (p *process) isolate(r *Runner, req Request, c *jobRequest) error {
 	return nil
 }
 
-// passFiles adds the descriptors of the request to the job's. Directories are passed as separate mounts: through a plain descriptor
-// of a directory, ".." would lead to every directory that its user can access.
+// passFiles adds the descriptors of the request to the job's. Directories are passed as separate mounts: through a plain
+// descriptor of a directory, ".." would lead to every directory that its user can access.
 func (p *process) passFiles(req Request) error {
 	for _, f := range req.Files {
 		var st unix.Stat_t
@@ -216,8 +216,8 @@ func dataMountAttrs(readOnly bool) (attr uint64) {
 	return attr
 }
 
-// cloneMount returns a new mount of dir without the mounts below it. It is not attached to any mount namespace yet. dir may also be
-// a file.
+// cloneMount returns a new mount of dir without the mounts below it. It is not attached to any mount namespace yet. dir may also
+// be a file.
 func cloneMount(dir *os.File, attrs uint64) (*os.File, error) {
 	defer runtime.KeepAlive(dir)
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
@@ -274,8 +274,7 @@ func (p *process) run(c jobRequest, progress func(json.RawMessage), reply any) e
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "worker: request of %s", c.Job)
 	}
-	// The kernel sends the parent death signal when the thread that forked the job exits, so this goroutine must keep its
-	// thread.
+	// The kernel sends the parent death signal when the thread that forked the job exits, so this goroutine must keep its thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := p.cmd.Start(); err != nil {

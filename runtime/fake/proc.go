@@ -121,8 +121,7 @@ func (p *Proc) Step(f func()) error {
 	return nil
 }
 
-// Sleep waits for d and then, if the sandbox is frozen, until it is thawed. Returns an error if the process has been
-// terminated.
+// Sleep waits for d and then, if the sandbox is frozen, until it is thawed. Returns an error if the process has been terminated.
 func (p *Proc) Sleep(d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

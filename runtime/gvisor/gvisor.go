@@ -145,7 +145,7 @@ func cpuFeatures() string {
 	return "unknown"
 }
 
-// sandbox is what the daemon knows of one sandbox.
+// sandbox is the data that the daemon has in memory of one sandbox.
 type sandbox struct {
 	id             caisson.ID
 	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
@@ -158,8 +158,7 @@ type sandbox struct {
 	watcherStopped <-chan struct{} // closed when the Runtime's watcher has stopped
 }
 
-// newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is
-// replaced.
+// newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
 	s := &sandbox{id: id, dir: runtimeDir(dir), freezer: newFreezer(), done: closedChannel, watcherStopped: w.ended}
 	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", protocol.StateDir, "runsc-"+string(id)+".sock")}

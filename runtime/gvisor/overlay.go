@@ -127,7 +127,7 @@ func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	if gid != 0 || !root {
 		gids = append(gids, syscall.SysProcIDMap{ContainerID: 0, HostID: base + nobody, Size: 1})
 	}
-	for _, r := range [][2]int{{1, min(gid, nobody)}, {max(gid+1, 1), nobody}} { // half-open ranges of the groups that are mapped to themselves
+	for _, r := range [][2]int{{1, min(gid, nobody)}, {max(gid+1, 1), nobody}} { // half-open ranges of mapped groups
 		if r[0] < r[1] {
 			gids = append(gids, syscall.SysProcIDMap{ContainerID: r[0], HostID: base + r[0], Size: r[1] - r[0]})
 		}

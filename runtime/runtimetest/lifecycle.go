@@ -71,7 +71,7 @@ func testCreateTwice(t *testing.T, s *suite) {
 	b.wantAlive()
 }
 
-// testUnknownID calls all methods of the runtime with the id of a sandbox that does not exist.
+// testUnknownID calls methods of the runtime with the id of a sandbox that does not exist.
 func testUnknownID(t *testing.T, s *suite) {
 	rt, ctx, id := s.Runtime, timeoutContext(t), caisson.NewID(caisson.SandboxPrefix)
 	_, err := rt.Exec(ctx, id, caisson.RuntimeExec{Command: s.argv("echo")})
@@ -196,7 +196,7 @@ func testDestroyEndsEverything(t *testing.T, s *suite) {
 	}
 }
 
-// testDeath checks all methods for a sandbox that has crashed.
+// testDeath checks the results of methods of the runtime for a sandbox that has crashed.
 func testDeath(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})

@@ -160,7 +160,7 @@ func modifyResponse(res *http.Response) error {
 // maySetCookie reports whether a sandbox may set the cookie in line, the value of a Set-Cookie field. The cookie must not be one
 // of Caisson's own and, on a host of the ingress's domain, must not apply to other hosts of that domain.
 func maySetCookie(c *call, line string) bool {
-	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send the value of a nameless cookie as its name
+	name, _, _ := strings.Cut(strings.TrimLeft(line, "= \t"), "=") // a browser may send a nameless cookie's value as its name
 	if name, _, _ = strings.Cut(name, ";"); ownCookie(name) {
 		return false
 	}

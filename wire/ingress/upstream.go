@@ -21,7 +21,7 @@ const (
 	maxIdle            = 4096
 	idleConnTime       = time.Minute
 	maxAnswerHeader    = 256 << 10 // bytes of the header of an answer
-	maxTries           = 4         // times that a request is sent if its connections are dropped
+	maxTries           = 4         // tries to connect for a request, and to send it, if connections are dropped
 )
 
 // errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.

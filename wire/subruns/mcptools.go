@@ -160,8 +160,7 @@ func showStarted(r *run, err error) *toolResult {
 	return textResult(false, `{"id":%q,"state":%q}`, r.ID, r.State)
 }
 
-// agentResult returns the result of a run, or the run's state if it has not ended after the time for which the client wants to
-// wait.
+// agentResult returns the result of a run, or the state of the run if it has not ended after the requested wait.
 func agentResult(ctx context.Context, e *engineClient, a *arguments, s *stream) *toolResult {
 	id, err := caisson.ParseID(caisson.RunPrefix, a.ID)
 	if err != nil {

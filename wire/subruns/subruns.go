@@ -58,7 +58,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, isRun := strings.CutPrefix(r.URL.Path, "/v1/runs/")
 	id, isCancel := strings.CutSuffix(id, "/cancel")
 	method, status := http.MethodGet, http.StatusOK
-	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // nil for the Model Context Protocol (MCP)
+	var serve func(http.ResponseWriter, *http.Request, *engineClient, string) (any, error) // nil for the Model Context Protocol
 	switch {
 	case r.URL.Path == "/mcp":
 		method = http.MethodPost

@@ -159,7 +159,7 @@ func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
 	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: strings.TrimRight(soul, "\n") + "\n"}}
 }
 
-// file returns the content of the file with a name among the agent's files, or "" if there is none.
+// file returns the content of the agent's file at the path name, or "". The files of Config are written later and replace it.
 func (s *Setup) file(name string) string {
 	for _, f := range s.Agent.Files {
 		if f.Path == name {

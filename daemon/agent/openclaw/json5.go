@@ -106,7 +106,7 @@ func (p *json5) value(depth int) (any, error) {
 	return p.literal()
 }
 
-// object parses an object.
+// object parses the object that begins at p.i, at the given depth of nesting.
 func (p *json5) object(depth int) (any, error) {
 	p.i++
 	m := map[string]any{}
@@ -138,7 +138,7 @@ func (p *json5) object(depth int) (any, error) {
 	}
 }
 
-// array parses an array.
+// array parses the array that begins at p.i, at the given depth of nesting.
 func (p *json5) array(depth int) (any, error) {
 	p.i++
 	list := []any{}

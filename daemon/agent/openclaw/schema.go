@@ -152,7 +152,7 @@ type mode struct {
 	Mode string `json:"mode"`
 }
 
-// modelChoice names the model of a persona in OpenClaw's configuration.
+// modelChoice names the model of a persona, or the default model, in OpenClaw's configuration.
 type modelChoice struct {
 	Primary string `json:"primary"` // provider and alias, separated by a slash
 }
@@ -184,9 +184,8 @@ type tools struct {
 	} `json:"exec"`
 }
 
-// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of
-// OpenClaw is in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as
-// well.
+// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of OpenClaw
+// is in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as well.
 func baseConfig(s Setup) config {
 	var c config
 	c.Gateway.Mode, c.Gateway.Bind, c.Gateway.Port = "local", "loopback", cmp.Or(s.Port, Port)

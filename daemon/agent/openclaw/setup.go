@@ -37,8 +37,7 @@ func Packages() map[string]string {
 // Preload returns the scripts that Node loads before OpenClaw, by path.
 func Preload() map[string]string { return map[string]string{preloadFile: preload} }
 
-// BuildPolicy returns the egress policy that applies while OpenClaw is installed in a template: it allows only HTTPS to
-// Registry.
+// BuildPolicy returns the egress policy that applies while OpenClaw is installed in a template: it allows only HTTPS to Registry.
 func BuildPolicy() caisson.Policy {
 	return caisson.Policy{Rules: []caisson.Rule{{
 		Action: caisson.Allow, Host: Registry, Ports: []caisson.PortRange{{First: 443, Last: 443}}, Note: "OpenClaw is installed from here",

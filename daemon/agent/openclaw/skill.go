@@ -69,7 +69,7 @@ type skillNeeds struct {
 	} `yaml:"install"`
 }
 
-// errFrontMatter is the error of a SKILL.md that does not begin with front matter.
+// errFrontMatter is the error of a SKILL.md that does not begin with front matter of at most maxHead bytes.
 var errFrontMatter = errors.New("it has no front matter between two lines of ---")
 
 // ParseSkill parses the SKILL.md of the skill in the directory dir.

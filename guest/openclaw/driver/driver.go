@@ -129,8 +129,7 @@ func modelName(t *task.Task) string {
 // maxConfig is the maximum number of bytes that are read of OpenClaw's configuration.
 const maxConfig = 4 << 20
 
-// hasModel reports whether OpenClaw's configuration, in the file config, has the model alias with this context window in
-// tokens.
+// hasModel reports whether OpenClaw's configuration, in the file config, has the model alias with this context window in tokens.
 func hasModel(config, alias string, context int64) bool {
 	f, err := os.Open(config)
 	if err != nil {

@@ -75,8 +75,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 		if grace <= 0 {
 			grace = abortTime
 		}
-		// After the abort, wait at most for the grace period for the final answer to the prompt. The answer to the abort is
-		// ignored.
+		// After the abort, wait at most for the grace period for the final answer to the prompt. The answer to the abort is ignored.
 		time.AfterFunc(grace, stop)
 		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
 		if err == nil {

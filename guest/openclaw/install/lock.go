@@ -35,7 +35,7 @@ type lockPackage struct {
 	CPU stringOrList `json:"cpu"`
 }
 
-// A source tells where the archive of a package is, and which digest it has.
+// A source describes the archive of a package: where it is, and which digest it has.
 type source struct {
 	version string // version of the package
 	url     string // URL of the archive

@@ -44,8 +44,7 @@ func writeJob(name string, files int, do func(ctx context.Context, c *worker.Cal
 }
 
 var (
-	// jobApply runs [Apply]. It reads the plan from its input, and the contents from the frozen copy, its second file
-	// descriptor.
+	// jobApply runs [Apply]. It reads the plan from its input, and the contents from the frozen copy, its second file descriptor.
 	jobApply = writeJob("gate.apply", 2, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		plan, err := gate.DecodePlan(c.Input())
 		if err != nil {

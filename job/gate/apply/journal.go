@@ -46,9 +46,9 @@ type record struct {
 	Stage   string `json:"stage,omitempty"`   // name of the staging directory
 	Steps   int    `json:"steps,omitempty"`   // number of steps; only in the head
 
-	Step *gate.Step `json:"step,omitempty"` // a step of the plan
+	Step *gate.Step `json:"step,omitempty"` // a step; nil in the head and in records of phases
 
-	Phase       phase    `json:"phase,omitempty"` // the phase that begins
+	Phase       phase    `json:"phase,omitempty"` // the phase that begins; phaseNone in the head and in records of steps
 	LeftInPlace []string `json:"kept,omitempty"`  // paths left in place (see Outcome.LeftInPlace) that no earlier record contains
 }
 
@@ -152,8 +152,7 @@ func appendRecord(w io.Writer, r record) error {
 	return err
 }
 
-// readJournal returns the content of the journal called name, or an empty history, with phaseNone, if the journal does not
-// exist.
+// readJournal returns the content of the journal called name, or an empty history, with phaseNone, if the journal does not exist.
 func readJournal(saved *os.File, name string) (history, error) {
 	fd, err := openBeneath(int(saved.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -168,8 +167,7 @@ func readJournal(saved *os.File, name string) (history, error) {
 	return h, caisson.Wrap(err, caisson.Internal, "the journal of a sync is damaged; the directory's originals are beside it")
 }
 
-// parseJournal parses a journal. It ignores lines that were incomplete because of a crash; any other invalid content is an
-// error.
+// parseJournal parses a journal. It ignores lines that were incomplete because of a crash; any other invalid content is an error.
 func parseJournal(r io.Reader) (history, error) {
 	var h history
 	lines := bufio.NewScanner(r)

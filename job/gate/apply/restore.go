@@ -22,8 +22,7 @@ func (a restorer) restoreAll() error {
 		up   bool
 		of   func(gate.Step) bool
 		do   func(i int, p dirEntry) (bool, error)
-		// reportsChange means that another process has changed the path if do returns false or a parent directory does not
-		// exist.
+		// reportsChange means that another process has changed the path if do returns false or a parent directory does not exist.
 		reportsChange bool
 	}{
 		{"reopened", false, isDir, a.makeWritableAgain, false},
@@ -104,8 +103,7 @@ func (a restorer) restoreMode(i int, p dirEntry) (bool, error) {
 	return true, nil
 }
 
-// revertPlaceNew reverts what pathChanger.placeNew has done for step i. It returns false if another process has changed the
-// path.
+// revertPlaceNew reverts what pathChanger.placeNew has done for step i. It returns false if another process has changed the path.
 func (a restorer) revertPlaceNew(i int, p dirEntry) (bool, error) {
 	s := a.steps[i]
 	// Permissions of directories are ignored, because makeWritableAgain has changed them temporarily.

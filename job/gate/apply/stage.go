@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// The directories in saved for originals, which are named by their SHA-256. An undo restores the originals in objectsDir, and
-// saves the entries that it replaces in undoneDir.
+// The directories in saved for originals. The name of an original is its SHA-256. An undo restores the originals in objectsDir,
+// and saves the entries that it replaces in undoneDir.
 const (
 	objectsDir = "objects" // contents that an apply has replaced
 	undoneDir  = "undone"  // contents that an undo has replaced

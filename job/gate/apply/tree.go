@@ -201,8 +201,8 @@ func (p dirEntry) swapWith(q, spare dirEntry) error {
 	return spare.moveTo(q)
 }
 
-// chmod sets the permissions of p, which has the type typ, a directory or a file. It returns false if p does not exist or has
-// another type.
+// chmod sets the permissions of p, unless they are set already. It returns false if p does not exist or does not have the type
+// typ, that of a directory or a file.
 func (p dirEntry) chmod(mode uint32, typ string) (bool, error) {
 	flags := 0
 	if typ == gate.NodeDir {

@@ -12,15 +12,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// archiveArgs are the arguments of jobArchive: the patterns of the mask, and Most, the maximum size of the copied archive in
-// bytes.
+// archiveArgs are the arguments of jobArchive: the patterns of the mask, and the limit of the archive's size.
 type archiveArgs struct {
 	maskArgs
 	Most int64 // maximum size of the copied archive in bytes
 }
 
-// MaskResult reports the hidden paths that were left out of an archive. Count is the number of paths, and Hidden contains the first
-// of them.
+// MaskResult reports the hidden paths that were left out of an archive. Hidden contains the first of Count paths.
 type MaskResult struct {
 	Hidden []string
 	Count  int

@@ -76,8 +76,7 @@ func (e *Entry) State() State {
 	return State{Stat: e.Stat, Content: e.Content(), Link: e.Link}
 }
 
-// Store is an open base directory: the contents of files that are the base of three-way merges, and the states that were
-// applied.
+// Store is an open base directory: the contents of files that are the base of three-way merges, and the states that were applied.
 type Store struct {
 	pack    *os.File          // nil if the directory has no pack
 	Entries map[string]*Entry // the entries by path
@@ -340,7 +339,7 @@ func Open(dir *os.File) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the pack. The entries can still be used, but Text can not.
+// Close closes the pack. The entries remain usable, but Text must not be called any more.
 func (s *Store) Close() {
 	if s.pack != nil {
 		s.pack.Close()

@@ -121,7 +121,7 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner, to whom dst belongs while the job runs.
+// RunSaveBaseOfCopy runs [SaveBaseOfCopy] as a worker job with the rights of the copy's owner, who owns dst while the job runs.
 func RunSaveBaseOfCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.RunInput{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err

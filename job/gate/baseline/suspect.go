@@ -231,9 +231,8 @@ func (s *searcher) searchFile(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// describe returns a description of the first possible secret in the content of the file at path, or "" if there is none. It
-// does not use rules that match only the words around a secret, because they have too many false positives for a whole
-// directory.
+// describe returns a description of the first possible secret in the content of the file at path, or "" if there is none. It does
+// not use rules that match only the words around a secret, because they have too many false positives for a whole directory.
 func (s *searcher) describe(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil

@@ -157,7 +157,7 @@ func (c *comparer) compareEntry(e *overlay.Entry) error {
 	}
 	box := baseline.State{Stat: fsat.Stat{Type: e.Type, Mode: e.Mode, Size: e.Size}, Content: e.Content, Link: e.Link}
 	if e.Type == fsat.TypeDir {
-		box.Mode &= fsat.Permissions // setuid, setgid and sticky bits of directories are inherited in the sandbox and not applied
+		box.Mode &= fsat.Permissions // other bits of directories, such as an inherited setgid bit, are not applied
 	}
 	if e.Denied != "" {
 		c.addDenied(e, &base, &box)

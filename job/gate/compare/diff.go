@@ -32,8 +32,8 @@ type Hunk struct {
 }
 
 // Unified compares two texts line by line. The patch begins with oldName and newName, which are quoted as git does if they
-// contain unusual characters. It is empty if the texts are equal. added and removed are numbers of lines. The time is O(n log
-// n) in the number of lines for any input.
+// contain unusual characters. It is empty if the texts are equal. added and removed are numbers of lines. For any input, the
+// time is O(n log n) in the number of lines.
 //
 // binary is true if one of the texts contains a NUL, is not UTF-8, or is too large; then there are no hunks and no patch.
 func Unified(old, new []byte, oldName, newName string) (patch string, hunks []Hunk, added, removed int, binary bool) {
@@ -127,9 +127,9 @@ type edit struct {
 // compare returns the edits that turn the text old into new, in order. a and b are the lines of the texts. Between two edits
 // there is at least one unchanged line.
 //
-// It combines two libraries. Package diff finds the lines that are unique in both texts and have the same order in both, in O(n
-// log n), but little in sections with repeated lines. Package lcs computes the smallest difference of such sections, but gives
-// up early on texts that differ much. Each library alone makes a single hunk of half a file for some ordinary changes.
+// It combines two libraries. Package diff finds the lines that are unique in both texts and have the same order in both, in
+// O(n log n), but little in sections with repeated lines. Package lcs computes the smallest difference of such sections, but
+// gives up early on texts that differ much. Each library alone makes a single hunk of half a file for some ordinary changes.
 func compare(old, new []byte, a, b []string) []edit {
 	var all []edit
 	for _, e := range anchoredEdits(old, new) {

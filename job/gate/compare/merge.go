@@ -68,8 +68,7 @@ func Merge3(base, ours, theirs []byte) (merged []byte, clean bool) {
 	return out.Bytes(), true
 }
 
-// rewrite returns the lines [start, end) of lines after edits, which must be within this range and take their new lines from
-// new.
+// rewrite returns the lines [start, end) of lines after edits, which must be within this range and take their new lines from new.
 func rewrite(lines, new []string, start, end int, edits []edit) []string {
 	var out []string
 	for _, e := range edits {

@@ -34,8 +34,7 @@ func (p *Packer) Byte(v byte) { p.B = append(p.B, v) }
 // String appends the length of s and s.
 func (p *Packer) String(s string) { p.Uint(uint64(len(s))); p.B = append(p.B, s...) }
 
-// Unpacker takes encoded values from the beginning of the record B. After the first malformed value it returns only zero
-// values.
+// Unpacker takes encoded values from the beginning of the record B. After the first malformed value it returns only zero values.
 type Unpacker struct {
 	B   []byte // the rest of the record
 	Bad bool   // a value was malformed or missing

@@ -71,8 +71,7 @@ func UnlessConcurrent(err error) error {
 	return err
 }
 
-// Limits of texts that are compared line by line. Larger files are treated as binary: they are applied as a whole or not at
-// all.
+// Limits of texts that are compared line by line. Larger files are treated as binary: they are applied as a whole or not at all.
 const (
 	MaxTextBytes = 8 << 20
 	MaxTextLines = 200_000

@@ -15,7 +15,7 @@ type Stat struct {
 	Size  int64  // size in bytes; 0 unless the type is file or symlink
 	Mtime int64  // time of the last change of the content, in ns since 1970
 	Ctime int64  // time of the last change of content or metadata, in ns since 1970
-	Inode uint64 // inode number
+	Inode uint64 // inode number, unique within Dev
 	Dev   uint64 // device number of the file system
 	rdev  uint64 // device number of a device; never 0 for block devices
 	Nlink uint32 // number of hard links

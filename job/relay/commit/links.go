@@ -21,8 +21,8 @@ const (
 // A linkEntry is a symlink of a commit: its path, and the object name of its target.
 type linkEntry struct{ path, id string }
 
-// CheckLinks checks all symlinks of the last commit of a push, including unchanged ones: several commits together, or a merge, may
-// change the directories around a symlink so that it leads out of the repository. A symlink that already leads out of the
+// CheckLinks checks all symlinks of the last commit of a push, including unchanged ones: several commits together, or a merge,
+// may change the directories around a symlink so that it leads out of the repository. A symlink that already leads out of the
 // repository in a granted commit is not reported.
 func (c *Checker) CheckLinks(ctx context.Context, tip string, granted []git.Ref) ([]caisson.Finding, error) {
 	commit := c.Commits[tip]

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	copyBufferSize = 32 << 10 // bytes
-	emptyRequest   = 4        // bytes of a flush packet, with which git probes whether a push is allowed; its answer may be empty
+	copyBufferSize = 32 << 10 // bytes that are copied at once
+	emptyRequest   = 4        // bytes of a flush packet, which probes whether a push is allowed; only its answer may be empty
 )
 
 // A stream is the connection over which a job answers a request; the engine opens it. Closing it for writing marks the end of the

@@ -23,8 +23,8 @@ const (
 	drainTime       = 30 * time.Second // maximum time for reading the rest of a body that is not needed
 )
 
-// OpenStream requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
-// written to it, followed by CloseWrite; the whole body of the answer is read from it.
+// OpenStream requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body
+// is written to it, followed by CloseWrite; the whole body of the answer is read from it.
 type OpenStream = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 
 // A Request is the request to the engine for a stream.

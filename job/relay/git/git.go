@@ -205,8 +205,8 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// ErrorLines returns the lines of git's output that begin with "error:" or "fatal:", or all of text if there are none, as one line
-// of at most limit bytes.
+// ErrorLines returns the lines of git's output that begin with "error:" or "fatal:", or all of text if there are none, as one
+// line of at most limit bytes.
 func ErrorLines(text string, limit int) string {
 	var kept []string
 	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {

@@ -272,7 +272,7 @@ func (c *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// copyStream copies r to w until the end of r. It returns only errors of r: if w fails, git has exited and reports the reason itself.
+// copyStream copies r to w until the end of r. It returns only errors of r: if w fails, git has exited and reports the reason.
 func copyStream(w io.Writer, r io.Reader) error {
 	buf := make([]byte, 64<<10)
 	for {

@@ -155,7 +155,7 @@ func parseSCP(raw string) (URL, error) {
 	return u.withPath(p, sshByte, false)
 }
 
-// checkUser checks that the user has only characters that are safe on the command line of ssh.
+// checkUser returns an Invalid error unless the user has only letters, digits, '.', '_' and '-', and begins with no '.' or '-'.
 func (u *URL) checkUser() error {
 	if strings.Contains(u.User, ":") {
 		return invalid("has a password in it; put it into a credential")

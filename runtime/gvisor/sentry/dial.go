@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/protocol"
 )
 
-// endTimeout is the time after which the connections sink reports that the connections it was told to end have not ended.
+// endTimeout is the time after which the connections sink, when it ends all connections, reports that some have not ended.
 const endTimeout = 10 * time.Second
 
 // errRefused means that no server listens at the address.
@@ -367,7 +367,7 @@ func (c *connection) wait(changed <-chan struct{}) error {
 	}
 }
 
-// copyBuffers contains the copyBuffers that are not in use.
+// copyBuffers contains the buffers, of type *copyBuffer, that are not in use.
 var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
 
 // A copyBuffer is a buffer for data of a connection.

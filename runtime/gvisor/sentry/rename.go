@@ -63,8 +63,7 @@ func (r *pidRenamer) install() {
 	}))
 }
 
-// mapArguments returns a function for wrapSyscall that makes a system call run change on its arguments first. change may be
-// nil.
+// mapArguments returns a function for wrapSyscall that makes a system call run change on its arguments first. change may be nil.
 func (r *pidRenamer) mapArguments(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
