@@ -100,7 +100,7 @@ func processes() []process {
 		if err != nil {
 			continue // the process has been reaped
 		}
-		// The file stat has the format "pid (name) state parent …". The name may contain any characters, also parentheses and newlines.
+		// The file has the format "pid (name) state parent …". The name may contain any characters, also parentheses and newlines.
 		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 		if first < 0 || last < first {
 			continue
