@@ -66,9 +66,9 @@ type chatBody struct {
 
 	// The other fields of client libraries are ignored.
 	ID        json.RawMessage `json:"id"`
-	Trigger   json.RawMessage `json:"trigger"`
-	MessageID json.RawMessage `json:"messageId"`
-	Stream    json.RawMessage `json:"stream"`
+	Trigger   json.RawMessage `json:"trigger"`   // sent by client libraries, and ignored
+	MessageID json.RawMessage `json:"messageId"` // sent by client libraries, and ignored
+	Stream    json.RawMessage `json:"stream"`    // sent by client libraries, and ignored
 }
 
 // parseChat parses the body of a chat request. Its errors are of type [chatErrors].

@@ -21,13 +21,13 @@ type uiChunk struct {
 	Delta      string          `json:"delta,omitempty"`
 	ToolCallID string          `json:"toolCallId,omitempty"`
 	ToolName   string          `json:"toolName,omitempty"`
-	Dynamic    bool            `json:"dynamic,omitempty"`
+	Dynamic    bool            `json:"dynamic,omitempty"` // the client does not know the tool in advance
 	Input      json.RawMessage `json:"input,omitempty"`
 	Output     *string         `json:"output,omitempty"`
 	ErrorText  string          `json:"errorText,omitempty"`
 	Data       *uiStatus       `json:"data,omitempty"`
-	Transient  bool            `json:"transient,omitempty"`
-	Finish     string          `json:"finishReason,omitempty"`
+	Transient  bool            `json:"transient,omitempty"`    // the client does not store Data in the message
+	Finish     string          `json:"finishReason,omitempty"` // reason for which the answer ended
 }
 
 // uiStatus is the data of a data-status chunk.

@@ -35,8 +35,8 @@ const networkFD = 3
 
 // options are the values of the flags, which main describes.
 type options struct {
-	bin, rows, out, dir string // flags; rows is a prefix of names, out a JSON file, dir the working directory
-	n                   int    // value of -n: number of samples of each quick row
+	bin, rows, out, dir string // directory of the programs, prefix of the names of rows, JSON file to write, working directory
+	n                   int    // number of samples of each row that is measured quickly
 }
 
 func main() {

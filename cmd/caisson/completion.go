@@ -218,9 +218,9 @@ func (k *completer) argumentValues(node *kong.Node, n int) []string {
 	return k.values(args[n])
 }
 
-// values returns the possible values of a flag or argument: those of its enum, or those that its struct tag complete selects. For
-// the tag's value file they are names of files, and for place SANDBOX:PATH and names of files; any other value is a kind of
-// [app.names].
+// values returns the possible values of a flag or argument: those of its enum, or those that its struct tag "complete" selects:
+// "file" selects names of files, "place" names of files and SANDBOX:/ for each sandbox, any other value the names of objects of
+// that kind; see [app.names].
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")

@@ -88,7 +88,7 @@ type config struct {
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, the key is read from a file in the data directory or from the environment.
 	CredentialKeyFile    string   `yaml:"credentialKeyFile" json:"credentialKeyFile"`
-	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"`
+	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"` // command that prints the key
 
 	// Token is read from the environment only.
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
@@ -198,9 +198,9 @@ func (c *config) replace(setting *string, key, value string) {
 // connectionKeys matches a line of the configuration file with one of the settings that commands need to find their daemon.
 var connectionKeys = regexp.MustCompile(`(?m)^(dataDir|host|account|caFile):[ \t]+("[^"\\\n]*"|'[^'\n]*'|[^"'#\s]+)[ \t]*(?:#.*)?$`)
 
-// loadConnection returns the default settings with only those of the file, the environment and g that commands need to find their
-// daemon. It searches the file for the lines of these settings instead of parsing the file, because it is used when the file is
-// invalid.
+// loadConnection returns the defaults, overridden by only those settings of the file, the environment and g that commands need to
+// find their daemon. It searches the file for the lines of these settings instead of parsing it, because the file is invalid when
+// loadConnection is used.
 func loadConnection(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
 	data, err := readSmall(cmp.Or(g.Config, getenv("CAISSON_CONFIG"), defaultConfigFile))

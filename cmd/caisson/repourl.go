@@ -114,7 +114,7 @@ func knownKeys(data []byte, host, port string) []string {
 	return lines
 }
 
-// isHost reports whether entry, a name in a file of known hosts that may be hashed, is the name of the host.
+// isHost reports whether entry, a host name in a file of known hosts, in plain text or hashed, is name.
 func isHost(entry, name string) bool {
 	hashed, ok := strings.CutPrefix(entry, "|1|")
 	if !ok {

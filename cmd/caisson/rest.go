@@ -8,7 +8,7 @@ import (
 )
 
 // autoPauseFlags are the flags that define when a new sandbox without use is suspended, paused and stopped, and whether a
-// snapshot is taken before a hard TTL removes it.
+// snapshot is taken before the sandbox is removed at the time that --hard-ttl sets.
 type autoPauseFlags struct {
 	AutoPause     *autoPause `help:"What happens after times without use, all or some of suspend=5m,pause=30m,stop=24h, or never." group:"new" placeholder:"STEPS"`
 	FinalSnapshot *bool      `negatable:"" help:"Take a snapshot before --hard-ttl removes it." group:"new"`

@@ -29,9 +29,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(*config) error { return nil })
 }
 
-// run runs the daemon with the configuration. First the flags replace settings of it, and then the function called also.
+// run runs the daemon. Settings of its configuration are replaced by the flags of c, and then by the function also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
-	fileRequired := !c.Background // a daemon that a command starts may run before the file is written
+	fileRequired := !c.Background // a daemon that a command starts may run before the configuration file is written
 	err := serve(ctx, a, func() (*config, error) {
 		cfg, err := loadConfig(a.globals, a.getenv)
 		if err == nil && cfg.fileMissing && fileRequired {
@@ -49,7 +49,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		if err != nil {
 			return nil, err
 		}
-		fileRequired = fileRequired || !cfg.fileMissing // once the file was read, it must exist at every reload
+		fileRequired = fileRequired || !cfg.fileMissing // once the configuration file was read, it must exist at every reload
 		cfg.Limits.Budget = cfg.DefaultBudget.limits()
 		return cfg, nil
 	}, c.Background)

@@ -52,10 +52,10 @@ type block struct {
 	Data      string      `json:"data,omitempty"`      // content of a redacted_thinking block
 	ID        string      `json:"id,omitempty"`
 	Name      string      `json:"name,omitempty"`
-	Input     raw         `json:"input,omitempty"`
+	Input     raw         `json:"input,omitempty"` // arguments of a tool call
 	ToolUseID string      `json:"tool_use_id,omitempty"`
-	Content   string      `json:"content,omitempty"` // result of the tool in a tool_result block
-	Cache     *typeObject `json:"cache_control,omitempty"`
+	Content   string      `json:"content,omitempty"`       // result of the tool in a tool_result block
+	Cache     *typeObject `json:"cache_control,omitempty"` // cacheMark if the block ends a prefix to cache, otherwise nil
 }
 
 // cacheMark marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
@@ -125,13 +125,13 @@ func toolUseID(id string) string {
 
 // anthropicEvent is an event of a stream, or a whole answer.
 type anthropicEvent struct {
-	Type    string `json:"type"`
-	Index   int    `json:"index"`
-	Message *struct {
+	Type    string    `json:"type"`
+	Index   int       `json:"index"` // index of the block that the event is about
+	Message *struct { // in message_start: the answer without content
 		Usage *anthropicUsage `json:"usage"`
 	} `json:"message"`
-	Block *block `json:"content_block"`
-	Delta *struct {
+	Block *block    `json:"content_block"` // in content_block_start: the block that begins
+	Delta *struct { // in content_block_delta and message_delta: what is new
 		Type       string `json:"type"`
 		Text       string `json:"text"`
 		Thinking   string `json:"thinking"`
@@ -139,9 +139,9 @@ type anthropicEvent struct {
 		JSON       string `json:"partial_json"`
 		StopReason string `json:"stop_reason"`
 	} `json:"delta"`
-	Usage      *anthropicUsage `json:"usage"`
-	Content    []block         `json:"content"`
-	StopReason string          `json:"stop_reason"`
+	Usage      *anthropicUsage `json:"usage"`       // numbers of tokens
+	Content    []block         `json:"content"`     // of a whole answer: its blocks
+	StopReason string          `json:"stop_reason"` // of a whole answer: the reason for which it ended
 }
 
 // anthropicUsage has the token counts in an event. The counts in an event include those of the earlier events of the stream.

@@ -18,7 +18,7 @@ type geminiRequest struct {
 	Contents []geminiContent `json:"contents"`
 	Tools    []geminiTools   `json:"tools,omitempty"`
 	Config   *geminiCalling  `json:"toolConfig,omitempty"`
-	Generate struct {
+	Generate struct {        // parameters for the generation of the answer
 		MaxTokens int64 `json:"maxOutputTokens"`
 	} `json:"generationConfig"`
 }
@@ -28,7 +28,7 @@ type geminiTools struct {
 	Functions []geminiFunction `json:"functionDeclarations"`
 }
 
-type geminiFunction struct {
+type geminiFunction struct { // description of a tool
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Schema      raw    `json:"parametersJsonSchema"`
@@ -36,7 +36,7 @@ type geminiFunction struct {
 
 // geminiCalling sets in a request to Gemini's API whether the model may call tools.
 type geminiCalling struct {
-	Functions struct {
+	Functions struct { // settings for functions, as the API calls tools
 		Mode string `json:"mode"`
 	} `json:"functionCallingConfig"`
 }
@@ -50,8 +50,8 @@ type geminiContent struct {
 // geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
 type geminiPart struct {
 	Text      string          `json:"text,omitempty"`
-	Thought   bool            `json:"thought,omitempty"`
-	Signature string          `json:"thoughtSignature,omitempty"`
+	Thought   bool            `json:"thought,omitempty"`          // Text is a thought of the model, not a part of the answer
+	Signature string          `json:"thoughtSignature,omitempty"` // signature of the thought before the part
 	Call      *geminiCall     `json:"functionCall,omitempty"`
 	Response  *geminiResponse `json:"functionResponse,omitempty"`
 }
@@ -65,9 +65,9 @@ type geminiCall struct {
 
 // geminiResponse is the result of a tool call.
 type geminiResponse struct {
-	ID       string `json:"id,omitempty"`
-	Name     string `json:"name"`
-	Response struct {
+	ID       string   `json:"id,omitempty"`
+	Name     string   `json:"name"`
+	Response struct { // JSON object with the text of the result
 		Output string `json:"output"`
 	} `json:"response"`
 }
@@ -121,15 +121,15 @@ func (gemini) request(q *modelRequest) (string, http.Header, any) {
 
 // geminiAnswer is an event of a stream, or a whole answer.
 type geminiAnswer struct {
-	Error      raw `json:"error"`
-	Candidates []struct {
+	Error      raw        `json:"error"`
+	Candidates []struct { // the answers, of which only the first one is read
 		Content geminiContent `json:"content"`
 		Finish  string        `json:"finishReason"`
 	} `json:"candidates"`
-	Feedback struct {
+	Feedback struct { // says why the prompt was refused
 		Block string `json:"blockReason"`
 	} `json:"promptFeedback"`
-	Usage *struct {
+	Usage *struct { // numbers of tokens
 		Prompt   int64 `json:"promptTokenCount"`
 		Cached   int64 `json:"cachedContentTokenCount"`
 		Answer   int64 `json:"candidatesTokenCount"`

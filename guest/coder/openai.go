@@ -20,12 +20,12 @@ type chatRequest struct {
 	Tools      []chatTool `json:"tools,omitempty"`
 	ToolChoice string     `json:"tool_choice,omitempty"`
 	Stream     bool       `json:"stream"`
-	Options    struct {
+	Options    struct {   // options of the stream
 		Usage bool `json:"include_usage"`
 	} `json:"stream_options"`
 }
 
-type chatTool struct {
+type chatTool struct { // description of a tool
 	Type     string     `json:"type"`
 	Function definition `json:"function"`
 }
@@ -44,13 +44,13 @@ func (openAI) request(q *modelRequest) (string, http.Header, any) {
 
 // chunk is one event of a stream, whose choices have deltas, or a whole answer, whose choices have messages instead.
 type chunk struct {
-	Error   raw `json:"error"`
-	Choices []struct {
+	Error   raw        `json:"error"`
+	Choices []struct { // the answers, of which only the first one is read
 		Delta   *delta  `json:"delta"`
 		Message *delta  `json:"message"`
 		Finish  *string `json:"finish_reason"`
 	} `json:"choices"`
-	Usage *struct {
+	Usage *struct { // numbers of tokens
 		Prompt     int64 `json:"prompt_tokens"`
 		Completion int64 `json:"completion_tokens"`
 		Details    *struct {
@@ -62,16 +62,16 @@ type chunk struct {
 // delta is a part of an answer, or a whole answer.
 type delta struct {
 	Content   raw         `json:"content"`
-	Refusal   string      `json:"refusal"`
-	Reasoning string      `json:"reasoning_content"`
+	Refusal   string      `json:"refusal"`           // text with which the model refuses to answer
+	Reasoning string      `json:"reasoning_content"` // the model's reasoning before the answer
 	ToolCalls []callDelta `json:"tool_calls"`
 }
 
 // callDelta is a part of a tool call, or a whole tool call.
 type callDelta struct {
-	Index    *int   `json:"index"`
-	ID       string `json:"id"`
-	Function struct {
+	Index    *int     `json:"index"`
+	ID       string   `json:"id"`
+	Function struct { // name of the tool, and the next part of its arguments
 		Name      string `json:"name"`
 		Arguments raw    `json:"arguments"`
 	} `json:"function"`

@@ -19,8 +19,8 @@ const (
 
 // line is a RunEvent without the fields that the engine sets: Seq and At shadow those of RunEvent and are never encoded.
 type line struct {
-	Seq *struct{} `json:"seq,omitempty"`
-	At  *struct{} `json:"at,omitempty"`
+	Seq *struct{} `json:"seq,omitempty"` // always nil: hides RunEvent.Seq from encoding/json
+	At  *struct{} `json:"at,omitempty"`  // always nil: hides RunEvent.At from encoding/json
 	caisson.RunEvent
 }
 

@@ -64,9 +64,9 @@ func permitted(rule caisson.ToolRule, names ...string) bool {
 // acpFile has the parameters of an agent's request to read or write a file.
 type acpFile struct {
 	Path    string `json:"path"`
-	Line    int    `json:"line"`  // number of the first line to read, counted from 1
-	Limit   int    `json:"limit"` // maximum number of lines to read
-	Content string `json:"content"`
+	Line    int    `json:"line"`    // number of the first line to read, counted from 1
+	Limit   int    `json:"limit"`   // maximum number of lines to read
+	Content string `json:"content"` // content to write
 }
 
 // file decodes a request to read or write a file. It returns an error if the path is relative, or if the task's rule does not

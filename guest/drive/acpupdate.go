@@ -11,8 +11,8 @@ type acpUpdate struct {
 	Kind string `json:"sessionUpdate"`
 	// Content is one block of a message, or the list of the results of a tool call, depending on Kind.
 	Content json.RawMessage `json:"content"`
-	Message string          `json:"messageId"`
-	Entries []struct {
+	Message string          `json:"messageId"` // id of the message that Content is a part of
+	Entries []struct {      // steps of the agent's plan
 		Status string `json:"status"`
 	} `json:"entries"`
 	acpTool
@@ -22,8 +22,8 @@ type acpUpdate struct {
 type acpTool struct {
 	ID     string          `json:"toolCallId"`
 	Name   string          `json:"name"`
-	Title  string          `json:"title"`
-	Sort   string          `json:"kind"`
+	Title  string          `json:"title"` // description of the call for users
+	Sort   string          `json:"kind"`  // kind of the tool, such as edit
 	Status string          `json:"status"`
 	Input  json.RawMessage `json:"rawInput"`
 	Output json.RawMessage `json:"rawOutput"`

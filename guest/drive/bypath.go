@@ -11,8 +11,8 @@ import (
 // byPath parses the output of agents whose catalog entry describes the lines by paths of JSON fields, and by conditions on
 // fields.
 type byPath struct {
-	paths map[string][]string    // paths of JSON fields, by key of the catalog entry, which is in eventPaths
-	when  map[string][]condition // conditions that must all hold, by key of the catalog entry, which is in eventConditions
+	paths map[string][]string    // paths of JSON fields, by the keys in eventPaths
+	when  map[string][]condition // conditions that must all hold, by the keys in eventConditions
 }
 
 // The keys of "events" in a catalog entry: eventPaths have the path of a JSON field as value, eventConditions a list of

@@ -20,24 +20,24 @@ type claudeBlock struct {
 	Text      string          `json:"text"`
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
-	Input     json.RawMessage `json:"input"`
+	Input     json.RawMessage `json:"input"` // arguments of a tool call
 	ToolUseID string          `json:"tool_use_id"`
 	Content   json.RawMessage `json:"content"`
-	IsError   bool            `json:"is_error"`
+	IsError   bool            `json:"is_error"` // of a tool_result: the call has failed
 }
 
 // claudeLine is a line of output, with the fields of all types that are used.
 type claudeLine struct {
-	Type    string  `json:"type"`
-	Subtype string  `json:"subtype"`
-	Parent  *string `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
-	Version string  `json:"claude_code_version"`
-	Qwen    string  `json:"qwen_code_version"`
-	Message *struct {
+	Type    string    `json:"type"`
+	Subtype string    `json:"subtype"`
+	Parent  *string   `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
+	Version string    `json:"claude_code_version"`
+	Qwen    string    `json:"qwen_code_version"` // version of the program, if it is Qwen Code
+	Message *struct { // message of a line with a whole message
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
-	Error json.RawMessage `json:"error"`
-	Event *struct {
+	Error json.RawMessage `json:"error"` // error of a failed message
+	Event *struct {       // event of a line with a part of a message
 		Type  string       `json:"type"`
 		Block *claudeBlock `json:"content_block"`
 		Delta *struct {
@@ -50,19 +50,19 @@ type claudeLine struct {
 
 // claudeResult has the fields of the line that ends a turn.
 type claudeResult struct {
-	Result string   `json:"result"`
-	Failed bool     `json:"is_error"`
-	Errors []string `json:"errors"`
-	Status int      `json:"api_error_status"`
-	Turns  int64    `json:"num_turns"`
-	Cost   float64  `json:"total_cost_usd"`
-	Usage  *struct {
+	Result string    `json:"result"`
+	Failed bool      `json:"is_error"`
+	Errors []string  `json:"errors"`
+	Status int       `json:"api_error_status"` // HTTP status of a failed model call
+	Turns  int64     `json:"num_turns"`        // number of model calls
+	Cost   float64   `json:"total_cost_usd"`
+	Usage  *struct { // numbers of tokens; used if Models is empty
 		Input  int64 `json:"input_tokens"`
 		Output int64 `json:"output_tokens"`
 		Read   int64 `json:"cache_read_input_tokens"`
 		Write  int64 `json:"cache_creation_input_tokens"`
 	} `json:"usage"`
-	Models map[string]struct {
+	Models map[string]struct { // numbers of tokens, by model
 		Input  int64 `json:"inputTokens"`
 		Output int64 `json:"outputTokens"`
 		Read   int64 `json:"cacheReadInputTokens"`

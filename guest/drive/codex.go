@@ -20,24 +20,24 @@ func (*codex) reportsEnd() bool { return true }
 type codexItem struct {
 	ID        string          `json:"id"`
 	Type      string          `json:"type"`
-	Text      string          `json:"text"`
-	Message   string          `json:"message"`
-	Command   string          `json:"command"`
-	Output    string          `json:"aggregated_output"`
-	ExitCode  *int            `json:"exit_code"`
-	Status    string          `json:"status"`
-	Changes   json.RawMessage `json:"changes"`
-	Server    string          `json:"server"`
-	Tool      string          `json:"tool"`
-	Arguments json.RawMessage `json:"arguments"`
-	Result    *struct {
+	Text      string          `json:"text"`              // text of a message
+	Message   string          `json:"message"`           // message of an error
+	Command   string          `json:"command"`           // command line of a shell command
+	Output    string          `json:"aggregated_output"` // output of a shell command
+	ExitCode  *int            `json:"exit_code"`         // exit code of a shell command
+	Status    string          `json:"status"`            // state of a tool call: failed, declined or another one
+	Changes   json.RawMessage `json:"changes"`           // the files that a call of apply_patch changes
+	Server    string          `json:"server"`            // name of the MCP server whose tool is called
+	Tool      string          `json:"tool"`              // name of the called tool of an MCP server
+	Arguments json.RawMessage `json:"arguments"`         // arguments for a tool of an MCP server
+	Result    *struct {       // result of a tool of an MCP server
 		Content json.RawMessage `json:"content"`
 	} `json:"result"`
 	Error *struct {
 		Message string `json:"message"`
 	} `json:"error"`
-	Query string `json:"query"`
-	Items []struct {
+	Query string     `json:"query"` // query of a web search
+	Items []struct { // steps of a to-do list
 		Completed bool `json:"completed"`
 	} `json:"items"`
 }

@@ -40,18 +40,18 @@ type codexTurn struct {
 
 // codexNotification has the parameters of all notifications that the client uses.
 type codexNotification struct {
-	Thread  string          `json:"threadId"`
-	Delta   string          `json:"delta"`
-	Message string          `json:"message"`
+	Thread  string          `json:"threadId"` // id of the thread
+	Delta   string          `json:"delta"`    // next part of a message
+	Message string          `json:"message"`  // text of a warning
 	Item    json.RawMessage `json:"item"`
 	Turn    codexTurn       `json:"turn"`
 	Error   struct {
 		Message string `json:"message"`
 	} `json:"error"`
-	Plan []struct {
+	Plan []struct { // steps of the agent's plan
 		Status string `json:"status"`
 	} `json:"plan"`
-	Usage struct {
+	Usage struct { // numbers of tokens
 		Total struct {
 			Input  int64 `json:"inputTokens"`
 			Cached int64 `json:"cachedInputTokens"`

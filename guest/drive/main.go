@@ -37,7 +37,7 @@ var (
 const returnTimeout = 5 * time.Second
 
 // Main reads a task from stdin, runs it with one of the drivers, and writes lines of package task to stdout. It returns the exit
-// code: 0 if the end line was written. It permanently changes the signal handling and the working directory of this process,
+// code: 0 if the last line was written. It permanently changes the signal handling and the working directory of this process,
 // makes it a subreaper, and must be called only once. When it returns, all processes that the task has started have exited,
 // except programs in the task's Background and processes that cannot be killed.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
@@ -82,8 +82,8 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 	}
 }
 
-// runTask runs t with the driver d and writes the last lines of the output: the final, the changes and the end line. It returns
-// the exit code of this process.
+// runTask runs t with the driver d and writes the last lines of the output, of the types assistant_final, changes and end. It
+// returns the exit code of this process.
 func runTask(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output) int {
 	track, end, unready := runDriver(ctx, t, d, out)
 	survivors := killDescendants(os.Getpid())
@@ -165,7 +165,7 @@ func closedAfter(ctx context.Context, after time.Duration) <-chan struct{} {
 	return c
 }
 
-// writeEnd writes the end line and returns the exit code of this process. cut reports whether the output was truncated.
+// writeEnd writes the last line of the output, and returns the exit code. cut reports whether the output was truncated.
 func writeEnd(w *task.Writer, end TurnResult, cut bool) int {
 	l := task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: end.Error}, Cut: cut, Exit: end.Exit, Agent: shortLine(end.Agent)}
 	if _, err := w.Write(l); err != nil {

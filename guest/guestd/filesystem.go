@@ -16,7 +16,7 @@ import (
 )
 
 // A filesystem is a directory that is used as "/": symlinks in it, including absolute symlinks, are resolved as for programs
-// whose root it is. In a sandbox it is the root directory; for a runtime in memory it is a directory of the host.
+// whose root it is. In a sandbox it is the root directory; for a runtime without processes it is a directory of the host.
 //
 // The kernel resolves paths (RESOLVE_IN_ROOT) in one system call, so that concurrent changes cannot cause an escape.
 type filesystem struct {

@@ -136,11 +136,11 @@ const (
 type request struct {
 	Op     op     `json:"op"`
 	Path   []byte `json:"path"`
-	To     []byte `json:"to,omitempty"`
-	Mode   uint32 `json:"mode,omitempty"`
+	To     []byte `json:"to,omitempty"`   // new path, for opMove
+	Mode   uint32 `json:"mode,omitempty"` // permissions of the file, for opWrite
 	Offset int64  `json:"offset,omitempty"`
 	Limit  int64  `json:"limit,omitempty"`
-	All    bool   `json:"all,omitempty"`
+	All    bool   `json:"all,omitempty"` // include missing parents (opMkdir), or everything below Path (opRemove, opWatch)
 }
 
 // A result is the outcome of an operation. Kind is the kind of its error, and empty for success.
@@ -158,14 +158,14 @@ type entry struct {
 	Mode   uint32 `json:"mode"`
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
-	Sec    int64  `json:"sec"` // modification time in seconds since 1970; Nsec has the nanoseconds
-	Nsec   int32  `json:"nsec"`
-	Target []byte `json:"target,omitempty"`
+	Sec    int64  `json:"sec"`              // modification time in seconds since 1970; Nsec has the nanoseconds
+	Nsec   int32  `json:"nsec"`             // nanoseconds of the modification time
+	Target []byte `json:"target,omitempty"` // target of a symlink
 }
 
 // A change is an event of a watch. Path is relative to the watched path, and empty for the watched path itself.
 type change struct {
-	Op   string `json:"op"`
+	Op   string `json:"op"` // changeCreate or another constant of that form
 	Path []byte `json:"path,omitempty"`
 }
 

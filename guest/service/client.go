@@ -75,7 +75,7 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 	if follow {
 		return l, nil // do not wait for the first answer, which arrives only when the service has written output
 	}
-	// Receive the first answer here, so that Logs returns the error if it is one.
+	// Receive the first answer here, so that Logs returns the error if the answer is one.
 	a, err := receive(conn)
 	if err != nil && err != io.EOF {
 		l.Close()
@@ -90,9 +90,9 @@ func Logs(ctx context.Context, conn io.ReadWriteCloser, id string, follow bool) 
 // A logReader is a stream of the output of a service, which arrives in answers. Read must be called by one goroutine at a time;
 // Close may be called concurrently.
 type logReader struct {
-	conn io.ReadWriteCloser
-	stop func() bool
-	rest []byte // output of the last answer that was not read yet
+	conn io.ReadWriteCloser // connection to the supervisor
+	stop func() bool        // prevents that the end of the context closes conn
+	rest []byte             // output of the last answer that was not read yet
 }
 
 func (l *logReader) Read(b []byte) (int, error) {

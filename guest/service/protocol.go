@@ -40,11 +40,11 @@ const (
 // A request requests one operation of the supervisor. Op determines which other fields are used.
 type request struct {
 	Op       string            `json:"op"`
-	Revision int64             `json:"revision,omitempty"`
-	Env      map[string]string `json:"env,omitempty"` // added to the environment of all services
+	Revision int64             `json:"revision,omitempty"` // number of the set of services; a later set has a higher one
+	Env      map[string]string `json:"env,omitempty"`      // added to the environment of all services
 	Services []caisson.Service `json:"services,omitempty"`
-	ID       string            `json:"id,omitempty"`
-	Follow   bool              `json:"follow,omitempty"`
+	ID       string            `json:"id,omitempty"`     // id of a service
+	Follow   bool              `json:"follow,omitempty"` // for opLogs: also return output that is written later
 }
 
 // An answer is one message of the supervisor.

@@ -33,14 +33,14 @@ type encodedLine struct {
 	Result  string               `json:"result,omitempty"`
 	IsError bool                 `json:"isError,omitempty"`
 	Usage   *caisson.RunUsage    `json:"usage,omitempty"`
-	Stream  string               `json:"stream,omitempty"`
-	Data    []byte               `json:"data,omitempty"`
-	Mark    string               `json:"mark,omitempty"`
-	Changes []caisson.FileChange `json:"changes,omitempty"`
-	Patch   string               `json:"patch,omitempty"`
-	Cut     bool                 `json:"cut,omitempty"`
-	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`
-	Agent   string               `json:"agentVersion,omitempty"`
+	Stream  string               `json:"stream,omitempty"`       // see Line.Stream
+	Data    []byte               `json:"data,omitempty"`         // see Line.Data
+	Mark    string               `json:"mark,omitempty"`         // see Line.Mark
+	Changes []caisson.FileChange `json:"changes,omitempty"`      // see Line.Changes
+	Patch   string               `json:"patch,omitempty"`        // see Line.Patch
+	Cut     bool                 `json:"cut,omitempty"`          // see Line.Cut
+	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`         // see Line.Exit
+	Agent   string               `json:"agentVersion,omitempty"` // see Line.Agent
 	Error   *caisson.RunError    `json:"error,omitempty"`
 }
 

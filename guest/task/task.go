@@ -13,32 +13,30 @@ const ProgramPath = "/.caisson/agent"
 
 // A Task is one turn of an agent.
 type Task struct {
-	Driver     string            `json:"driver"`
-	Command    []string          `json:"command,omitempty"` // program and arguments; of the placeholders only {prompt} is left
+	Driver     string            `json:"driver"`            // name of the driver that runs the agent
+	Command    []string          `json:"command,omitempty"` // program and arguments; {prompt} is the only placeholder in them
 	Prompt     string            `json:"prompt"`
 	PromptMode string            `json:"by,omitempty"`     // how Command gets the prompt: argument, stdin or file
 	Events     map[string]string `json:"events,omitempty"` // for the driver jsonl: the format of the lines of the agent's output
 	Env        map[string]string `json:"env,omitempty"`    // variables that are added to the environment of the agent's program
-	Workdir    string            `json:"workdir"`
-	Model      string            `json:"model,omitempty"` // alias of the model
+	Workdir    string            `json:"workdir"`          // working directory of the agent's program
+	Model      string            `json:"model,omitempty"`  // alias of the model
 	// Substitute replaces Model if the configuration of the agent's program lacks Model; nil means that Model is always used.
-	Substitute *Substitute `json:"substitute,omitempty"`
-	// Session is the id of the conversation, for agents that store conversations. Continue means that the conversation has had
-	// earlier turns in this sandbox.
-	Session  string            `json:"session,omitempty"`
-	Continue bool              `json:"continue,omitempty"`
-	History  []caisson.Message `json:"history,omitempty"` // earlier messages, for agents that do not store conversations
-	Persona  string            `json:"persona,omitempty"`
+	Substitute *Substitute       `json:"substitute,omitempty"`
+	Session    string            `json:"session,omitempty"`  // id of the conversation, for agents that store conversations
+	Continue   bool              `json:"continue,omitempty"` // the conversation has had earlier turns in this sandbox
+	History    []caisson.Message `json:"history,omitempty"`  // earlier messages, for agents that do not store conversations
+	Persona    string            `json:"persona,omitempty"`  // id of the persona, for agents that have several
 	// Before the agent starts, the paths in Remove are removed, and then Files are written.
 	Remove []string           `json:"remove,omitempty"`
-	Files  []caisson.SeedFile `json:"files,omitempty"`
+	Files  []caisson.SeedFile `json:"files,omitempty"` // files to write before the agent starts
 	// Ready is the URL of a service of the agent that must answer with status 200 before the agent gets the prompt. The task
 	// fails if it does not do so within ReadyTime.
 	Ready     string           `json:"ready,omitempty"`
-	ReadyTime caisson.Duration `json:"readyTime,omitempty"`
+	ReadyTime caisson.Duration `json:"readyTime,omitempty"` // time limit for Ready
 	// Time is the agent's time limit. When it expires the agent gets SIGTERM and, after Grace, SIGKILL.
 	Time   caisson.Duration `json:"time"`
-	Grace  caisson.Duration `json:"grace"`
+	Grace  caisson.Duration `json:"grace"`          // time between SIGTERM and SIGKILL
 	Output caisson.Size     `json:"output"`         // limit on the size of all events, and on the size of each log, in bytes
 	Tools  caisson.ToolRule `json:"tools,omitzero"` // tools that the agent may call
 	// Background has the names of programs that may keep running after the task. All other processes that the task has started
@@ -79,13 +77,13 @@ const (
 // is the concatenation of all text_delta; an error occurs only as a field of [LineEnd].
 type Line struct {
 	caisson.RunEvent
-	Stream  string               `json:"stream,omitempty"`
-	Data    []byte               `json:"data,omitempty"`
-	Mark    string               `json:"mark,omitempty"`
-	Changes []caisson.FileChange `json:"changes,omitempty"`
-	Patch   string               `json:"patch,omitempty"`
-	Cut     bool                 `json:"cut,omitempty"` // of the end line: output was dropped because of a limit
-	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`
+	Stream  string               `json:"stream,omitempty"`  // of a log line: the log, caisson.LogStdout or caisson.LogStderr
+	Data    []byte               `json:"data,omitempty"`    // of a log line: raw output
+	Mark    string               `json:"mark,omitempty"`    // of a mark line: MarkStarted or another constant of that form
+	Changes []caisson.FileChange `json:"changes,omitempty"` // of the changes line: the changed files
+	Patch   string               `json:"patch,omitempty"`   // of the changes line: the changes in git's format
+	Cut     bool                 `json:"cut,omitempty"`     // of the end line: output was dropped because of a limit
+	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`    // of the end line: exit status of the program; nil if it keeps running
 	// Agent, of the end line, is the version that the agent's program reports; "" if it reports none.
 	Agent string `json:"agentVersion,omitempty"`
 }

@@ -28,7 +28,7 @@ type PolicyTest struct {
 	Targets []string       `json:"targets" nullable:"false" minItems:"1" maxItems:"100" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp"`
 }
 
-// SandboxRepo is the body of a request that grants a sandbox access to a repository, or delivers its changes to it.
+// SandboxRepo is the body of a request that grants a sandbox access to a repository, or delivers the sandbox's commits.
 type SandboxRepo struct {
 	caisson.RepoRequest
 	Dir string `json:"dir,omitempty" maxLength:"4096" doc:"Absolute path of the clone in the sandbox"`
@@ -181,8 +181,8 @@ type NewToken struct {
 
 // Handles is the answer to an upload of descriptors.
 type Handles struct {
-	Handles []string `json:"handles,omitempty"`
-	Problem *Problem `json:"problem,omitempty"`
+	Handles []string `json:"handles,omitempty"` // ids of the received descriptors
+	Problem *Problem `json:"problem,omitempty"` // the error; nil for success
 }
 
 // MaxHandles is the maximum number of descriptors in one upload.

@@ -35,9 +35,9 @@ type frame struct {
 	ID      string          `json:"id,omitempty"`
 	Method  string          `json:"method,omitempty"`
 	Params  any             `json:"params,omitempty"`
-	OK      bool            `json:"ok,omitempty"`
-	Event   string          `json:"event,omitempty"`
-	Payload json.RawMessage `json:"payload,omitempty"`
+	OK      bool            `json:"ok,omitempty"`      // of an answer: the request has succeeded
+	Event   string          `json:"event,omitempty"`   // name of the event
+	Payload json.RawMessage `json:"payload,omitempty"` // data of an answer or of an event
 	Error   *callError      `json:"error,omitempty"`
 }
 
@@ -114,8 +114,8 @@ type connectParams struct {
 	MaxProtocol int               `json:"maxProtocol"`
 	Client      map[string]string `json:"client"`
 	Role        string            `json:"role"`
-	Scopes      []string          `json:"scopes"`
-	Caps        []string          `json:"caps"`
+	Scopes      []string          `json:"scopes"` // rights of the client
+	Caps        []string          `json:"caps"`   // capabilities of the client
 	Auth        map[string]string `json:"auth,omitempty"`
 }
 

@@ -13,15 +13,15 @@ import (
 // with the fields runId, status and result; from "openclaw agent --local --json", with payloads and meta; or from "openclaw agent
 // exec --json", with ok and final.
 type envelope struct {
-	Status  string   `json:"status"`
-	Summary string   `json:"summary"`
+	Status  string   `json:"status"`  // ok, or OpenClaw's keyword for a failure
+	Summary string   `json:"summary"` // message of OpenClaw about the turn
 	Result  *outcome `json:"result"`
 	outcome
-	OK    *bool      `json:"ok"`
-	Final *string    `json:"final"`
+	OK    *bool      `json:"ok"`    // whether the turn has succeeded; nil if not reported
+	Final *string    `json:"final"` // the answer, in the form with ok
 	Error *envError  `json:"error"`
 	Usage *usage     `json:"usage"`
-	Turns int64      `json:"assistantTurns"`
+	Turns int64      `json:"assistantTurns"` // number of model calls
 	Tools *toolCount `json:"toolSummary"`
 }
 
@@ -34,7 +34,7 @@ type outcome struct {
 // payload is one message of an answer.
 type payload struct {
 	Text    string `json:"text"`
-	IsError bool   `json:"isError"`
+	IsError bool   `json:"isError"` // Text is about a failure, and not from the model
 }
 
 // toolCount is the summary of the tool calls of a turn.
@@ -44,7 +44,7 @@ type toolCount struct {
 
 // envError is an error in an envelope, which may be an object or a string in JSON.
 type envError struct {
-	Kind    string
+	Kind    string // OpenClaw's keyword for the reason; may be empty
 	Message string
 }
 
@@ -70,12 +70,12 @@ func (e *envError) UnmarshalJSON(b []byte) error {
 
 // meta is OpenClaw's information about a turn.
 type meta struct {
-	Aborted   bool      `json:"aborted"`
+	Aborted   bool      `json:"aborted"` // OpenClaw has aborted the turn
 	Error     *envError `json:"error"`
-	Stop      string    `json:"stopReason"`
-	FinalText *string   `json:"finalAssistantVisibleText"`
-	RawText   *string   `json:"finalAssistantRawText"`
-	Agent     struct {
+	Stop      string    `json:"stopReason"`                // reason for which the model's answer ended
+	FinalText *string   `json:"finalAssistantVisibleText"` // text of the model's last message, as users see it
+	RawText   *string   `json:"finalAssistantRawText"`     // text of the model's last message, unchanged
+	Agent     struct {  // numbers of tokens and of model calls
 		Usage *usage `json:"usage"`
 		Turns int64  `json:"assistantTurns"`
 	} `json:"agentMeta"`
@@ -112,9 +112,9 @@ const warningMark = "⚠"
 
 // An interpretation has what an envelope means: the answer, or the error, of the turn.
 type interpretation struct {
-	answer   string   // text of the answer
-	warnings []string // texts of OpenClaw about failures
-	usage    *caisson.RunUsage
+	answer   string            // text of the answer
+	warnings []string          // texts of OpenClaw about failures
+	usage    *caisson.RunUsage // usage of the turn; nil if OpenClaw reports none
 	err      *caisson.RunError // error of the turn; nil for success
 }
 

@@ -26,7 +26,7 @@ func newStream(run string, limit caisson.Size, out drive.Out) *stream {
 // runEvent is the payload of an event about a run of OpenClaw.
 type runEvent struct {
 	Run    string          `json:"runId"`
-	Stream string          `json:"stream"`
+	Stream string          `json:"stream"` // kind of the event, such as assistant or tool
 	Data   json.RawMessage `json:"data"`
 }
 

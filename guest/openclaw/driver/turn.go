@@ -20,12 +20,12 @@ const abortTime = 5 * time.Second
 type agentParams struct {
 	Message   string `json:"message"`
 	AgentID   string `json:"agentId"`
-	Key       string `json:"sessionKey"`
+	Key       string `json:"sessionKey"`     // key of the conversation
 	ID        string `json:"idempotencyKey"` // is also the id of the run in OpenClaw
 	Model     string `json:"model,omitempty"`
-	Timeout   int64  `json:"timeout,omitempty"`
-	Deliver   bool   `json:"deliver"`
-	NoMessage bool   `json:"disableMessageTool"`
+	Timeout   int64  `json:"timeout,omitempty"`  // timeout of the turn in seconds
+	Deliver   bool   `json:"deliver"`            // send the answer to a chat channel, too; always false
+	NoMessage bool   `json:"disableMessageTool"` // the agent has no tool that sends messages to chat channels
 }
 
 // turn sends the prompt to the gateway and reports events until the turn has ended.

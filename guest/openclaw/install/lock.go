@@ -26,13 +26,13 @@ type lock struct {
 type lockPackage struct {
 	Name      string `json:"name"` // name of the package; "" if it is the last part of the package's path
 	Version   string `json:"version"`
-	Resolved  string `json:"resolved"`
-	Integrity string `json:"integrity"`
-	Link      bool   `json:"link"`
-	InBundle  bool   `json:"inBundle"`
+	Resolved  string `json:"resolved"`  // URL of the archive
+	Integrity string `json:"integrity"` // digests of the archive
+	Link      bool   `json:"link"`      // the package is a link to a directory
+	InBundle  bool   `json:"inBundle"`  // the package is contained in the archive of another one
 
-	OS  stringOrList `json:"os"`
-	CPU stringOrList `json:"cpu"`
+	OS  stringOrList `json:"os"`  // supported systems; see allows
+	CPU stringOrList `json:"cpu"` // supported processors; see allows
 }
 
 // A source describes the archive of a package: where it is, and which digest it has.
