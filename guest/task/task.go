@@ -44,9 +44,9 @@ type Task struct {
 	Background []string `json:"background,omitempty"`
 	// Track is a directory whose changes during the task are reported at the end. "" means that no changes are reported.
 	Track string `json:"track,omitempty"`
-	// Port is the port of OpenClaw's gateway in the sandbox, and Secret its token. They are set only for the driver openclaw.
+	// Port is the port of OpenClaw's gateway in the sandbox. Port and Secret are set only for the driver openclaw.
 	Port   int    `json:"port,omitempty"`
-	Secret string `json:"secret,omitempty"` // valid only in this sandbox
+	Secret string `json:"secret,omitempty"` // token of OpenClaw's gateway, valid only in this sandbox
 }
 
 // A Substitute is a model that is used instead of another one if the configuration of the agent's program lacks the other one,
