@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A Credential describes a secret that is stored for an account, without its value. Names are those of environment
-// variables (ANTHROPIC_API_KEY) or similar: letters, digits, '_', '-' and '.', 1 to 64 characters, starting with a
-// letter.
+// A Credential describes a secret that is stored for an account, without its value. Names are those of environment variables
+// (ANTHROPIC_API_KEY) or similar: letters, digits, '_', '-' and '.', 1 to 64 characters, starting with a letter.
 type Credential struct {
 	Name      string     `json:"name"`
 	Account   string     `json:"account"`

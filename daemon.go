@@ -20,7 +20,7 @@ type Info struct {
 // Usage is the disk space that the objects of one kind use.
 type Usage struct {
 	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, volumes, programs, tools, runs, ledger, store"`
-	Count       int    `json:"count"`
+	Count       int    `json:"count"` // number of objects
 	Size        Size   `json:"size" doc:"Bytes on disk"`
 	Reclaimable Size   `json:"reclaimable" doc:"Bytes that a prune would free"`
 }
@@ -29,7 +29,7 @@ type Usage struct {
 type DiskUsage struct {
 	Usages []Usage `json:"usages"`
 	Free   Size    `json:"free" doc:"Bytes free on the file system of the data directory"`
-	Total  Size    `json:"total"`
+	Total  Size    `json:"total"` // size of the file system of the data directory, in bytes
 }
 
 // Garbage describes an object on the host, such as a directory, that was removed because no object of the store used it.

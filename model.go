@@ -29,7 +29,7 @@ type Provider struct {
 	BaseURL string `json:"baseURL,omitempty" yaml:"baseURL" doc:"Base URL without the API's own path: https://api.openai.com/v1"`
 	// Credential is the name of a credential of Account; Account "" means local.
 	Credential string `json:"credential,omitempty" yaml:"credential"`
-	Account    string `json:"account,omitempty" yaml:"account"`
+	Account    string `json:"account,omitempty" yaml:"account"` // the only account that may use the provider; "": all may
 	MaxTokens  string `json:"maxTokensField,omitempty" yaml:"maxTokensField" enum:"max_tokens,max_completion_tokens" doc:"For openai and litellm: the field that limits answers of chats; empty means max_completion_tokens for OpenAI, Azure and LiteLLM, and max_tokens for all others"`
 	Script     string `json:"script,omitempty" yaml:"script" doc:"For scripted: path of the script on the host"`
 }
@@ -48,10 +48,10 @@ type Model struct {
 
 // Prices are the prices of a million tokens each. If CacheRead or CacheWrite is 0, the price of input applies.
 type Prices struct {
-	Input      USD `json:"input" yaml:"input"`
-	Output     USD `json:"output" yaml:"output"`
-	CacheRead  USD `json:"cacheRead,omitempty" yaml:"cacheRead"`
-	CacheWrite USD `json:"cacheWrite,omitempty" yaml:"cacheWrite"`
+	Input      USD `json:"input" yaml:"input"`                     // price of a million tokens of input
+	Output     USD `json:"output" yaml:"output"`                   // price of a million tokens of output
+	CacheRead  USD `json:"cacheRead,omitempty" yaml:"cacheRead"`   // price of a million tokens read from a cache
+	CacheWrite USD `json:"cacheWrite,omitempty" yaml:"cacheWrite"` // price of a million tokens written to a cache
 }
 
 // A TokenCount is the number of tokens of one call as providers bill them: Input excludes tokens that were read from or

@@ -88,7 +88,7 @@ type Stats struct {
 	CPUNanos  int64     `json:"cpuNanos" doc:"Processor time used since start"`
 	Memory    Size      `json:"memory" doc:"Bytes of memory in use, Caisson's own share for this sandbox included"`
 	MemoryMax Size      `json:"memoryMax" doc:"Limit of memory, in bytes"`
-	PIDs      int       `json:"pids"`
+	PIDs      int       `json:"pids"` // number of processes
 	// Network is nil if the sandbox has no wire at present.
 	Network *NetworkStats `json:"network,omitempty"`
 }

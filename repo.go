@@ -103,24 +103,24 @@ type Delivery struct {
 	// Sandbox is the sandbox that pushed the commits. It may have been removed since.
 	Sandbox  ID            `json:"sandbox" doc:"Whose quarantine the commits are in, whether it is still there or not"`
 	State    DeliveryState `json:"state" enum:"held,waiting,sending,delivered,failed,dropped"`
-	Base     string        `json:"base"`
-	Branch   string        `json:"branch"`
+	Base     string        `json:"base"`   // branch that the work started from, and the target of the pull request
+	Branch   string        `json:"branch"` // branch that the commits are pushed to
 	From     string        `json:"from" doc:"Commit of the base branch that the work started from"`
 	Pushed   string        `json:"pushed" doc:"Commit as the sandbox pushed it"`
 	Commit   string        `json:"commit,omitempty" doc:"Commit as it is sent: authors set, signed"`
 	Sent     string        `json:"sent,omitempty" doc:"Commit that Caisson last pushed to the remote's branch"`
-	Commits  int           `json:"commits"`
+	Commits  int           `json:"commits"` // number of commits
 	Findings []Finding     `json:"findings,omitempty" doc:"Why it is held"`
-	Pull     bool          `json:"pull,omitempty"`
-	Ready    bool          `json:"ready,omitempty"`
-	Title    string        `json:"title,omitempty"`
-	Body     string        `json:"body,omitempty"`
+	Pull     bool          `json:"pull,omitempty"`  // whether a pull request is opened
+	Ready    bool          `json:"ready,omitempty"` // whether the pull request is not a draft
+	Title    string        `json:"title,omitempty"` // title of the pull request
+	Body     string        `json:"body,omitempty"`  // text of the pull request
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
 	// Attempts is the number of tries since the delivery was created, or since a client last requested another try.
 	Attempts int       `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
 	Error    string    `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
-	NextAt   time.Time `json:"nextAt,omitzero"`
+	NextAt   time.Time `json:"nextAt,omitzero"` // time of the next try; zero: at once, or none
 	// CreatedAt is when the delivery was created; RetriedAt when a client last requested another try; EndedAt when the commits were
 	// delivered or dropped, or the delivery failed.
 	CreatedAt time.Time `json:"createdAt"`

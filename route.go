@@ -78,10 +78,10 @@ type RouteRate struct {
 	Burst     int     `json:"burst,omitempty" minimum:"0" maximum:"1000000"`
 }
 
-// RouteHeaders are changes to a header.
+// RouteHeaders are changes to the header of the requests, or of the answers, of a route.
 type RouteHeaders struct {
-	Set   map[string]string `json:"set,omitempty"`
-	Strip []string          `json:"strip,omitempty" maxItems:"32"`
+	Set   map[string]string `json:"set,omitempty"`                 // new values, by the name of the field
+	Strip []string          `json:"strip,omitempty" maxItems:"32"` // names of fields to remove
 }
 
 // A SignRequest is the input of [Routes.SignURL]. Exactly one of Route and Sandbox is required.

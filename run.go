@@ -152,7 +152,7 @@ type RunResult struct {
 	Patch  string      `json:"patch,omitempty" doc:"The changes as a unified diff, as far as they are small text"`
 	Exit   *ExitStatus `json:"exit,omitempty" doc:"Of the agent's program"`
 	Stdout Size        `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
-	Stderr Size        `json:"stderr,omitempty"`
+	Stderr Size        `json:"stderr,omitempty"` // bytes of the standard error that were kept
 	// Cut means that a part of the program's output was not kept, because the output was too long.
 	Cut      bool         `json:"cut,omitempty" doc:"Whether it said more than was kept"`
 	Delivery *RunDelivery `json:"delivery,omitempty" doc:"Delivery of its commits"`
@@ -291,7 +291,7 @@ type Session struct {
 	Sandbox   ID        `json:"sandbox,omitempty"`
 	Volume    ID        `json:"volume,omitempty" doc:"The volume that its sandbox has, and the next one will have; absent if it has none"`
 	Run       ID        `json:"run,omitempty" doc:"The run under way; empty if there is none"`
-	Runs      int64     `json:"runs"`
+	Runs      int64     `json:"runs"` // number of runs
 	CreatedAt time.Time `json:"createdAt"`
 	UsedAt    time.Time `json:"usedAt" doc:"When its last run ended"`
 }

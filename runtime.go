@@ -255,9 +255,9 @@ type RuntimeSandbox struct {
 type Capabilities struct {
 	Name     string `json:"name"`     // name of the implementation: "gvisor" or "fake"
 	Platform string `json:"platform"` // "systrap", "ptrace"; "" if there is none
-	Version  string `json:"version"`
-	CPU      string `json:"cpu"`    // hash of the processor features that a checkpoint depends on
-	Memory   bool   `json:"memory"` // the Runtime can capture memory: it is a Checkpointer
+	Version  string `json:"version"`  // version of the implementation
+	CPU      string `json:"cpu"`      // hash of the processor features that a checkpoint depends on
+	Memory   bool   `json:"memory"`   // the Runtime can capture memory: it is a Checkpointer
 }
 
 // Wires manages the network attachments of sandboxes.

@@ -68,8 +68,8 @@ type Templates interface {
 // Progress reports a step of a slow operation.
 type Progress struct {
 	Stage   string `json:"stage" doc:"Current step: resolve, pull, unpack, setup 1/3, freeze"`
-	Detail  string `json:"detail,omitempty"`
-	Done    int64  `json:"done,omitempty"` // finished part of the step: bytes of an image, or number of set-up steps
+	Detail  string `json:"detail,omitempty"` // subject or result of the step: a reference, digest or command
+	Done    int64  `json:"done,omitempty"`   // finished part of the step: bytes of an image, or number of set-up steps
 	Total   int64  `json:"total,omitempty" doc:"0 if not known"`
 	Message string `json:"message,omitempty" doc:"A line of output of a set-up step"`
 }

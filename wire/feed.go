@@ -19,22 +19,22 @@ import (
 // has a number, which its answer repeats. The engine answers in the order of the requests, except requests for tools, streams and
 // connections. The answer to a request for a stream or a connection carries a descriptor.
 type feedMessage struct {
-	N         uint64               `json:"n,omitempty"`       // number of a request; 0: no answer is expected
-	Journal   caisson.ID           `json:"journal,omitempty"` // the journal that Lease, Return or Finished is about
-	Lease     *leaseBody           `json:"lease,omitempty"`
-	Return    *returnBody          `json:"return,omitempty"`
-	Finished  bool                 `json:"finished,omitempty"` // nothing more will be written to Journal
-	Rotate    bool                 `json:"rotate,omitempty"`   // requests another journal
-	Grew      bool                 `json:"grew,omitempty"`     // calls were appended to a journal
-	Sandbox   caisson.ID           `json:"sandbox,omitempty"`  // the sandbox that Tool, Stream or Decisions is about
-	Trace     string               `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
-	Tool      *toolBody            `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
-	Stream    *streamBody          `json:"stream,omitempty"`   // requests a stream for Sandbox
-	Decisions []caisson.Decision   `json:"decisions,omitempty"`
-	Dial      *caisson.IngressDial `json:"dial,omitempty"`     // requests a connection to a sandbox, for the ingress
-	Requests  []routeRequest       `json:"requests,omitempty"` // log entries of requests to routes
-	Uses      []caisson.IngressUse `json:"uses,omitempty"`     // sandboxes to which the ingress passes requests
-	Log       string               `json:"log,omitempty"`      // a line for the engine's log
+	N         uint64               `json:"n,omitempty"`         // number of a request; 0: no answer is expected
+	Journal   caisson.ID           `json:"journal,omitempty"`   // the journal that Lease, Return or Finished is about
+	Lease     *leaseBody           `json:"lease,omitempty"`     // requests a lease
+	Return    *returnBody          `json:"return,omitempty"`    // returns an unspent amount
+	Finished  bool                 `json:"finished,omitempty"`  // nothing more will be written to Journal
+	Rotate    bool                 `json:"rotate,omitempty"`    // requests another journal
+	Grew      bool                 `json:"grew,omitempty"`      // tells that calls were appended to a journal
+	Sandbox   caisson.ID           `json:"sandbox,omitempty"`   // the sandbox that Tool, Stream or Decisions is about
+	Trace     string               `json:"trace,omitempty"`     // trace id of the attempt that Sandbox served; "" if none
+	Tool      *toolBody            `json:"tool,omitempty"`      // requests a tool call on behalf of Sandbox
+	Stream    *streamBody          `json:"stream,omitempty"`    // requests a stream for Sandbox
+	Decisions []caisson.Decision   `json:"decisions,omitempty"` // decisions of the wire of Sandbox
+	Dial      *caisson.IngressDial `json:"dial,omitempty"`      // requests a connection to a sandbox, for the ingress
+	Requests  []routeRequest       `json:"requests,omitempty"`  // log entries of requests to routes
+	Uses      []caisson.IngressUse `json:"uses,omitempty"`      // sandboxes to which the ingress passes requests
+	Log       string               `json:"log,omitempty"`       // a line for the engine's log
 }
 
 // A leaseBody has the arguments of [caisson.Lessor.Lease].
@@ -239,9 +239,9 @@ const (
 // Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
 // in the long run; see package report.
 const (
-	maxDecisions    = 256  // decisions in a message
-	decisionsRate   = 1000 // decisions per second, of all wires
-	decisionsBurst  = 8000
+	maxDecisions    = 256              // decisions in a message
+	decisionsRate   = 1000             // decisions per second, of all wires
+	decisionsBurst  = 8000             // decisions that are accepted at once
 	droppedInterval = 10 * time.Second // time between two warnings about dropped decisions
 )
 

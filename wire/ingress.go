@@ -39,8 +39,8 @@ func dialKey(d *caisson.IngressDial) caisson.ID {
 	return caisson.ID(id)
 }
 
-// dial makes the engine connect to a sandbox. It is used in the wire process. After ctx has ended the request counts until the
-// engine has answered it.
+// dial makes the engine connect to a sandbox. It is used in the wire process. The request counts in slots until the engine has
+// answered it, even if ctx ends before.
 func (f *feed) dial(ctx context.Context, slots *limiter, d caisson.IngressDial) (net.Conn, error) {
 	if len(d.Token) > maxDialBody {
 		return nil, caisson.Errorf(caisson.Invalid, "the token is too long")

@@ -486,7 +486,7 @@ func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *wireState) e
 		if _, err := a.link.call(ctx, request{op: opDetach, id: id}, nil); err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// After any other error, link.call has killed the process, which closes the TAP.
+		// If the call failed although ctx has not ended, link.call has killed the process, which closes the TAP.
 	}
 	a.link = nil
 	return nil

@@ -46,7 +46,7 @@ const (
 type server struct {
 	conn     *net.UnixConn
 	feed     *feed
-	process  Process
+	process  Process // configuration from [Main]
 	gateway  Gateway
 	hosts    *virtualHosts
 	upstream *dns.Upstream

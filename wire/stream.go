@@ -26,7 +26,7 @@ const maxStreamBody = 4 << 10
 
 // A streamBody is a guest's request for a stream.
 type streamBody struct {
-	In json.RawMessage `json:"in,omitempty"`
+	In json.RawMessage `json:"in,omitempty"` // content of the request, for Handlers.Stream
 }
 
 func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) }

@@ -53,8 +53,8 @@ func (u *limiter) release(id caisson.ID) {
 	}
 }
 
-// tool makes the engine call a tool for the guest in ctx. It is used in the wire process. After ctx has ended the call counts
-// until the engine has answered it.
+// tool makes the engine call a tool for the guest in ctx. It is used in the wire process. The call counts in slots until
+// the engine has answered it, even if ctx ends before.
 func (f *feed) tool(ctx context.Context, slots *limiter, name string, in json.RawMessage) (json.RawMessage, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {

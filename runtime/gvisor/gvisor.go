@@ -43,7 +43,7 @@ type Config struct {
 	Dir string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
-	Programs Programs
+	Programs Programs // executables of the current build
 	// Find returns the programs of the build with the id build. For the current build, Config.Build, it first makes sure that
 	// Programs.Exe exists, which need not be the case before the first launch. The programs of another build are needed to restore
 	// checkpoints of that build. If Find is nil, Programs.Exe must exist, and there are no programs of other builds.
@@ -148,14 +148,14 @@ func cpuFeatures() string {
 // sandbox is the data that the daemon has in memory of one sandbox.
 type sandbox struct {
 	id             caisson.ID
-	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
-	state          state
-	control        *controlClient // client of the main process
-	freezer        freezer
+	dir            string                             // the runtime's subdirectory of RuntimeSpec.Dir
+	state          state                              // stored in state.json
+	control        *controlClient                     // client of the main process
+	freezer        freezer                            // records whether the sandbox is frozen
 	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
 	done           chan struct{}                      // closed when the main process has exited
-	memoryBoost    memoryBoost
-	watcherStopped <-chan struct{} // closed when the Runtime's watcher has stopped
+	memoryBoost    memoryBoost                        // raised memory limit while files are saved
+	watcherStopped <-chan struct{}                    // closed when the Runtime's watcher has stopped
 }
 
 // newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is replaced.

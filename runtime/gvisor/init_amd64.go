@@ -92,37 +92,37 @@ func initCode() []byte {
 	a.emit(0x85, 0xc0) // test eax, eax
 	a.jump(jne, "parent")
 
-	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x10)       // mov rdi, [rsp+16]       argv[1]
-	a.emit(0x48, 0x8d, 0x74, 0x24, 0x10)       // lea rsi, [rsp+16]       argv+1
-	a.emit(0x48, 0x8d, 0x54, 0xdc, 0x10)       // lea rdx, [rsp+rbx*8+16] envp
-	a.syscall(sysExecve)                       //
-	a.emit(0xbf, 0x7f, 0x00, 0x00, 0x00)       // mov edi, 127
-	a.syscall(sysExit)                         //
-	a.label("parent")                          //
-	a.emit(0x89, 0xc5)                         // mov ebp, eax
-	a.label("reap")                            //
-	a.emit(0x31, 0xff)                         // xor edi, edi            P_ALL
-	a.emit(0x31, 0xf6)                         // xor esi, esi
-	a.emit(0x48, 0x8d, 0x94, 0x24)             // lea rdx, [rsp-256]      siginfo
-	a.emit(0x00, 0xff, 0xff, 0xff)             //
+	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x10) // mov rdi, [rsp+16]       argv[1]
+	a.emit(0x48, 0x8d, 0x74, 0x24, 0x10) // lea rsi, [rsp+16]       argv+1
+	a.emit(0x48, 0x8d, 0x54, 0xdc, 0x10) // lea rdx, [rsp+rbx*8+16] envp
+	a.syscall(sysExecve)
+	a.emit(0xbf, 0x7f, 0x00, 0x00, 0x00) // mov edi, 127
+	a.syscall(sysExit)
+	a.label("parent")
+	a.emit(0x89, 0xc5) // mov ebp, eax
+	a.label("reap")
+	a.emit(0x31, 0xff)             // xor edi, edi            P_ALL
+	a.emit(0x31, 0xf6)             // xor esi, esi
+	a.emit(0x48, 0x8d, 0x94, 0x24) // lea rdx, [rsp-256]      siginfo
+	a.emit(0x00, 0xff, 0xff, 0xff)
 	a.emit(0x41, 0xba, 0x04, 0x00, 0x00, 0x01) // mov r10d, WEXITED|WNOWAIT
 	a.emit(0x45, 0x31, 0xc0)                   // xor r8d, r8d
-	a.syscall(sysWaitid)                       //
-	a.emit(0x85, 0xc0)                         // test eax, eax
-	a.jump(jne, "idle")                        // waitid failed: there is no child
-	a.emit(0x8b, 0xbc, 0x24)                   // mov edi, [rsp-240]      siginfo.si_pid
-	a.emit(0x10, 0xff, 0xff, 0xff)             //
-	a.emit(0x39, 0xef)                         // cmp edi, ebp
-	a.jump(je, "idle")                         // the command has exited
-	a.emit(0x31, 0xf6)                         // xor esi, esi
-	a.emit(0x31, 0xd2)                         // xor edx, edx
-	a.emit(0x45, 0x31, 0xd2)                   // xor r10d, r10d
-	a.syscall(sysWait4)                        //
-	a.jump(jmp, "reap")                        //
+	a.syscall(sysWaitid)
+	a.emit(0x85, 0xc0)       // test eax, eax
+	a.jump(jne, "idle")      // waitid failed: there is no child
+	a.emit(0x8b, 0xbc, 0x24) // mov edi, [rsp-240]      siginfo.si_pid
+	a.emit(0x10, 0xff, 0xff, 0xff)
+	a.emit(0x39, 0xef)       // cmp edi, ebp
+	a.jump(je, "idle")       // the command has exited
+	a.emit(0x31, 0xf6)       // xor esi, esi
+	a.emit(0x31, 0xd2)       // xor edx, edx
+	a.emit(0x45, 0x31, 0xd2) // xor r10d, r10d
+	a.syscall(sysWait4)
+	a.jump(jmp, "reap")
 
 	a.label("idle")
-	a.emit(0x48, 0x8d, 0xb4, 0x24)             // lea rsi, [rsp-256]      struct sigaction
-	a.emit(0x00, 0xff, 0xff, 0xff)             //
+	a.emit(0x48, 0x8d, 0xb4, 0x24) // lea rsi, [rsp-256]      struct sigaction
+	a.emit(0x00, 0xff, 0xff, 0xff)
 	a.emit(0x48, 0xc7, 0x06, 0x01, 0, 0, 0)    // mov qword [rsi], SIG_IGN
 	a.emit(0x48, 0xc7, 0x46, 0x08, 0, 0, 0, 0) // mov qword [rsi+8], 0    flags
 	a.emit(0x48, 0xc7, 0x46, 0x10, 0, 0, 0, 0) // mov qword [rsi+16], 0   restorer

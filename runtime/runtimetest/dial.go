@@ -315,14 +315,14 @@ func testDialLimit(t *testing.T, s *suite) {
 	})
 }
 
-// testDialNeverReads sends data to a server that never reads until the buffers are full. Other connections must still work.
+// testDialNeverReads fills the buffers of a connection to a server that never reads. Other connections must still work.
 func testDialNeverReads(t *testing.T, s *suite) {
 	s.dialer(t)
 	b := s.create(t)
 	serve(b, "tcp", port, "stuck")
 	serve(b, "tcp", "8081", "echo")
 	c := b.dial("tcp", port)
-	// The buffers of the connection are much smaller, and the runtime must not collect data in memory.
+	// The buffers of the connection have much less room than most, and the runtime must not collect data in memory.
 	const most = 64 << 20
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	n, err := c.Write(make([]byte, most))

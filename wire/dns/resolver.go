@@ -72,8 +72,8 @@ func (l Limits) withDefaults() Limits {
 // A Resolver answers the DNS queries of one wire. It is safe for concurrent use, and starts no goroutines.
 type Resolver struct {
 	c         Config
-	names     *nameCache
-	wildcards *wildcards
+	names     *nameCache    // names for which the guest received addresses
+	wildcards *wildcards    // limits the data that a guest can send in names
 	lookups   chan struct{} // holds a token for each lookup in progress
 	conns     chan struct{} // holds a token for each TCP connection
 

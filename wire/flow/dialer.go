@@ -25,7 +25,7 @@ func NewDialer(settings func() Settings) Dialer { return &hostDialer{settings} }
 
 // Settings describe the host of a [Dialer].
 type Settings struct {
-	Host reach.Host
+	Host reach.Host // determines which addresses are the host's own
 	// Forbidden are destinations that no policy can allow; an unspecified address stands for all addresses of the host.
 	Forbidden []netip.AddrPort
 }

@@ -24,7 +24,7 @@ const (
 	firstReceive  = 128 << 10 // during the handshake, which determines the window scale of the connection
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
-	wideBuffer    = 2 << 20
+	wideBuffer    = 2 << 20   // for flows with large buffers
 	streamBuffer  = 512 << 10 // for connections to services of the gateway that called Widen
 )
 
@@ -44,7 +44,7 @@ type Forwarder struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
 
-	inFlight                                            atomic.Int64
+	inFlight                                            atomic.Int64 // connections being decided, dialled or accepted
 	allowed, denied, failed, limited, dropped, requests atomic.Int64 // counters that Stats returns
 	bytesOut, bytesIn                                   atomic.Int64 // bytes of flows that have ended
 

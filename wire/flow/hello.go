@@ -26,7 +26,7 @@ type sniffer struct {
 
 	// For TLS: nextRecord is the offset in data at which the next record begins; msg is the handshake message received so far.
 	nextRecord int
-	msg        []byte
+	msg        []byte // the handshake message received so far
 	// For text: the first word begins at offset wordStart; the first line does not end before offset scanned.
 	wordStart, scanned int
 	word               string // the first word, once it is complete

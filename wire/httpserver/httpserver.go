@@ -16,11 +16,11 @@ import (
 // Limits of a connection. A connection takes at most about 350 KiB: HTTP/2 data that the handler has not read yet, a frame, a
 // header, and a TLS record.
 const (
-	maxHeader        = 64 << 10
-	maxStreams       = 128 // concurrent requests of one connection of HTTP/2
-	maxFrame         = 16 << 10
-	maxStreamReceive = 64 << 10
-	maxConnReceive   = 256 << 10
+	maxHeader        = 64 << 10  // bytes of the header of a request
+	maxStreams       = 128       // concurrent requests of one connection of HTTP/2
+	maxFrame         = 16 << 10  // bytes of a frame of HTTP/2
+	maxStreamReceive = 64 << 10  // bytes of one request that the handler has not read, with HTTP/2
+	maxConnReceive   = 256 << 10 // bytes of all requests of a connection that the handlers have not read, with HTTP/2
 )
 
 // Timeouts bound how long clients may take.

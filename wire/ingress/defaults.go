@@ -8,13 +8,13 @@ import (
 
 // Defaults of a route.
 const (
-	defaultTimeout     = time.Minute
-	defaultIdleTimeout = 10 * time.Minute
-	defaultMaxBody     = 256 << 20
-	defaultRate        = 200 // requests per second of one client
-	defaultBurst       = 1000
-	defaultMaxRequests = 256
-	defaultMaxClient   = 64
+	defaultTimeout     = time.Minute      // time until the answer begins
+	defaultIdleTimeout = 10 * time.Minute // time without traffic, after which a request ends
+	defaultMaxBody     = 256 << 20        // bytes of the body of a request
+	defaultRate        = 200              // requests per second of one client
+	defaultBurst       = 1000             // requests of one client at once
+	defaultMaxRequests = 256              // requests of all clients in progress
+	defaultMaxClient   = 64               // requests of one client in progress
 )
 
 // withDefaults returns s with the defaults in place of zero values.

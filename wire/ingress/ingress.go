@@ -66,8 +66,8 @@ const (
 // about 350 KiB (see package httpserver), and a request 150 KiB (its header, buffers and goroutines). Together that is 2.6 GiB;
 // the process's memory limit is 4 GiB.
 const (
-	maxConns       = 4096
-	maxClientConns = 512
+	maxConns       = 4096 // connections of all clients
+	maxClientConns = 512  // connections of one client
 	maxAllRequests = 8192 // requests of all clients, including those that are refused
 	maxOwnRequests = 2048 // requests of one client
 )
@@ -80,9 +80,9 @@ type Ingress struct {
 	server    *httpserver.Server
 	proxy     *httputil.ReverseProxy
 	upstreams *upstreams
-	limits    *limits
+	limits    *limits // bounds the requests in progress and their rate
 	calls     *calls
-	usage     *usage
+	usage     *usage // reports which sandboxes are used
 }
 
 // New returns an Ingress, which serves nothing until Configure.
@@ -155,11 +155,11 @@ func (g *Ingress) Close() error {
 // A call is a request in progress.
 type call struct {
 	route  *route
-	dial   caisson.IngressDial
-	client netip.Addr
-	secure bool      // the request came over TLS
-	query  string    // query of the request, without tokens of signed URLs
-	until  time.Time // when the token of the call expires; zero: never
+	dial   caisson.IngressDial // request for a connection to the sandbox
+	client netip.Addr          // address of the client
+	secure bool                // the request came over TLS
+	query  string              // query of the request, without tokens of signed URLs
+	until  time.Time           // when the token of the call expires; zero: never
 	cancel context.CancelCauseFunc
 	idle   *time.Timer // ends the call when there is no traffic
 	ended  atomic.Bool // the request has been answered

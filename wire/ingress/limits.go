@@ -107,8 +107,8 @@ func (l *limits) take(k limitKey, rate caisson.RouteRate, now time.Time) bool {
 
 // A bucket is a token bucket. The zero bucket is full.
 type bucket struct {
-	used float64 // tokens taken and not yet restored
-	last time.Time
+	used float64   // tokens taken and not yet restored
+	last time.Time // time of the last call of take
 }
 
 // take takes a token from b, which refills at the given rate. It returns false if b is empty.

@@ -15,8 +15,8 @@ import (
 
 // A table holds the routes, indexed for lookup by requests. It is immutable.
 type table struct {
-	domain string // the ingress's domain, in canonical form
-	key    ed25519.PublicKey
+	domain string                // the ingress's domain, in canonical form
+	key    ed25519.PublicKey     // verifies signed URLs
 	hosts  map[string][]*route   // by canonical host, those with the longest path first
 	routes map[caisson.ID]*route // all routes
 }

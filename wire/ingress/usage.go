@@ -14,8 +14,8 @@ const usageInterval = 2 * time.Second
 // none is in progress. Safe for concurrent use.
 type usage struct {
 	report   func(list []caisson.IngressUse) // nil: nothing is reported
-	interval time.Duration
-	sending  sync.Mutex // held while a report is made and sent; locked before mu
+	interval time.Duration                   // time between two reports
+	sending  sync.Mutex                      // held while a report is made and sent; locked before mu
 
 	mu     sync.Mutex
 	active map[caisson.ID]int   // number of requests in progress of sandboxes that were reported as active; guarded by mu

@@ -101,10 +101,10 @@ func (t Timeouts) orDefaults() Timeouts {
 type Gateway struct {
 	config       Config
 	setup        atomic.Pointer[setup]
-	configureMu  sync.Mutex // serializes Configure
-	limiters     limiters
-	serverStates serverStates // which account created which server-side state
-	bodyMemory   bodyMemory
+	configureMu  sync.Mutex    // serializes Configure
+	limiters     limiters      // limit the calls of each sandbox
+	serverStates serverStates  // which account created which server-side state
+	bodyMemory   bodyMemory    // limits the bytes of request bodies by account
 	parseSlots   chan struct{} // semaphore for parsing large bodies
 }
 

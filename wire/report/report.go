@@ -41,13 +41,13 @@ type Recorder struct {
 
 	mu          sync.Mutex // guards the fields below
 	closed      bool
-	batchTimer  *time.Timer // runs takeUnreported; nil: unreported is empty
-	windowTimer *time.Timer // runs endWindow; nil: no window is in progress
-	sums        map[decisionKey]*sum
-	active      int    // number of active sums in sums
-	limit       int    // when active reaches limit, decisions without an active sum are added to overflow until the window ends
-	unreported  []*sum // sums that have not been passed on yet
-	overflow    map[overflowKey]*sum
+	batchTimer  *time.Timer                              // runs takeUnreported; nil: unreported is empty
+	windowTimer *time.Timer                              // runs endWindow; nil: no window is in progress
+	sums        map[decisionKey]*sum                     // sums of equal decisions
+	active      int                                      // number of active sums in sums
+	limit       int                                      // maximum of active in a window; other new decisions go to overflow
+	unreported  []*sum                                   // sums that have not been passed on yet
+	overflow    map[overflowKey]*sum                     // sums of decisions beyond limit
 	recent      *lru.Map[decisionKey, *caisson.Decision] // the latest distinct refusals
 	counters    Counters
 }

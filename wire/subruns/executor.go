@@ -13,7 +13,7 @@ import (
 // An Executor is the engine's side of sub-runs: it executes the requests of agents in sandboxes. The requests are untrusted; they
 // arrive from a process that parses untrusted input.
 type Executor struct {
-	Guests  caisson.GuestRuns
+	Guests  caisson.GuestRuns // starts, finds and cancels sub-runs
 	Budgets Budgets
 	Ingest  func(ctx context.Context) error // reads finished model calls into the ledger
 	Log     *slog.Logger
@@ -71,6 +71,7 @@ func cutJSON(s string, n int) (string, bool) {
 	return s, false
 }
 
+// describeAgents returns the descriptions of at most maxAgents agents for a guest.
 func describeAgents(list []*caisson.Agent) []agent {
 	agents := make([]agent, 0, len(list))
 	for _, a := range list[:min(len(list), maxAgents)] {

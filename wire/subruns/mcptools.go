@@ -79,7 +79,7 @@ type arguments struct {
 	Prompt string `json:"prompt"`
 	Model  string `json:"model"`
 	ID     string `json:"id"`
-	Wait   int64  `json:"wait"`
+	Wait   int64  `json:"wait"` // seconds to wait for the run to end
 }
 
 // start returns the request to start a run with these arguments.

@@ -35,10 +35,11 @@ func Handler(call Call) http.Handler {
 	return &handler{call: call, limiters: limiters{all: map[caisson.ID]*limiter{}}, pending: pending{all: map[pendingKey][]*pendingRequest{}}}
 }
 
+// handler serves the virtual host tools.caisson.internal.
 type handler struct {
 	call     Call
 	limiters limiters
-	pending  pending
+	pending  pending // requests that notifications can cancel
 }
 
 // ServeHTTP routes a request.

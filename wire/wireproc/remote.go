@@ -22,7 +22,7 @@ import (
 // remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the
 // sandboxes here to the gateway of another machine.
 type remoteGateway struct {
-	env      wire.Env
+	env      wire.Env                      // functions of the wire process
 	registry *remote.Registry              // runs on other machines that are served
 	server   *remote.Server                // authenticates requests of those runs
 	front    *httpserver.Server            // serves HTTP on TCP connections of other machines, with server as its handler

@@ -33,7 +33,7 @@ func Process() wire.Process {
 
 // A gateway is the model gateway with its meter.
 type gateway struct {
-	env      wire.Env
+	env      wire.Env // functions of the wire process
 	llm      *llm.Gateway
 	remote   *remoteGateway
 	ingress  *ingress.Ingress

@@ -28,7 +28,7 @@ var errRefused = errors.New("connection refused")
 // connections contains the connections into this sandbox. They are not part of a checkpoint: the daemon ends them before it makes
 // one.
 type connections struct {
-	kernel processKernel
+	kernel processKernel // gVisor's kernel of this process
 
 	mu   sync.Mutex
 	open map[*connection]bool // connections whose serve has not returned; guarded by mu

@@ -75,7 +75,7 @@ func (r *launchRequest) hideNames(m protocol.LaunchMount, dir string) error {
 // it uses it, and reads other names from directory listings (Getdents64). Directories of the lower layer cannot be renamed or
 // replaced in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
 type nameFilter struct {
-	mounts  []filteredMount
+	mounts  []filteredMount // mounts of workspaces with hidden names
 	targets map[string]bool // targets of the mounts in the spec
 }
 

@@ -49,7 +49,7 @@ func (id *identity) addGeneration(generation int32) (dropped int32) {
 	return dropped
 }
 
-// newestBefore returns the last generation in which the group was restored before generation, or 0.
+// newestBefore returns the last of the group's generations that is less than generation, or 0.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
 	for _, g := range id.generations {

@@ -24,13 +24,13 @@ const maxDepth = 8
 
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
-	allow     dialect.Allow
-	tokens    int64    // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
-	images    int64    // number of images; each counts as perImage in tokens
-	unbounded bool     // the body does not bound the input tokens
-	hourCache bool     // the request writes to the cache for an hour
-	ids       []string // ids of server-side state
-	depth     int      // current nesting depth of content
+	allow     dialect.Allow // grants that apply to the request
+	tokens    int64         // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
+	images    int64         // number of images; each counts as perImage in tokens
+	unbounded bool          // the body does not bound the input tokens
+	hourCache bool          // the request writes to the cache for an hour
+	ids       []string      // ids of server-side state
+	depth     int           // current nesting depth of content
 }
 
 // total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,
@@ -209,6 +209,7 @@ func (c *checker) containerIDs(v strictjson.Value) {
 // findIDs records all file and container ids at any depth of blocks that the provider has written and the guest sends back.
 func (c *checker) findIDs(v strictjson.Value) error { return c.findIDsAt(v, 0) }
 
+// findIDsAt implements findIDs. depth is the number of levels above v.
 func (c *checker) findIDsAt(v strictjson.Value, depth int) error {
 	if depth > 2*maxDepth {
 		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")

@@ -61,6 +61,7 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// writePlain reads a piece of an answer that is one JSON value.
 func (m *meter) writePlain(p []byte) {
 	if m.done {
 		return

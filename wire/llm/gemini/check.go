@@ -19,12 +19,12 @@ const (
 
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
-	allow       dialect.Allow
-	tokens      int64    // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
-	images      int64    // number of images
-	imageTokens int64    // part of tokens that is for images
-	unbounded   bool     // the body does not bound the input tokens
-	ids         []string // ids of server-side state
+	allow       dialect.Allow // grants that apply to the request
+	tokens      int64         // maximum number of input tokens, without the bytes of forwarded fields, which the caller adds
+	images      int64         // number of images
+	imageTokens int64         // part of tokens that is for images
+	unbounded   bool          // the body does not bound the input tokens
+	ids         []string      // ids of server-side state
 }
 
 // errUnknown refuses an unknown field.

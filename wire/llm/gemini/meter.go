@@ -64,6 +64,7 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// writePlain reads a piece of an answer that is one JSON value.
 func (m *meter) writePlain(p []byte) {
 	m.plain.Write(p)
 	m.outputBytes, m.done = m.plain.Size(), m.plain.Done()

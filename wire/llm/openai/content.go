@@ -28,10 +28,10 @@ var partFields = map[string]rule{
 }
 
 var (
-	thinkingFields = map[string]rule{
+	thinkingFields = map[string]rule{ // fields of a thinking block, see checkThinking
 		"type": copyScalar, "thinking": copyScalar, "signature": copyScalar, "data": copyScalar, "cache_control": checkCacheControl,
 	}
-	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
+	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar} // fields of image_url in chats
 	// Files are compressed, so their size does not bound the tokens.
 	fileFields = map[string]rule{"file_id": unbounded((*parser).serverID), "file_data": unbounded((*parser).copyURL), "filename": copyScalar}
 	partTypes  = stringSet("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
@@ -65,6 +65,7 @@ func checkMessage(p *parser, v value) error {
 	return nil
 }
 
+// checkRole copies the role of a message, which must be a text.
 func checkRole(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the role is not a string")

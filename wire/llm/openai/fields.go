@@ -16,11 +16,11 @@ type rule func(p *parser, v value) error
 // parser copies the forwarded parts of one body.
 type parser struct {
 	request     request
-	allow       dialect.Allow
-	out         []byte // the forwarded parts so far
-	extraTokens int64  // tokens in addition to the bytes of out; negative for bytes that are not text
-	hasInput    bool   // the body has input for the model
-	hasType     bool   // the current object has a type or role
+	allow       dialect.Allow // grants that apply to the request
+	out         []byte        // the forwarded parts so far
+	extraTokens int64         // tokens in addition to the bytes of out; negative for bytes that are not text
+	hasInput    bool          // the body has input for the model
+	hasType     bool          // the current object has a type or role
 }
 
 // Supported fields of the bodies of chats, responses and embeddings.
@@ -205,6 +205,7 @@ func checkAnswerCount(p *parser, v value) error {
 	return strictjson.Refuse("", "only one answer per call is supported; leave n out, or send 1")
 }
 
+// checkCacheKey records prompt_cache_key, which Encode hashes together with the user.
 func checkCacheKey(p *parser, v value) error {
 	s, ok := v.Text()
 	if !ok && !v.IsNull() || len(s) > 1024 {
@@ -235,6 +236,7 @@ func checkBackground(p *parser, v value) error {
 	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
 }
 
+// checkModalities refuses answers other than text, and drops the field.
 func checkModalities(p *parser, v value) error {
 	for i, m := range v.Elements() {
 		if !m.Is("text") {
@@ -244,6 +246,7 @@ func checkModalities(p *parser, v value) error {
 	return nil
 }
 
+// checkWebSearch copies the options of a web search that the provider runs, if such tools are granted.
 func checkWebSearch(p *parser, v value) error {
 	if !p.allow.ProviderTools {
 		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or request the grant provider-tools")
@@ -252,6 +255,7 @@ func checkWebSearch(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
+// checkInstructions copies the instructions, which must be a text.
 func checkInstructions(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the value is not a string; send instructions as text")

@@ -98,6 +98,7 @@ func checkOutput(p *parser, v value) error {
 	return copyScalar(p, v)
 }
 
+// checkSummary copies the summary of reasoning: a scalar, or a list of parts.
 func checkSummary(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return copyScalar(p, v)

@@ -105,6 +105,7 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	w.Write(b)
 }
 
+// errorType returns the API's type of the error with the code of a [dialect.Refusal].
 func errorType(code string) string {
 	switch code {
 	case "unauthorized":

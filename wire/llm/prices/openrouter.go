@@ -24,7 +24,7 @@ type openRouterModel struct {
 	ID      string            `json:"id"`
 	Context int64             `json:"context_length"`
 	Pricing map[string]string `json:"pricing"`
-	Top     struct {
+	Top     struct {          // limits at the model's top provider
 		Output int64 `json:"max_completion_tokens"`
 	} `json:"top_provider"`
 }

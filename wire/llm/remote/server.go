@@ -28,7 +28,7 @@ type Runs interface {
 type ServerConfig struct {
 	// Tokens verifies tokens; if nil, requests are refused until SetTokens is called.
 	Tokens *runtoken.Tokens
-	Runs   Runs
+	Runs   Runs // looks up the runs that tokens identify
 	// Gateway serves the requests. Their context holds the guest.
 	Gateway http.Handler
 	Log     *slog.Logger

@@ -187,6 +187,7 @@ func number(s string, digits int) (int64, bool) {
 	return n, err == nil
 }
 
+// validRun reports whether s has the form of the id of a run: 1 to 64 letters, digits, '_' and '-'.
 func validRun(s string) bool {
 	if s == "" || len(s) > maxRun {
 		return false

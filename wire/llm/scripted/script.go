@@ -34,7 +34,7 @@ const (
 type script struct {
 	Models     []string       `yaml:"models"`
 	Key        caisson.Secret `yaml:"key"`
-	Chunk      int            `yaml:"chunk"`
+	Chunk      int            `yaml:"chunk"` // bytes of text in a piece of a stream
 	Delay      delay          `yaml:"delay"`
 	Dimensions int            `yaml:"dimensions"`
 	Turns      []turn         `yaml:"turns"`
@@ -54,7 +54,7 @@ type turn struct {
 	Tokens *reportedTokens `yaml:"tokens"`
 	Silent bool            `yaml:"silent"` // the answer does not report its usage
 	Delay  *delay          `yaml:"delay"`
-	Chunk  int             `yaml:"chunk"`
+	Chunk  int             `yaml:"chunk"` // bytes of text in a piece of a stream
 	Break  *breakOff       `yaml:"break"` // how the answer breaks off; nil: it is complete
 	Error  *failure        `yaml:"error"` // error to send in place of an answer
 
@@ -173,6 +173,7 @@ func (c *checker) number(field string, n, low, high int64) {
 	}
 }
 
+// delay checks that the times in d are from 0 to maxDelay.
 func (c *checker) delay(field string, d delay) {
 	for _, f := range []struct {
 		name string
@@ -184,6 +185,7 @@ func (c *checker) delay(field string, d delay) {
 	}
 }
 
+// oneOf checks that value is one of values.
 func (c *checker) oneOf(field, value string, values ...string) {
 	if !slices.Contains(values, value) {
 		c.addError(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
