@@ -47,7 +47,7 @@ type Proc struct {
 	args []string
 	env  []string
 	dir  string // working directory in the sandbox
-	user owner
+	user owner  // user and group of the process
 
 	tty         *tty   // the process's terminal; nil if it has none
 	stdin       *pipe  // the process's standard input; nil if it has none

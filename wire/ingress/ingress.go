@@ -79,10 +79,10 @@ type Ingress struct {
 	secure    atomic.Bool           // TLS is configured
 	server    *httpserver.Server
 	proxy     *httputil.ReverseProxy
-	upstreams *upstreams
-	limits    *limits // bounds the requests in progress and their rate
-	calls     *calls
-	usage     *usage // reports which sandboxes are used
+	upstreams *upstreams // connects to sandboxes
+	limits    *limits    // bounds the requests in progress and their rate
+	calls     *calls     // requests in progress
+	usage     *usage     // reports which sandboxes are used
 }
 
 // New returns an Ingress, which serves nothing until Configure.
