@@ -134,8 +134,8 @@ func (w *Writers) After(before *Writers) *Writers {
 	for _, x := range w.List {
 		again[x.Path] = true
 	}
-	// Dropped is not the sum of both numbers: before may come from the same sandbox as w, and w.Dropped then includes the paths that
-	// before has dropped.
+	// Dropped is not before.Dropped plus w.Dropped: before may come from the same sandbox as w, and w.Dropped then includes the
+	// paths that before has dropped.
 	all := &Writers{Dropped: max(before.Dropped, w.Dropped)}
 	for _, x := range before.List {
 		if !again[x.Path] {

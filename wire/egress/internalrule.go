@@ -22,7 +22,7 @@ func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok boo
 			}
 			prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
 		}
-		// A rule with a wider prefix does not allow the special addresses in it.
+		// A rule whose prefix is wider than a block of special addresses does not allow the addresses of the block.
 		if b, ok := specialBlock(prefix.Addr()); ok && b.covers(prefix) {
 			return i, true
 		}
