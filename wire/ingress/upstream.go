@@ -16,12 +16,12 @@ import (
 
 // Limits of connections to sandboxes.
 const (
-	maxConnsPerSandbox = 1024
-	maxIdlePerPort     = 64
-	maxIdle            = 4096
-	idleConnTime       = time.Minute
-	maxAnswerHeader    = 256 << 10 // bytes of the header of an answer
-	maxTries           = 4         // tries to connect for a request, and to send it, if connections are dropped
+	maxConnsPerSandbox = 1024        // connections to one sandbox
+	maxIdlePerPort     = 64          // idle connections to one port of a sandbox
+	maxIdle            = 4096        // idle connections to all sandboxes
+	idleConnTime       = time.Minute // time after which an idle connection is closed
+	maxAnswerHeader    = 256 << 10   // bytes of the header of an answer
+	maxTries           = 4           // tries to connect for a request, and to send it, if connections are dropped
 )
 
 // errDropped reports that a connection was closed because its sandbox was suspended, paused or stopped.
