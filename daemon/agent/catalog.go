@@ -38,7 +38,7 @@ type Config struct {
 // concurrent use.
 type Catalog struct {
 	config Config
-	dir    *directory
+	dir    *directory // agents in the administrator's directory
 }
 
 // New returns a catalog.

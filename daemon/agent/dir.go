@@ -21,14 +21,14 @@ const maxAgents = 256
 
 // A Problem is the reason why a file in the administrator's directory of agents defines no agent.
 type Problem struct {
-	File string `json:"file"`
+	File string `json:"file"` // path of the file
 	Err  error  `json:"-"`
 }
 
 // directory reads the agents in the administrator's directory. A file is parsed again if it has changed. Changes are detected
 // when agents are read, not with inotify, because agents are read rarely and a check costs little.
 type directory struct {
-	path     string
+	path     string          // path of the directory
 	reserved map[string]bool // ids of built-in agents
 	log      *slog.Logger
 
@@ -40,10 +40,10 @@ type directory struct {
 // file is the state of an agent's file when it was last read, and the result of parsing it.
 type file struct {
 	size  int64
-	mtime time.Time
+	mtime time.Time // modification time
 	mode  fs.FileMode
 	agent *caisson.Agent
-	err   error
+	err   error // why the file defines no agent; nil if it does
 }
 
 // newDirectory returns a directory for the files at path. An agent in a file must not have an id in reserved.

@@ -34,15 +34,15 @@ type Defaults struct {
 
 // Settings are the resolved settings of one run of an agent.
 type Settings struct {
-	Limits  caisson.AgentLimits
-	Model   string   // alias of the model of the run; "" for an agent that calls no model
-	API     string   // API with which Model must be called; the agent's first API if the model supports all of them
-	Models  []string // aliases of the models that the run may use, with Model first
-	Gateway caisson.GatewayUse
-	Policy  caisson.Policy
-	Env     map[string]string // environment of the program, including the variables that every agent has
-	Workdir string
-	Command []string // command of the agent's program, with all placeholders filled in except {prompt}
+	Limits  caisson.AgentLimits // limits of the run
+	Model   string              // alias of the model of the run; "" for an agent that calls no model
+	API     string              // API with which Model must be called; the agent's first API if the model supports all of them
+	Models  []string            // aliases of the models that the run may use, with Model first
+	Gateway caisson.GatewayUse  // use of the model gateway
+	Policy  caisson.Policy      // egress policy of the sandbox
+	Env     map[string]string   // environment of the program, including the variables that every agent has
+	Workdir string              // path of the workspace in the sandbox
+	Command []string            // command of the agent's program, with all placeholders filled in except {prompt}
 	// Interactive is the command of an interactive run, with all placeholders filled in.
 	Interactive []string
 	Persona     *caisson.Persona // the persona of the run; nil means the agent itself
@@ -65,7 +65,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
-	c.toolRule(a) // the agent may have been stored by a build that did not refuse such tool rules
+	c.toolRule(a) // earlier builds stored agents with tool rules that are not enforced
 	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
 		c.personaTools("persona", a, s.Persona)
 	}
@@ -107,7 +107,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 // more.
 func Check(a *caisson.Agent, limits caisson.AgentLimits, models []string, d Defaults, caller caisson.Caller) ([]string, error) {
 	c, s := &checker{}, &Settings{}
-	c.toolRule(a) // the agent may have been stored by a build that did not refuse such tool rules
+	c.toolRule(a) // earlier builds stored agents with tool rules that are not enforced
 	if len(models) > 0 {
 		c.model(a, models[0], d, s)
 	}

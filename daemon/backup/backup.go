@@ -55,8 +55,8 @@ type part struct {
 	// tree is true for a directory, which is archived recursively. skip reports which entries of the directory are left out;
 	// its argument contains the elements of the entry's path below the part. If skip is nil, no entry is left out.
 	tree    bool
-	skip    func(elements []string) bool
-	foreign bool // files in the part may belong to other users than root
+	skip    func(elements []string) bool // which entries are left out; see tree
+	foreign bool                         // files in the part may belong to other users than root
 	// links reports which entries may be symlinks, with the same argument as skip. If links is nil, none may.
 	links func(elements []string) bool
 }
@@ -113,7 +113,7 @@ func findPart(name string) (p part, link, known bool) {
 
 // Header describes an archive.
 type Header struct {
-	Format    int       `json:"format"`
+	Format    int       `json:"format"`  // version of the format of archives
 	Version   string    `json:"version"` // version of Caisson
 	Schema    int       `json:"schema"`  // version of the store's schema
 	CreatedAt time.Time `json:"createdAt"`
@@ -124,18 +124,18 @@ type Header struct {
 
 // Manifest is the last entry of an archive. SHA256 covers the header, and the metadata and contents of all other entries.
 type Manifest struct {
-	Entries int64  `json:"entries"`
-	Bytes   int64  `json:"bytes"` // total size of the files in bytes
-	SHA256  string `json:"sha256"`
+	Entries int64  `json:"entries"` // number of entries
+	Bytes   int64  `json:"bytes"`   // total size of the files in bytes
+	SHA256  string `json:"sha256"`  // hash of the entries, in hexadecimal
 }
 
 // An entry is a file, directory or symlink in an archive.
 type entry struct {
-	name     string
+	name     string      // name of the entry in the archive
 	mode     fs.FileMode // type and permissions of the entry
-	uid, gid int
-	size     int64
-	target   string // target of a symlink; "" for other entries
+	uid, gid int         // owner and group of the entry
+	size     int64       // bytes of the content of a file
+	target   string      // target of a symlink; "" for other entries
 }
 
 // check returns an Invalid error unless archives may contain an entry with this name, type, mode, size and owner.
@@ -169,7 +169,7 @@ func (e *entry) check() error {
 // A tally counts entries and hashes them.
 type tally struct {
 	Manifest
-	hash hash.Hash
+	hash hash.Hash // hash of the entries so far
 }
 
 // newTally returns a tally without entries.

@@ -121,10 +121,10 @@ func diskFull(err error, dir string) error {
 
 // An unpacker creates the entries of an archive in a directory.
 type unpacker struct {
-	root   *os.Root
-	room   int64 // disk space in bytes that was free at the beginning, minus the size of the files created so far
-	owners bool  // the owners of entries are set, which only root can do
-	dirs   []*entry
+	root   *os.Root // directory in which the entries are created
+	room   int64    // disk space in bytes that was free at the beginning, minus the size of the files created so far
+	owners bool     // the owners of entries are set, which only root can do
+	dirs   []*entry // created directories, for setModes
 }
 
 // put implements [sink]: it creates an entry. [reader.readEntry] has checked that the parent of the entry is a directory of the

@@ -53,7 +53,7 @@ func Write(ctx context.Context, w io.Writer, s Source) error {
 type writer struct {
 	ctx   context.Context
 	tar   *tar.Writer
-	tally *tally
+	tally *tally // count and hash of the entries so far
 }
 
 // write writes all entries of the archive.

@@ -34,8 +34,8 @@ type Config struct {
 
 // A Vault manages credentials. It is safe for concurrent use.
 type Vault struct {
-	cfg Config
-	key *keyring
+	cfg Config   // the settings of the vault
+	key *keyring // loads and caches the key
 }
 
 var (

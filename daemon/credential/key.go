@@ -56,7 +56,7 @@ func (k KeySource) validate() error {
 
 // keyring loads the key when it is first used, and caches it.
 type keyring struct {
-	source KeySource
+	source KeySource // where the key is loaded from
 	store  caisson.CredentialStore
 	lock   chan struct{}  // holds a token while the key is loaded; a channel, because a mutex cannot be cancelled by a context
 	loaded caisson.Secret // the loaded key; zero until one was loaded that can be parsed; guarded by lock

@@ -10,8 +10,8 @@ import (
 
 // AgentConfig configures agents and their runs.
 type AgentConfig struct {
-	Dir    string // the administrator's directory of agents' files; "" for none
-	Limits runs.Limits
+	Dir    string      // the administrator's directory of agents' files; "" for none
+	Limits runs.Limits // limits of runs and sessions
 }
 
 // maxTokenAgentLimits returns the maximum limits of agents that are stored over a token: the default limits of runs.

@@ -18,23 +18,23 @@ import (
 
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
-	Runtime   sandboxes.Runtime
-	Dialer    caisson.Dialer // connects to servers in sandboxes; the same object as Runtime
-	Images    Images
-	Wires     func(wire.Config) (Wires, error)
-	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
-	Transport repos.Transport
-	Forge     repos.Forges
-	Agents    []*caisson.Agent // the built-in agents
-	Programs  *programs        // the programs with which the runtime starts sandboxes; nil if the runtime needs none
-	CheckHost func() error     // returns an error if the host lacks something that every sandbox needs
-	Close     func() error     // closes the drivers; called after all other parts of the engine are closed
+	Runtime   sandboxes.Runtime                // runs sandboxes
+	Dialer    caisson.Dialer                   // connects to servers in sandboxes; the same object as Runtime
+	Images    Images                           // pulls and unpacks images
+	Wires     func(wire.Config) (Wires, error) // creates the driver of wires
+	Worker    *worker.Runner                   // runs the jobs of workspaces and of the relay
+	Transport repos.Transport                  // connects to remote repositories
+	Forge     repos.Forges                     // opens pull requests at forges
+	Agents    []*caisson.Agent                 // the built-in agents
+	Programs  *programs                        // programs that start sandboxes; nil if the runtime needs none
+	CheckHost func() error                     // returns an error if the host lacks something that every sandbox needs
+	Close     func() error                     // closes the drivers; called after all other parts of the engine are closed
 }
 
 // Images is an image driver: it implements [sandboxes.Images], and lists the layers that it has unpacked.
 type Images interface {
 	sandboxes.Images
-	Layers() ([]image.Layer, error)
+	Layers() ([]image.Layer, error) // lists the unpacked layers
 }
 
 // Wires contains the three interfaces of the driver that manages the wires of sandboxes; see [wire.Manager] and [NewWires].

@@ -38,30 +38,30 @@ const workUID = worker.DefaultUID
 
 // Config configures an Engine. Data.Dir is required.
 type Config struct {
-	Data      DataConfig
-	Platform  string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
-	Limits    sandboxes.Limits
-	Images    ImageConfig
-	Models    ModelConfig
-	Addresses AddressConfig
-	Agents    AgentConfig
-	Work      WorkConfig
-	Access    AccessConfig
-	Settings  Settings // settings of the process; nil for none
-	Version   string
+	Data      DataConfig       // data directory, events and credential key
+	Platform  string           // gVisor's platform: systrap or ptrace; "" and auto mean systrap
+	Limits    sandboxes.Limits // limits of all sandboxes together
+	Images    ImageConfig      // pulls of images
+	Models    ModelConfig      // model gateway
+	Addresses AddressConfig    // addresses of this machine
+	Agents    AgentConfig      // agents and their runs
+	Work      WorkConfig       // workspaces and repositories
+	Access    AccessConfig     // access to sandboxes from other machines
+	Settings  Settings         // settings of the process; nil for none
+	Version   string           // version of Caisson
 	Log       *slog.Logger
 }
 
 // WorkConfig configures the directories and repositories that agents work on.
 type WorkConfig struct {
-	Workspaces workspaces.Settings
-	Relay      repos.Settings
+	Workspaces workspaces.Settings // hidden files, and rules for applying changes
+	Relay      repos.Settings      // retries and limits of the relay
 }
 
 // AccessConfig configures how other machines reach sandboxes.
 type AccessConfig struct {
-	Ingress routes.Settings
-	SSH     sshserver.Settings
+	Ingress routes.Settings    // address and domain of the ingress
+	SSH     sshserver.Settings // address of the SSH server
 }
 
 // Settings is the configuration of the process in which an engine runs.
@@ -69,7 +69,7 @@ type Settings interface {
 	// State sets the fields Settings, Background and Listen of its argument. Settings includes the keys whose values in the
 	// configuration file differ from those in force.
 	State(*caisson.DaemonStatus)
-	Reload(ctx context.Context) (*caisson.Reloaded, error)
+	Reload(ctx context.Context) (*caisson.Reloaded, error) // see [caisson.Daemon]
 }
 
 // DataConfig configures the data directory, the retention of events, and the key that encrypts credentials.
@@ -91,8 +91,8 @@ type ImageConfig struct {
 // ModelConfig configures the model gateway.
 type ModelConfig struct {
 	models.Offer
-	CA      string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
-	Gateway models.GatewayConfig
+	CA      string               // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Gateway models.GatewayConfig // model gateways that machines share
 }
 
 // AddressConfig contains addresses of this machine.
@@ -106,24 +106,24 @@ func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: 
 
 // Engine contains the store, the drivers and the cores of a daemon, which is everything except the servers of the API.
 type Engine struct {
-	cfg        Config
-	data       *dataDir
-	drivers    *Drivers
-	events     *events.Hub
-	gateway    *gateway
-	sandboxes  *sandboxes.Core
-	workspaces *workspaces.Core
-	volumes    *volumes.Core
-	repos      *repos.Core
-	runs       *runs.Core
-	access     *access
-	process    process
+	cfg        Config           // configuration
+	data       *dataDir         // data directory and store
+	drivers    *Drivers         // drivers that depend on the host
+	events     *events.Hub      // stores events, and wakes calls that watch them
+	gateway    *gateway         // wires, models and budgets
+	sandboxes  *sandboxes.Core  // core of sandboxes
+	workspaces *workspaces.Core // core of workspaces
+	volumes    *volumes.Core    // core of volumes
+	repos      *repos.Core      // core of repositories
+	runs       *runs.Core       // core of runs
+	access     *access          // connections, terminals and SSH
+	process    process          // binary and start of the daemon's process
 }
 
 // process describes the process of the daemon: the id of its binary, and the time when it started.
 type process struct {
-	build   string
-	started time.Time
+	build   string    // id of the binary
+	started time.Time // time when the process started
 }
 
 // New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.

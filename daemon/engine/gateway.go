@@ -25,18 +25,18 @@ import (
 // gateway contains the parts of the daemon that serve and configure the wire process: the wires, the services for models, secrets
 // and budgets, the settings of the process, and its listeners.
 type gateway struct {
-	manager  Wires // manages the wires and the wire process
-	wires    *models.Wires
+	manager  Wires                // manages the wires and the wire process
+	wires    *models.Wires        // wires, as package sandboxes uses them
 	remote   *models.RemoteClient // client of the model gateway of another machine; nil if the local gateway serves the sandboxes
 	book     *ledger.Book         // leases budgets and reads the journals
-	ledger   *ledger.Service
-	vault    *credential.Vault
-	catalog  *models.Catalog
-	settings *models.Settings
-	runs     *models.GatewayRuns
-	listener *os.File     // listens for sandboxes of other machines; nil for none
-	ingress  *os.File     // listens for requests of routes; nil for none
-	routes   *routes.Core // set by construct
+	ledger   *ledger.Service      // API of the ledger
+	vault    *credential.Vault    // stored credentials
+	catalog  *models.Catalog      // models with their prices
+	settings *models.Settings     // settings of the wire process
+	runs     *models.GatewayRuns  // runs of other machines
+	listener *os.File             // listens for sandboxes of other machines; nil for none
+	ingress  *os.File             // listens for requests of routes; nil for none
+	routes   *routes.Core         // set by construct
 }
 
 // newGateway constructs a gateway. The wire process is not started before run is called.

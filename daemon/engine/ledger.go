@@ -16,7 +16,7 @@ type journals struct{ *ledger.Book }
 func (journals) JournalGrew() {}
 
 // policies implements [sandboxes.Egress] with package egress.
-type policies struct{ host reach.Host }
+type policies struct{ host reach.Host } // host has the addresses of this machine
 
 // Check implements [sandboxes.Egress].
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {

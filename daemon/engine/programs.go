@@ -43,26 +43,26 @@ const (
 // The programs of one build are a set. Each set has a directory, whose name is the id of the set: a hash of the files' contents
 // and of the protocol's version. Each daemon verifies the files of a set before it first uses them.
 type programs struct {
-	dir     string          // directory that contains the directories of the sets
-	current string          // id of the set of this build
+	dir     string          // directory that contains the directories of sets of programs
+	current string          // id of the set of programs of this build
 	set     gvisor.Programs // paths of the programs in the set of this build
-	worker  string          // path of the program for worker jobs; it is not in the set, because no sandbox depends on it
+	worker  string          // path of the program for worker jobs; it is in no set, because no sandbox depends on it
 	sentry  lateProgram     // gVisor's kernel of this build
 
 	mu     sync.Mutex
-	opened map[string]*gvisor.Programs // sets of other builds, by id; nil for a set that cannot be used; guarded by mu
+	opened map[string]*gvisor.Programs // sets of other builds by id; nil for unusable ones; guarded by mu
 }
 
-// manifestFile is the name of the file with the manifest in the directory of a set.
+// manifestFile is the name of the file with the manifest in the directory of a set of programs.
 const manifestFile = "manifest.json"
 
 // A manifest describes a set of programs.
 type manifest struct {
-	Protocol int               `json:"protocol"`
-	SHA256   map[string]string `json:"sha256"` // hashes of the files in hexadecimal, by file name
+	Protocol int               `json:"protocol"` // version of the messages; see the constant protocol
+	SHA256   map[string]string `json:"sha256"`   // hashes of the files in hexadecimal, by file name
 }
 
-// id returns the id of the set.
+// id returns the id of the set of programs.
 func (m *manifest) id() string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "protocol %d\n", m.Protocol)
@@ -76,7 +76,7 @@ func (m *manifest) id() string {
 // requests: it is large, and only needed to start a sandbox.
 type lateProgram struct {
 	mu      sync.Mutex
-	path    string
+	path    string          // path of the unpacked program
 	program *packed.Program // program to unpack to path; nil after that is done; guarded by mu
 }
 
@@ -105,7 +105,7 @@ func openPrograms(dir string) (*programs, error) {
 			return nil, caisson.Errorf(caisson.Unavailable, "this build of caisson carries no %s and cannot start sandboxes; build it with make", name)
 		}
 		contents[name] = program
-		if name != embedded.Worker { // the program for worker jobs is not part of the set
+		if name != embedded.Worker { // the program for worker jobs is not part of the set of programs
 			m.SHA256[name] = program.SHA256
 		}
 	}
@@ -129,15 +129,15 @@ func openPrograms(dir string) (*programs, error) {
 	return p, unpacked.Wait()
 }
 
-// readManifest reads the manifest of the set in dir. ok is false if there is no valid manifest, or if the id of the set is not
-// the name of dir.
+// readManifest reads the manifest of the set of programs in dir. ok is false if there is no valid manifest, or if the id of the
+// set is not the name of dir.
 func readManifest(dir string) (m manifest, ok bool) {
 	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	ok = err == nil && json.Unmarshal(data, &m) == nil && m.id() == filepath.Base(dir)
 	return m, ok
 }
 
-// programPaths returns the paths of the programs of the set in dir.
+// programPaths returns the paths of the programs in dir, the directory of a set of programs with the manifest m.
 func programPaths(dir string, m *manifest) gvisor.Programs {
 	set := gvisor.Programs{Exe: filepath.Join(dir, embedded.Sentry), Guestd: filepath.Join(dir, embedded.Guestd)}
 	if m.SHA256[embedded.Agent] != "" {
@@ -146,7 +146,7 @@ func programPaths(dir string, m *manifest) gvisor.Programs {
 	return set
 }
 
-// Find returns the paths of the programs of a set. It unpacks the programs of this build first, if necessary. Returns NotFound if
+// Find returns the paths of a set of programs. It unpacks the programs of this build first, if necessary. Returns NotFound if
 // there is no such set, if this daemon does not support the protocol of the set, or if files of the set have changed.
 func (p *programs) Find(id string) (gvisor.Programs, error) {
 	if id == p.current {
@@ -165,7 +165,7 @@ func (p *programs) Find(id string) (gvisor.Programs, error) {
 	return *set, nil
 }
 
-// Usable reports whether this daemon can use a set, that is, whether Find succeeds. It unpacks nothing.
+// Usable reports whether this daemon can use a set of programs, that is, whether Find succeeds. It unpacks nothing.
 func (p *programs) Usable(id string) bool {
 	if id == p.current {
 		return true
@@ -174,13 +174,13 @@ func (p *programs) Usable(id string) bool {
 	return err == nil
 }
 
-// Newer reports whether the protocol of a set is newer than that of this build.
+// Newer reports whether the protocol of a set of programs is newer than that of this build.
 func (p *programs) Newer(id string) bool {
 	m, ok := readManifest(filepath.Join(p.dir, filepath.Base(id)))
 	return ok && m.Protocol > protocol
 }
 
-// open reads and verifies a set of another build. It returns nil if the set cannot be used.
+// open reads and verifies the set of programs of another build. It returns nil if the set cannot be used.
 func (p *programs) open(id string) *gvisor.Programs {
 	if b, err := hex.DecodeString(id); err != nil || len(b) != 8 {
 		return nil
@@ -199,7 +199,7 @@ func (p *programs) open(id string) *gvisor.Programs {
 	return &set
 }
 
-// Collect removes the sets of other builds whose ids are not in used, and worker programs of other builds.
+// Collect removes the sets of programs of other builds whose ids are not in used, and the worker programs of other builds.
 func (p *programs) Collect(used map[string]bool) error {
 	list, err := os.ReadDir(p.dir)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 
 // access contains the services with which clients reach programs in sandboxes.
 type access struct {
-	connections *sandboxes.Connections
-	terminals   *sandboxes.Terminals
-	ssh         *sshserver.Server
+	connections *sandboxes.Connections // connections to servers in sandboxes
+	terminals   *sandboxes.Terminals   // terminals in sandboxes
+	ssh         *sshserver.Server      // SSH server
 }
 
 // newAccess constructs an access. The host key of the SSH server is in the data directory, and is created if it does not exist.

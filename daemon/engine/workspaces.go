@@ -14,8 +14,8 @@ import (
 
 // masker implements [runs.Masker]. The files that it hides in copies of directories are those that workspaces hide, too.
 type masker struct {
-	jobs worker.Starter
-	hide []string
+	jobs worker.Starter // starts worker jobs
+	hide []string       // patterns of the names of hidden files
 }
 
 // Mask implements [runs.Masker].

@@ -42,12 +42,12 @@ type Prices interface {
 // CatalogConfig configures a Catalog. All fields but Roots, WarmModel and ServedRemotely are required.
 type CatalogConfig struct {
 	Offer
-	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
-	WarmModel      string // alias of the scripted model for warm snapshots; it may be granted but is not listed
-	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
-	Secrets        caisson.Secrets
-	Prices         Prices
-	Wire           WireProcess
+	Roots          string          // PEM of certificate authorities to trust for providers, in addition to the host's
+	WarmModel      string          // alias of the scripted model for warm snapshots; it may be granted but is not listed
+	ServedRemotely bool            // a gateway on another machine serves the local sandboxes and checks the names of models
+	Secrets        caisson.Secrets // values of credentials
+	Prices         Prices          // imported price lists
+	Wire           WireProcess     // informs the wire process of changes
 	Events         caisson.Publisher
 }
 

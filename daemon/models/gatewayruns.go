@@ -26,9 +26,9 @@ const (
 type GatewayRunsConfig struct {
 	Serves  bool // this gateway serves sandboxes of other machines
 	Store   caisson.Store
-	Catalog *Catalog
+	Catalog *Catalog       // models and their providers
 	Budget  caisson.Limits // budget of a run whose request sets none
-	Wire    WireProcess
+	Wire    WireProcess    // informs the wire process of changes
 	Events  caisson.Publisher
 }
 

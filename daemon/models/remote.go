@@ -13,16 +13,16 @@ import (
 type GatewaySettings struct {
 	// Listen is the address on which the model gateway of this machine serves sandboxes of other machines.
 	Listen  string `yaml:"listen" json:"listen"`
-	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
+	TLSCert string `yaml:"tlsCert" json:"tlsCert"` // path of the certificate for Listen
+	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`   // path of the certificate's key
 	// RemoteURL is the URL of the model gateway of another machine, which sandboxes of this machine use instead of the local
 	// gateway.
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
-	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
+	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"` // path of the CAs to trust for RemoteURL
 	// RemoteAPI is the URL of the API of the daemon whose gateway is at RemoteURL; sandboxes are registered there. RemoteToken
 	// is the name of a secret, in the same form as RunTokenKeys, with the token for that API.
 	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
-	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
+	RemoteToken string `yaml:"remoteToken" json:"remoteToken"` // see RemoteAPI
 	// RunTokenKeys are the names of one or two secrets that contain keys of run tokens: env:VARIABLE for an environment
 	// variable, otherwise a credential of the account local. The first key signs run tokens, and all keys verify them.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
@@ -57,9 +57,9 @@ func lookupSecret(ctx context.Context, secrets caisson.Secrets, name string) (ca
 // RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token
 // when the token changes.
 type RemoteClient struct {
-	cfg     GatewayConfig
-	secrets caisson.Secrets
-	local   listCalls // lists the calls in the ledger of this machine
+	cfg     GatewayConfig   // addresses of the other machine
+	secrets caisson.Secrets // values of credentials
+	local   listCalls       // lists the calls in the ledger of this machine
 
 	mu    sync.Mutex
 	token caisson.Secret // token with which api was created; guarded by mu

@@ -22,8 +22,8 @@ const (
 
 // RemoteRuns registers the local sandboxes that may call models at a gateway on another machine, which serves their calls.
 type RemoteRuns struct {
-	api     func(ctx context.Context) (caisson.GatewayRuns, error)
-	budget  caisson.Limits // budget of a sandbox that has none of its own
+	api     func(ctx context.Context) (caisson.GatewayRuns, error) // returns the API of the other machine
+	budget  caisson.Limits                                         // budget of a sandbox that has none of its own
 	log     *slog.Logger
 	changed chan struct{} // makes Run update the registrations; see trigger
 

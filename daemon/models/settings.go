@@ -13,12 +13,12 @@ import (
 
 // SettingsConfig configures Settings. Catalog, Wire and Log are required.
 type SettingsConfig struct {
-	Catalog         *Catalog
-	Gateway         GatewayConfig
+	Catalog         *Catalog       // models and their providers
+	Gateway         GatewayConfig  // model gateways that machines share
 	WarmScript      string         // script of the model for warm snapshots; see CatalogConfig.WarmModel
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
-	Wire            WireProcess
+	Wire            WireProcess    // informs the wire process of changes
 	Log             *slog.Logger
 }
 
@@ -162,9 +162,9 @@ func (s *Settings) addWarmModel(cfg *caisson.GatewayConfig) {
 
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
-	Providers func() []caisson.Provider
-	RunKeys   []string // names of the keys of run tokens; see GatewaySettings.RunTokenKeys
-	Wire      WireProcess
+	Providers func() []caisson.Provider // returns the providers of the current offer
+	RunKeys   []string                  // names of the keys of run tokens; see GatewaySettings.RunTokenKeys
+	Wire      WireProcess               // informs the wire process of changes
 	Log       *slog.Logger
 }
 

@@ -16,10 +16,10 @@ const maxOwners = 1 << 16
 // Wires wraps the wires of sandboxes for model calls: it ingests the calls of a sandbox after its wire is detached, caches the
 // account of a sandbox beyond the sandbox's lifetime, and registers a sandbox at a remote gateway before the sandbox can call it.
 type Wires struct {
-	Wires       caisson.Wires
+	Wires       caisson.Wires                   // the wrapped wires
 	IngestCalls func(ctx context.Context) error // reads finished model calls into the ledger
-	Owners      *Owners
-	Remote      *RemoteRuns // registers sandboxes at a remote gateway; nil if the local gateway serves them
+	Owners      *Owners                         // accounts of sandboxes
+	Remote      *RemoteRuns                     // registers sandboxes at a remote gateway; nil if the local gateway serves them
 }
 
 var _ caisson.Wires = (*Wires)(nil)

@@ -26,14 +26,14 @@ const relayURL = "http://git.caisson.internal/"
 // access grants sandboxes the use of repositories.
 type access struct {
 	repos      caisson.Table[caisson.Repo]
-	deliveries deliveries
-	jobs       worker.Starter
-	dirs       *directories
-	remotes    *remotes
-	mirrors    *mirrors
-	grants     *grants
-	keeper     *keeper
-	inSandbox  *sandboxGit // clones repositories into sandboxes
+	deliveries deliveries     // deliveries in the store
+	jobs       worker.Starter // starts worker jobs
+	dirs       *directories   // directories of repositories
+	remotes    *remotes       // connects to remotes and forges
+	mirrors    *mirrors       // creates and fetches mirrors
+	grants     *grants        // grants of all repositories
+	keeper     *keeper        // removes unused files, and limits space
+	inSandbox  *sandboxGit    // clones repositories into sandboxes
 	events     caisson.Publisher
 }
 

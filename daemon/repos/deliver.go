@@ -25,14 +25,14 @@ const (
 // planner creates deliveries: it collects the commits of a sandbox, and prepares from them the commits that are sent.
 type planner struct {
 	repos      caisson.Table[caisson.Repo]
-	deliveries deliveries
-	jobs       worker.Starter
-	dirs       *directories
-	grants     *grants
-	remotes    *remotes
-	inSandbox  *sandboxGit // commits and pushes changes in sandboxes
-	queue      *queue
-	rules      check.Rules // see Config.Rules
+	deliveries deliveries     // deliveries in the store
+	jobs       worker.Starter // starts worker jobs
+	dirs       *directories   // directories of repositories
+	grants     *grants        // grants of all repositories
+	remotes    *remotes       // connects to remotes and forges
+	inSandbox  *sandboxGit    // commits and pushes changes in sandboxes
+	queue      *queue         // sends deliveries when they are due
+	rules      check.Rules    // see Config.Rules
 }
 
 // deliver implements [caisson.Relay.Deliver].

@@ -24,9 +24,9 @@ const (
 
 // directories creates, opens and locks the directories that contain all files of repositories.
 type directories struct {
-	root     string // has one directory for each account
-	accounts caisson.AccountStore
-	locks    keylock.Locks // by account and repository; held while the directories of a repository are changed
+	root     string               // has one directory for each account
+	accounts caisson.AccountStore // accounts with their host uids
+	locks    keylock.Locks        // by account and repository; held while the directories of a repository are changed
 }
 
 // path returns the directory of a repository, or a path in it.

@@ -17,15 +17,15 @@ import (
 // A grant says which branches of a repository one sandbox may read, and to which branch it may push.
 type grant struct {
 	Account string     `json:"account"`
-	Repo    string     `json:"repo"`
+	Repo    string     `json:"repo"` // name of the repository
 	Sandbox caisson.ID `json:"sandbox"`
-	Run     caisson.ID `json:"run,omitempty"` // current run of the sandbox; empty if the grant is not for a run
-	Session caisson.ID `json:"session,omitempty"`
-	Base    string     `json:"base"`   // short name of the branch that work starts from
-	Branch  string     `json:"branch"` // short name of the branch that the sandbox may push to
-	From    string     `json:"from"`   // commit of the base branch that work started from
-	View    string     `json:"view"`   // name of the view, see viewKey
-	Refs    []git.Ref  `json:"refs"`   // refs that the sandbox may read
+	Run     caisson.ID `json:"run,omitempty"`     // current run of the sandbox; empty if the grant is not for a run
+	Session caisson.ID `json:"session,omitempty"` // session of the run; empty for none
+	Base    string     `json:"base"`              // short name of the branch that work starts from
+	Branch  string     `json:"branch"`            // short name of the branch that the sandbox may push to
+	From    string     `json:"from"`              // commit of the base branch that work started from
+	View    string     `json:"view"`              // name of the view, see viewKey
+	Refs    []git.Ref  `json:"refs"`              // refs that the sandbox may read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
 	// Cloning is true until the repository has been cloned into the sandbox. When the daemon starts, it removes grants for which
@@ -35,13 +35,13 @@ type grant struct {
 
 // pushed is a branch that a sandbox has pushed, with the commit that was pushed last.
 type pushed struct {
-	Name   string `json:"name"` // full name of the branch
-	Commit string `json:"commit"`
+	Name   string `json:"name"`   // full name of the branch
+	Commit string `json:"commit"` // commit that was pushed last
 }
 
 // grants has all grants, in memory and on disk.
 type grants struct {
-	dirs    *directories
+	dirs    *directories  // directories of repositories
 	pushes  keylock.Locks // by sandbox and repository; held while a push is received and recorded
 	changes sync.Mutex    // held while a stored grant is changed or removed; taken before mu
 

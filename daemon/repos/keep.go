@@ -16,10 +16,10 @@ import (
 type keeper struct {
 	repos      caisson.Table[caisson.Repo]
 	sandboxes  caisson.Table[caisson.Sandbox]
-	deliveries deliveries
-	dirs       *directories
-	grants     *grants
-	space      *space
+	deliveries deliveries    // deliveries in the store
+	dirs       *directories  // directories of repositories
+	grants     *grants       // grants of all repositories
+	space      *space        // measures the space of accounts
 	measuring  keylock.Locks // by account; held while its space is measured for a push
 	keep       time.Duration // how long commits that were not delivered are kept
 	interval   time.Duration // between two calls of housekeep
@@ -62,7 +62,7 @@ func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error 
 	}
 	for _, name := range list {
 		if !strings.HasSuffix(name, ".json") {
-			if _, err := os.Lstat(k.dirs.path(account, repo, storesDir, name+".json")); err != nil { // creating or removing the store was interrupted
+			if _, err := os.Lstat(k.dirs.path(account, repo, storesDir, name+".json")); err != nil { // incomplete store
 				if err := os.RemoveAll(k.dirs.path(account, repo, storesDir, name)); err != nil {
 					return err
 				}

@@ -23,10 +23,10 @@ const fetchTimeout = time.Hour // time limit for fetching one mirror
 // mirrors creates and fetches mirrors, the copies of remote repositories.
 type mirrors struct {
 	repos   caisson.Table[caisson.Repo]
-	jobs    worker.Starter
-	dirs    *directories
-	remotes *remotes
-	keeper  *keeper
+	jobs    worker.Starter // starts worker jobs
+	dirs    *directories   // directories of repositories
+	remotes *remotes       // connects to remotes and forges
+	keeper  *keeper        // removes unused files, and limits space
 	log     *slog.Logger
 }
 

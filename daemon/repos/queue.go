@@ -23,13 +23,13 @@ const (
 
 // queue schedules the attempts of deliveries and stores their outcomes.
 type queue struct {
-	deliveries deliveries
-	sender     *sender
+	deliveries deliveries                                     // deliveries in the store
+	sender     *sender                                        // executes one attempt
 	notifier   notify.Notifier[caisson.ID]                    // wakes calls of await, by id of the delivery
 	settled    func(ctx context.Context, d *caisson.Delivery) // see Config.Settled
 	background *background.Group                              // runs the goroutines of attempts
 	events     caisson.Publisher
-	settings   Settings
+	settings   Settings // see Config.Settings
 	log        *slog.Logger
 	wakeup     chan struct{} // makes run look for deliveries that are due
 

@@ -21,7 +21,7 @@ import (
 
 // A location is the address of a repository's remote.
 type location struct {
-	url          remoteurl.URL
+	url          remoteurl.URL // URL or path of the remote
 	forge        caisson.Forge // kind of forge; caisson.ForgeNone if the remote is not at a forge
 	server       forge.Server  // the project at the forge, without a token; zero if the remote is not at a forge
 	impliedByURL bool          // whether forge and server.API are those that the URL alone implies, as for github.com

@@ -97,23 +97,23 @@ func (s *Settings) Validate() error {
 
 // RemoteConfig contains the services that connect to remotes and their forges. Own is optional.
 type RemoteConfig struct {
-	Transport Transport
-	Forge     Forges
-	Secrets   caisson.Secrets
-	Own       reach.Host // the addresses of this host
+	Transport Transport       // connects to remotes
+	Forge     Forges          // opens pull requests
+	Secrets   caisson.Secrets // values of credentials
+	Own       reach.Host      // the addresses of this host
 }
 
 // Config configures a Core. All fields but Rules, Settings, SweepInterval, Settled and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
-	Jobs   worker.Starter
-	Remote RemoteConfig
+	Jobs   worker.Starter // starts worker jobs
+	Remote RemoteConfig   // access to remotes and forges
 	Events caisson.Publisher
 	// Exec starts a process in a sandbox. It is the method of [caisson.Processes].
 	Exec          func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
-	Rules         check.Rules // rules that pushed commits are checked by; zero means the defaults of the gate
-	Settings      Settings
+	Rules         check.Rules   // rules that pushed commits are checked by; zero means the defaults of the gate
+	Settings      Settings      // retries and limits
 	SweepInterval time.Duration // interval of the removal of unused stores and views; 0 means 1 hour
 	// Settled is called with each delivery whose attempt has ended or that was dropped. If nil, no function is called.
 	Settled func(ctx context.Context, d *caisson.Delivery)
@@ -128,12 +128,12 @@ const (
 // Core combines the components of this package. Its methods are for package engine, and are safe for concurrent use.
 type Core struct {
 	background *background.Group // runs the goroutines of git requests and attempts
-	keeper     *keeper
-	access     *access
-	streams    *streams
-	planner    *planner
-	queue      *queue
-	service    *Service
+	keeper     *keeper           // removes unused files, and limits space
+	access     *access           // grants the use of repositories
+	streams    *streams          // serves git requests of sandboxes
+	planner    *planner          // creates deliveries
+	queue      *queue            // sends deliveries when they are due
+	service    *Service          // API of the relay
 }
 
 var _ caisson.Relay = (*Core)(nil)

@@ -16,12 +16,12 @@ import (
 // sender executes deliveries: one attempt at a time for each branch of a remote.
 type sender struct {
 	repos      caisson.Table[caisson.Repo]
-	deliveries deliveries
-	jobs       worker.Starter
-	dirs       *directories
-	grants     *grants
-	remotes    *remotes
-	branches   keylock.Locks // by account, repository and branch; held during an attempt
+	deliveries deliveries     // deliveries in the store
+	jobs       worker.Starter // starts worker jobs
+	dirs       *directories   // directories of repositories
+	grants     *grants        // grants of all repositories
+	remotes    *remotes       // connects to remotes and forges
+	branches   keylock.Locks  // by account, repository and branch; held during an attempt
 }
 
 // send pushes the branch of a delivery, unless it was pushed before, and opens its pull request if one is wanted. The delivery

@@ -20,14 +20,14 @@ import (
 type Service struct {
 	repos      caisson.Table[caisson.Repo]
 	sandboxes  caisson.Table[caisson.Sandbox]
-	deliveries deliveries
-	dirs       *directories
-	remotes    *remotes
-	mirrors    *mirrors
-	keeper     *keeper
-	access     *access
-	planner    *planner
-	queue      *queue
+	deliveries deliveries   // deliveries in the store
+	dirs       *directories // directories of repositories
+	remotes    *remotes     // connects to remotes and forges
+	mirrors    *mirrors     // creates and fetches mirrors
+	keeper     *keeper      // removes unused files, and limits space
+	access     *access      // grants the use of repositories
+	planner    *planner     // creates deliveries
+	queue      *queue       // sends deliveries when they are due
 	events     caisson.Publisher
 }
 

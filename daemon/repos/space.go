@@ -13,7 +13,7 @@ import (
 // space measures the size on disk of the repositories of accounts: their mirrors, views and stores (the bare repositories that
 // sandboxes push to).
 type space struct {
-	dirs  *directories
+	dirs  *directories // directories of repositories
 	limit caisson.Size // maximum total size for one account; see Settings.Space
 
 	mu       sync.Mutex

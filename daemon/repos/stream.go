@@ -34,10 +34,10 @@ const maxStreams = 4
 // streams serves the git requests of sandboxes.
 type streams struct {
 	repos      caisson.Table[caisson.Repo]
-	jobs       worker.Starter
-	dirs       *directories
-	grants     *grants
-	keeper     *keeper
+	jobs       worker.Starter    // starts worker jobs
+	dirs       *directories      // directories of repositories
+	grants     *grants           // grants of all repositories
+	keeper     *keeper           // removes unused files, and limits space
 	background *background.Group // runs the goroutines that serve git requests
 	events     caisson.Publisher
 	rules      check.Rules // see Config.Rules

@@ -22,10 +22,10 @@ type Connector struct {
 	key     ed25519.PublicKey // verifies the tokens of signed URLs
 	store   caisson.Table[caisson.Route]
 	owner   func(ctx context.Context, sandbox caisson.ID) (account string, err error) // account of a sandbox; see Config.Owner
-	dialer  caisson.Dialer
-	wire    Wire // sends the routes to the wire process
-	waker   *waker
-	used    func(sandbox caisson.ID, active bool) // reports that a sandbox is in use; see Config.Used
+	dialer  caisson.Dialer                                                            // connects to servers in sandboxes
+	wire    Wire                                                                      // sends the routes to the wire process
+	waker   *waker                                                                    // resumes sandboxes for requests
+	used    func(sandbox caisson.ID, active bool)                                     // reports a use; see Config.Used
 
 	mu sync.Mutex
 	// dials contains the dials in progress, by sandbox, each as a flag that Disconnect sets; guarded by mu

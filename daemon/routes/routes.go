@@ -33,7 +33,7 @@ type Wire interface {
 
 // Config configures a Core. All fields but Log are required.
 type Config struct {
-	Settings Settings
+	Settings Settings           // settings of the ingress
 	Address  string             // address on which the ingress listens; "" if there is no ingress
 	Key      ed25519.PrivateKey // signs the tokens of signed URLs
 	Store    caisson.Table[caisson.Route]
@@ -44,18 +44,18 @@ type Config struct {
 	Used func(sandbox caisson.ID, active bool)
 	// Owner returns the account of a sandbox; NotFound if there is none.
 	Owner  func(ctx context.Context, sandbox caisson.ID) (account string, err error)
-	Dialer caisson.Dialer
-	Wire   Wire
+	Dialer caisson.Dialer // connects to servers in sandboxes
+	Wire   Wire           // the wire process
 	Events caisson.Publisher
 	Log    *slog.Logger
 }
 
 // Core contains the components of this package.
 type Core struct {
-	Service   *Service
-	Connector *Connector
-	Table     *Table
-	Requests  *Requests
+	Service   *Service   // API of routes
+	Connector *Connector // connects to sandboxes
+	Table     *Table     // compiles the routes for the wire process
+	Requests  *Requests  // recent requests of routes
 
 	background *background.Group
 }
@@ -83,10 +83,10 @@ func (c *Core) Close() error {
 
 // A Table compiles the routes for the wire process.
 type Table struct {
-	settings Settings
-	key      ed25519.PrivateKey
+	settings Settings           // settings of the ingress
+	key      ed25519.PrivateKey // signs the tokens of signed URLs
 	store    caisson.Table[caisson.Route]
-	wire     Wire
+	wire     Wire // sends the routes to the wire process
 	log      *slog.Logger
 
 	mu   sync.Mutex

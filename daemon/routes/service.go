@@ -16,13 +16,13 @@ import (
 
 // Service implements [caisson.Routes].
 type Service struct {
-	settings  Settings
-	address   string // address on which the ingress listens
-	key       ed25519.PrivateKey
+	settings  Settings           // settings of the ingress
+	address   string             // address on which the ingress listens
+	key       ed25519.PrivateKey // signs the tokens of signed URLs
 	store     caisson.Table[caisson.Route]
-	sandboxes func() Sandboxes
-	table     *Table
-	requests  *Requests
+	sandboxes func() Sandboxes // returns the lifecycle of sandboxes
+	table     *Table           // compiles the routes for the wire process
+	requests  *Requests        // recent requests of routes
 	events    caisson.Publisher
 
 	changing sync.Mutex // held while a route is added or replaced

@@ -17,14 +17,14 @@ type Settings struct {
 	// Domain is the host of routes whose spec names no host, and the parent domain of the hosts of other routes. "" means
 	// localhost; browsers resolve names below localhost to this machine.
 	Domain string      `yaml:"domain" json:"domain"`
-	TLS    TLSSettings `yaml:"tls" json:"tls"`
+	TLS    TLSSettings `yaml:"tls" json:"tls"` // certificate of the ingress
 }
 
 // TLSSettings are the paths of the certificate and its key in PEM. The files are read again when they change. Both are required
 // unless the ingress listens on a loopback address.
 type TLSSettings struct {
-	Cert string `yaml:"cert" json:"cert"`
-	Key  string `yaml:"key" json:"key"`
+	Cert string `yaml:"cert" json:"cert"` // path of the certificate
+	Key  string `yaml:"key" json:"key"`   // path of the key
 }
 
 // defaultDomain is the default of Settings.Domain.

@@ -13,12 +13,12 @@ import (
 // admission stores runs and queues their attempts.
 type admission struct {
 	runs       caisson.RunStore
-	sessions   *sessions
-	dirs       *directories
-	queue      *queue
-	live       *live
-	subRuns    *subRuns
-	executor   *executor
+	sessions   *sessions    // sessions and their sandboxes
+	dirs       *directories // directories of runs
+	queue      *queue       // decides which run starts next
+	live       *live        // queued and running attempts
+	subRuns    *subRuns     // cancels sub-runs
+	executor   *executor    // executes attempts
 	background *background.Group
 	events     caisson.Publisher
 	maxUnended int // maximum number of queued and running runs of one account

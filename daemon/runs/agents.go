@@ -11,15 +11,15 @@ import (
 
 // Agents implements [caisson.Agents]: the catalog, and the templates and warm snapshots that are made from its entries.
 type Agents struct {
-	catalog   *agent.Catalog
-	models    caisson.Models
+	catalog   *agent.Catalog    // entries of agents
+	models    caisson.Models    // models that can be granted
 	recipes   map[string]Recipe // recipes by the name of the agent's driver
-	builder   *builder
-	warm      *warmSnapshots
-	snapshots *snapshots
+	builder   *builder          // builds the templates of agents
+	warm      *warmSnapshots    // makes warm snapshots
+	snapshots *snapshots        // finds warm snapshots
 	templates caisson.Templates
-	lifecycle caisson.Sandboxes
-	files     caisson.Files
+	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
+	files     caisson.Files     // files in sandboxes
 	events    caisson.Publisher
 }
 

@@ -23,8 +23,8 @@ type attempt struct {
 	agent    *caisson.Agent   // the run's agent, with the fields that its recipe generates
 	plan     *caisson.RunPlan // the run's plan, without models that are no longer allowed; see planner.check
 	log      *slog.Logger
-	rec      *recorder // stores the events of the attempt
-	clock    clock
+	rec      *recorder         // stores the events of the attempt
+	clock    clock             // durations of the run's phases
 	box      box               // the sandbox of the attempt
 	output   agentOutput       // what the agent has written so far
 	result   caisson.RunResult // the result that is stored when the attempt ends

@@ -8,7 +8,7 @@ import (
 
 // budgets contains the budgets of runs.
 type budgets struct {
-	ledger caisson.LedgerStore
+	ledger caisson.LedgerStore                                // stores the budgets
 	forget func(ctx context.Context, budgets ...string) error // makes the model gateway read budgets again; may be nil
 }
 

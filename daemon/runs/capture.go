@@ -22,15 +22,15 @@ var warmModel = caisson.Model{Alias: WarmModel, Free: true, Context: 200_000, Ou
 // capturer makes warm snapshots.
 type capturer struct {
 	recipes     map[string]Recipe // recipes by the name of the agent's driver
-	builder     *builder
-	services    *services
-	guestExec   *guestExec
-	snapshots   *snapshots
-	lifecycle   caisson.Sandboxes
-	service     caisson.Snapshots
-	assign      assignFunc
-	placeholder bool          // workspaces can be mounted, so snapshots get an empty directory for one
-	grace       time.Duration // time that an agent has to exit after a request to stop
+	builder     *builder          // builds the templates of agents
+	services    *services         // starts the services of agents
+	guestExec   *guestExec        // executes programs in sandboxes
+	snapshots   *snapshots        // finds warm snapshots
+	lifecycle   caisson.Sandboxes // creates, changes and removes sandboxes
+	service     caisson.Snapshots // takes snapshots
+	assign      assignFunc        // assigns a sandbox to a run
+	placeholder bool              // workspaces can be mounted, so snapshots get an empty directory for one
+	grace       time.Duration     // time that an agent has to exit after a request to stop
 	events      caisson.Publisher
 }
 

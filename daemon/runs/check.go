@@ -195,8 +195,8 @@ func (s *Agents) warnModels(ctx context.Context, a *caisson.Agent, progress func
 
 // An inspection reads files in a sandbox.
 type inspection struct {
-	files caisson.Files
-	box   caisson.ID
+	files caisson.Files // files in sandboxes
+	box   caisson.ID    // id of the sandbox
 }
 
 // maxTree is the maximum size in bytes of the archive that [inspection.ReadTree] reads into memory.

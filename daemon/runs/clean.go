@@ -10,13 +10,13 @@ import (
 
 // cleaner removes the resources of attempts that have ended.
 type cleaner struct {
-	lifecycle  caisson.Sandboxes
-	assign     assignFunc
-	usage      *usageReader
-	deliverer  *deliverer
-	budgets    *budgets
-	dirs       *directories
-	live       *live
+	lifecycle  caisson.Sandboxes // creates, changes and removes sandboxes
+	assign     assignFunc        // assigns a sandbox to a run
+	usage      *usageReader      // reads the usage of attempts
+	deliverer  *deliverer        // starts deliveries of commits
+	budgets    *budgets          // budgets of runs
+	dirs       *directories      // directories of runs
+	live       *live             // queued and running attempts
 	background *background.Group
 }
 

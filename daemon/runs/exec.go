@@ -20,9 +20,9 @@ import (
 // guestExec executes programs in sandboxes.
 type guestExec struct {
 	processes caisson.Processes
-	lifecycle caisson.Sandboxes
-	services  caisson.Services
-	grace     time.Duration // time that an agent has to exit after a request to stop
+	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
+	services  caisson.Services  // services in sandboxes
+	grace     time.Duration     // time that an agent has to exit after a request to stop
 	log       *slog.Logger
 }
 

@@ -13,14 +13,14 @@ import (
 // executor executes attempts.
 type executor struct {
 	runs        caisson.RunStore
-	streams     *streams
-	builder     *builder
-	planner     *planner
-	budgets     *budgets
-	provisioner *provisioner
-	turns       *turns
-	interactive *interactive
-	finisher    *finisher
+	streams     *streams     // sends events to watchers
+	builder     *builder     // builds the templates of agents
+	planner     *planner     // resolves requests into plans
+	budgets     *budgets     // budgets of runs
+	provisioner *provisioner // gets the sandboxes of attempts
+	turns       *turns       // gives prompts to agents
+	interactive *interactive // executes interactive runs
+	finisher    *finisher    // stores the results of attempts
 	events      caisson.Publisher
 	version     string // version of Caisson
 	log         *slog.Logger

@@ -14,17 +14,17 @@ import (
 
 // finisher stores the results of attempts, and releases their resources.
 type finisher struct {
-	subRuns    *subRuns
-	deliverer  *deliverer
-	workspaces Workspaces // reads the changes in mounted workspaces; nil if directories are only copied
-	lifecycle  caisson.Sandboxes
-	assign     assignFunc
-	guestExec  *guestExec
-	sessions   *sessions
-	usage      *usageReader
-	cleaner    *cleaner
-	settle     time.Duration   // how long the end of a run waits until its last model calls are in the ledger
-	done       <-chan struct{} // closed when the daemon stops
+	subRuns    *subRuns          // cancels sub-runs
+	deliverer  *deliverer        // starts deliveries of commits
+	workspaces Workspaces        // reads the changes in mounted workspaces; nil if directories are only copied
+	lifecycle  caisson.Sandboxes // creates, changes and removes sandboxes
+	assign     assignFunc        // assigns a sandbox to a run
+	guestExec  *guestExec        // executes programs in sandboxes
+	sessions   *sessions         // sessions and their sandboxes
+	usage      *usageReader      // reads the usage of attempts
+	cleaner    *cleaner          // removes the resources of attempts
+	settle     time.Duration     // how long the end of a run waits until its last model calls are in the ledger
+	done       <-chan struct{}   // closed when the daemon stops
 }
 
 // errorCodes maps kinds of Caisson's errors to the error codes of runs. Other kinds are internal errors.
@@ -228,8 +228,8 @@ func (f *finisher) releaseSandbox(ctx context.Context, x *attempt, failed *caiss
 		return nil
 	}
 	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
-		// The run may have failed because the agent's service has exited. In a stopped sandbox, the next run of the session
-		// starts it again.
+		// The run may have failed because the agent's service has exited. The next run of the session starts the service
+		// again, but only if the sandbox is stopped.
 		_, err := f.lifecycle.Stop(ctx, string(x.box.sandbox.ID), 0)
 		return err
 	}

@@ -13,11 +13,11 @@ import (
 type guests struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
-	catalog   *agent.Catalog
-	planner   *planner
-	admission *admission
-	subRuns   *subRuns
-	live      *live
+	catalog   *agent.Catalog // entries of agents
+	planner   *planner       // resolves requests into plans
+	admission *admission     // stores runs and queues attempts
+	subRuns   *subRuns       // cancels sub-runs
+	live      *live          // queued and running attempts
 	events    caisson.Publisher
 }
 

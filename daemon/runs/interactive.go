@@ -37,12 +37,12 @@ func checkPrompt(req *caisson.RunRequest, a *caisson.Agent) error {
 // interactive lets people use the agent's own interface at a terminal in the sandbox, instead of a turn with a prompt.
 type interactive struct {
 	runs      caisson.RunStore
-	builder   *builder
-	turns     *turns
-	lifecycle caisson.Sandboxes
+	builder   *builder          // builds the templates of agents
+	turns     *turns            // gives prompts to agents
+	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
 	terminals caisson.Terminals
-	files     caisson.Files
-	guestExec *guestExec
+	files     caisson.Files // files in sandboxes
+	guestExec *guestExec    // executes programs in sandboxes
 	grace     time.Duration // time that an agent has to exit after a request to stop
 }
 

@@ -26,9 +26,9 @@ type live struct {
 
 // liveAttempt is a queued or running attempt.
 type liveAttempt struct {
-	cancel context.CancelCauseFunc
-	rec    *recorder     // records the run's events; nil before the attempt has begun; guarded by live.mu
-	done   chan struct{} // closed when the attempt has ended, its result is stored, and its queue slot is free
+	cancel context.CancelCauseFunc // cancels the attempt
+	rec    *recorder               // records the run's events; nil before the attempt has begun; guarded by live.mu
+	done   chan struct{}           // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
 // newLive returns a live without attempts.
@@ -157,7 +157,7 @@ func (l *live) awaitCleanup(ctx context.Context, run caisson.ID) error {
 // subRuns cancels runs together with the runs that their agents have started.
 type subRuns struct {
 	runs caisson.RunStore
-	live *live
+	live *live // queued and running attempts
 }
 
 // cancelTree cancels a run and its sub-runs, and waits until they have ended. by says who has cancelled the run.

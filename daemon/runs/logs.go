@@ -14,8 +14,8 @@ import (
 
 // runLogs reads the logs of runs.
 type runLogs struct {
-	dirs   *directories
-	calls  listCalls
+	dirs   *directories // directories of runs
+	calls  listCalls    // lists the calls in the ledger
 	events caisson.EventStore
 }
 

@@ -17,8 +17,8 @@ import (
 
 // planner resolves requests into plans, which are stored with their runs, and checks a plan again before it is executed.
 type planner struct {
-	builder *builder
-	models  caisson.Models
+	builder *builder       // builds the templates of agents
+	models  caisson.Models // models that can be granted
 	relay   caisson.Relay  // nil if there are no repositories
 	mounts  bool           // directories can be mounted in sandboxes
 	budget  caisson.Limits // default budget of a run whose agent has no cost limit

@@ -15,16 +15,16 @@ import (
 // provisioner provisions the sandboxes of attempts: it resumes the sandbox of the run's session, or makes a new sandbox, and
 // puts the workspace into it.
 type provisioner struct {
-	resumer   *resumer
-	retrier   *retrier
-	services  *services
-	warm      *warmSnapshots
-	snapshots *snapshots
-	lifecycle caisson.Sandboxes
-	service   caisson.Snapshots
-	files     caisson.Files
-	dirs      *directories
-	relay     caisson.Relay // nil if the daemon has no relay
+	resumer   *resumer          // resumes the sandboxes of sessions
+	retrier   *retrier          // retries operations on sandboxes
+	services  *services         // starts the services of agents
+	warm      *warmSnapshots    // makes warm snapshots
+	snapshots *snapshots        // finds warm snapshots
+	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
+	service   caisson.Snapshots // forks snapshots
+	files     caisson.Files     // files in sandboxes
+	dirs      *directories      // directories of runs
+	relay     caisson.Relay     // nil if the daemon has no relay
 }
 
 // isNotExist reports whether err means that a file does not exist.
@@ -111,7 +111,7 @@ func (p *provisioner) openWarm(ctx context.Context, x *attempt, template *prepar
 		case kind == caisson.NotFound && again:
 			continue // A newer snapshot has just replaced snap.
 		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", isFailure(err):
-			return false, err // The host or the request is the cause, not the snapshot.
+			return false, err // The cause of the error is the host or the request, not the snapshot.
 		case again && !lost:
 			// A single failure may be caused by a part of the host that is slow or restarting. The fork is tried again, because
 			// a new snapshot takes minutes.

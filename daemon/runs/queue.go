@@ -32,8 +32,8 @@ type lane struct {
 
 // A ticket is a place in the queue.
 type ticket struct {
-	run     caisson.ID // id of the run
-	account string
+	run     caisson.ID    // id of the run
+	account string        // account of the run
 	depth   int           // number of runs above the run, at most maxDepth
 	ready   chan struct{} // closed when the run is admitted
 }

@@ -18,13 +18,13 @@ type recovery struct {
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
 	table     caisson.Table[caisson.Session] // sessions in the store
-	sessions  *sessions
-	lifecycle caisson.Sandboxes
-	assign    assignFunc
-	budgets   *budgets
-	dirs      *directories
-	admission *admission
-	executor  *executor
+	sessions  *sessions                      // sessions and their sandboxes
+	lifecycle caisson.Sandboxes              // creates, changes and removes sandboxes
+	assign    assignFunc                     // assigns a sandbox to a run
+	budgets   *budgets                       // budgets of runs
+	dirs      *directories                   // directories of runs
+	admission *admission                     // stores runs and queues attempts
+	executor  *executor                      // executes attempts
 	log       *slog.Logger
 }
 
@@ -308,9 +308,9 @@ func (v *recovery) reconcileBudgets(ctx context.Context) error {
 // keeper pauses idle sessions, and removes old runs and sessions.
 type keeper struct {
 	runs     caisson.RunStore
-	sessions *sessions
-	dirs     *directories
-	limits   Limits
+	sessions *sessions    // sessions and their sandboxes
+	dirs     *directories // directories of runs
+	limits   Limits       // see Config.Limits
 	log      *slog.Logger
 }
 

@@ -10,14 +10,14 @@ import (
 // resumer resumes the sandboxes of sessions.
 type resumer struct {
 	sessions   caisson.Table[caisson.Session]
-	lifecycle  caisson.Sandboxes
-	policies   Policies
-	assign     assignFunc
-	services   *services
-	workspaces Workspaces // reads mounted workspaces; nil if directories are only copied
-	dirs       *directories
-	retrier    *retrier
-	programs   caisson.Programs
+	lifecycle  caisson.Sandboxes // creates, changes and removes sandboxes
+	policies   Policies          // sets the policies of sandboxes
+	assign     assignFunc        // assigns a sandbox to a run
+	services   *services         // starts the services of agents
+	workspaces Workspaces        // reads mounted workspaces; nil if directories are only copied
+	dirs       *directories      // directories of runs
+	retrier    *retrier          // retries operations on sandboxes
+	programs   caisson.Programs  // sets of programs that this daemon supports
 }
 
 // open makes the sandbox of the run's session run, and assigns it to the run. It returns false if the session has no usable

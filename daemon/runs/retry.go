@@ -10,9 +10,9 @@ import (
 // retrier retries operations of an attempt on its sandbox while the host is full, or while another operation on the sandbox is
 // in progress.
 type retrier struct {
-	sessions  *sessions
-	live      *live
-	queue     *queue
+	sessions  *sessions // sessions and their sandboxes
+	live      *live     // queued and running attempts
+	queue     *queue    // decides which run starts next
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
 	volumes   caisson.Table[caisson.Volume]

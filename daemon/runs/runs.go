@@ -47,14 +47,14 @@ type Snapshots interface {
 
 // Sandboxes contains the services of package sandboxes that this package requires.
 type Sandboxes struct {
-	Lifecycle caisson.Sandboxes
+	Lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
 	Processes caisson.Processes
 	Terminals caisson.Terminals
 	Files     caisson.Files
-	Snapshots Snapshots
+	Snapshots Snapshots // takes, forks and pools snapshots
 	Templates caisson.Templates
-	Policies  Policies
-	Services  Services
+	Policies  Policies   // sets the policies of sandboxes
+	Services  Services   // manages the services in sandboxes
 	Assign    assignFunc // assigns a sandbox to a run; see assignFunc
 }
 
@@ -81,8 +81,8 @@ type Recipe interface {
 
 // A Turn is the input of [Recipe.Turn].
 type Turn struct {
-	Agent  *caisson.Agent
-	Run    *caisson.Run
+	Agent  *caisson.Agent  // agent of the run
+	Run    *caisson.Run    // run of the turn
 	Models []caisson.Model // models that the agent may call, beginning with the model of the run
 	Fork   bool            // the sandbox has just been forked from the warm snapshot
 	First  bool            // the sandbox has not had a prompt yet
@@ -147,8 +147,8 @@ func (l *Limits) Validate() error {
 
 // AgentConfig configures the agents and the default budget of their runs. Recipes and Budget are optional.
 type AgentConfig struct {
-	Catalog *agent.Catalog
-	Models  caisson.Models
+	Catalog *agent.Catalog    // entries of agents
+	Models  caisson.Models    // models that can be granted
 	Recipes map[string]Recipe // recipes by the name of the agent's driver
 	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
 }
@@ -180,12 +180,12 @@ type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID,
 type Config struct {
 	Dir       *os.Root // the data directory
 	Store     caisson.Store
-	Sandboxes Sandboxes
-	Agents    AgentConfig
-	Work      WorkConfig
-	Ledger    LedgerConfig
+	Sandboxes Sandboxes    // services of package sandboxes
+	Agents    AgentConfig  // agents, and the budget of their runs
+	Work      WorkConfig   // workspaces and repositories
+	Ledger    LedgerConfig // calls of models, with their costs
 	Events    caisson.Publisher
-	Limits    Limits
+	Limits    Limits           // limits of runs and sessions
 	Programs  caisson.Programs // programs of sandboxes; a warm snapshot that needs programs which are not supported is not used
 	Version   string           // version of Caisson
 	Log       *slog.Logger
@@ -194,14 +194,14 @@ type Config struct {
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
 	background *background.Group
-	live       *live
-	streams    *streams
-	warm       *warmSnapshots
-	recovery   *recovery
-	keeper     *keeper
-	service    *service
-	guests     *guests
-	agents     *Agents
+	live       *live          // queued and running attempts
+	streams    *streams       // sends events to watchers
+	warm       *warmSnapshots // makes warm snapshots
+	recovery   *recovery      // reconciles runs after a start
+	keeper     *keeper        // pauses idle sessions, and removes old runs
+	service    *service       // API of runs and sessions
+	guests     *guests        // requests of agents about runs
+	agents     *Agents        // API of agents
 }
 
 // New returns a Core. No run starts before Reconcile.

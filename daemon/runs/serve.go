@@ -18,10 +18,10 @@ import (
 // services starts the services of agents in their sandboxes.
 type services struct {
 	recipes   map[string]Recipe // recipes by the name of the agent's driver
-	models    caisson.Models
-	files     caisson.Files
-	service   Services
-	guestExec *guestExec
+	models    caisson.Models    // models that can be granted
+	files     caisson.Files     // files in sandboxes
+	service   Services          // manages the services in sandboxes
+	guestExec *guestExec        // executes programs in sandboxes
 }
 
 // startService starts an agent's service in a sandbox that has just been created or started again. The service keeps running

@@ -15,14 +15,14 @@ import (
 // service implements [caisson.Runs]: the requests of callers about runs and sessions.
 type service struct {
 	runs       caisson.RunStore
-	planner    *planner
-	admission  *admission
-	sessions   *sessions
-	subRuns    *subRuns
-	streams    *streams
-	live       *live
-	dirs       *directories
-	logs       *runLogs
+	planner    *planner     // resolves requests into plans
+	admission  *admission   // stores runs and queues attempts
+	sessions   *sessions    // sessions and their sandboxes
+	subRuns    *subRuns     // cancels sub-runs
+	streams    *streams     // sends events to watchers
+	live       *live        // queued and running attempts
+	dirs       *directories // directories of runs
+	logs       *runLogs     // reads the logs of runs
 	events     caisson.Publisher
 	retryLocks keylock.Locks // held by RetryRun while it starts another attempt, by run
 }

@@ -16,10 +16,10 @@ type sessions struct {
 	table     caisson.Table[caisson.Session] // sessions in the store
 	runs      caisson.RunStore
 	sandboxes caisson.Table[caisson.Sandbox]
-	lifecycle caisson.Sandboxes
-	live      *live         // queued and running attempts
-	locks     keylock.Locks // held while a run acquires a session, or the session is paused or stopped; by account and name
-	limits    Limits
+	lifecycle caisson.Sandboxes // creates, changes and removes sandboxes
+	live      *live             // queued and running attempts
+	locks     keylock.Locks     // held while a run acquires a session, or the session is paused or stopped; by account and name
+	limits    Limits            // see Config.Limits
 	events    caisson.Publisher
 	log       *slog.Logger
 }

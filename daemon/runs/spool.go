@@ -25,8 +25,8 @@ import (
 type directories struct {
 	root   *os.Root // the data directory
 	runs   caisson.RunStore
-	masker Masker
-	limits Limits
+	masker Masker // hides files in copies of directories
+	limits Limits // see Config.Limits
 
 	mu      sync.Mutex
 	uploads map[string]int // number of archives being received, by account; guarded by mu
@@ -256,7 +256,7 @@ func (d *directories) checkOutsideData(dir caisson.Handle) error {
 // A limitWriter is a writer that counts bytes and discards them. It returns an error once more than left bytes were written,
 // the disk is full (other processes write to it, too, and an archive may grow), or ctx has ended.
 type limitWriter struct {
-	left int64 // bytes that may still be counted
+	left int64 // bytes that may still be written
 	ctx  context.Context
 	free func() (int64, error) // returns an error if the disk is full
 	err  error                 // error that is returned when more than left bytes were written

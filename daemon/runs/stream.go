@@ -13,8 +13,8 @@ import (
 // continue after the last event that it has received.
 type streams struct {
 	store    caisson.RunStore
-	done     <-chan struct{} // closed when the daemon stops, which ends all watchers
-	notifier notify.Notifier[caisson.ID]
+	done     <-chan struct{}             // closed when the daemon stops, which ends all watchers
+	notifier notify.Notifier[caisson.ID] // wakes watchers, by run
 }
 
 // pageSize is how many events are read from the store at once.
@@ -61,10 +61,10 @@ func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, tol
 
 // A recorder stores the events of one attempt, in order. Events that are added while the store is busy are stored together.
 type recorder struct {
-	streams *streams
-	run     caisson.ID
-	account string
-	attempt int // number of the attempt
+	streams *streams   // sends events to watchers
+	run     caisson.ID // id of the run
+	account string     // account of the run
+	attempt int        // number of the attempt
 
 	mu      sync.Mutex
 	seq     int64              // sequence number of the last event; guarded by mu

@@ -10,7 +10,7 @@ import (
 
 // builder builds the templates of agents.
 type builder struct {
-	catalog   *agent.Catalog
+	catalog   *agent.Catalog    // entries of agents
 	recipes   map[string]Recipe // recipes by the name of the agent's driver
 	templates caisson.Templates
 }

@@ -26,11 +26,11 @@ const (
 // turns gives prompts to agents, and records the events that the agents cause.
 type turns struct {
 	recipes   map[string]Recipe // recipes by the name of the agent's driver
-	services  *services
-	sessions  *sessions
-	guestExec *guestExec
-	dirs      *directories
-	grace     time.Duration // time that an agent has to exit after a request to stop
+	services  *services         // starts the services of agents
+	sessions  *sessions         // sessions and their sandboxes
+	guestExec *guestExec        // executes programs in sandboxes
+	dirs      *directories      // directories of runs
+	grace     time.Duration     // time that an agent has to exit after a request to stop
 }
 
 // task returns the task of the attempt. The time of the agent is the time until the deadline minus a tenth of the run's time

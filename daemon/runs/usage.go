@@ -10,7 +10,7 @@ import (
 
 // usageReader reads the usage of attempts from the ledger.
 type usageReader struct {
-	calls    listCalls
+	calls    listCalls                                                                                 // lists calls of models
 	underWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) // optional
 
 	done <-chan struct{} // closed when the daemon stops

@@ -20,8 +20,8 @@ import (
 // warmSnapshots manages the warm snapshots of agents: one for each account and agent, captured before the sandbox contains any
 // of the account's data.
 type warmSnapshots struct {
-	capturer   *capturer
-	service    caisson.Snapshots
+	capturer   *capturer         // takes a warm snapshot
+	service    caisson.Snapshots // removes snapshots
 	background *background.Group
 	events     caisson.Publisher
 	log        *slog.Logger
@@ -35,9 +35,9 @@ type warmSnapshots struct {
 
 // A capture is a warm snapshot that is being made. The capture is cancelled when no caller waits for it any longer.
 type capture struct {
-	done chan struct{} // closed when snap and err are set
-	snap *caisson.Snapshot
-	err  error
+	done chan struct{}     // closed when snap and err are set
+	snap *caisson.Snapshot // the snapshot; nil after an error
+	err  error             // error of the capture; nil if it succeeded
 
 	stop    context.CancelFunc // cancels the capture
 	waiting map[*waiter]bool   // callers that wait for the capture; guarded by warmSnapshots.mu
@@ -204,9 +204,9 @@ func hashParts(parts ...any) (string, error) {
 
 // snapshots finds and removes warm snapshots.
 type snapshots struct {
-	service  Snapshots
-	services *services
-	programs caisson.Programs
+	service  Snapshots        // lists, resizes and removes snapshots
+	services *services        // starts the services of agents
+	programs caisson.Programs // sets of programs that this daemon supports
 }
 
 // key returns a hash of everything that a warm snapshot of the agent depends on, except dependencies that are checked when the

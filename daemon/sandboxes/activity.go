@@ -15,7 +15,7 @@ type activity struct {
 	programs caisson.Programs // sets of programs that this daemon supports
 
 	mu   sync.Mutex
-	uses map[caisson.ID]*useRecord // guarded by mu
+	uses map[caisson.ID]*useRecord // by sandbox; guarded by mu
 }
 
 // useRecord is the record of the uses of one sandbox. It is guarded by activity.mu.

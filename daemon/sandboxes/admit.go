@@ -18,8 +18,8 @@ import (
 
 // admission decides whether the host has room for a sandbox that starts.
 type admission struct {
-	limits  Limits
-	runtime lister
+	limits  Limits // limits of all sandboxes together
+	runtime lister // lists the sandboxes on the host
 	// memory waits until a restored sandbox has all of its memory; nil: restored sandboxes have it from the start.
 	memory     caisson.MemoryWaiter
 	evictor    *evictor                     // removes sandboxes from pools

@@ -23,13 +23,13 @@ import (
 
 // builder runs the set-up steps of templates.
 type builder struct {
-	planner   *planner
-	accounts  caisson.AccountStore
-	admission *admission
-	hidden    *idSet       // ids that are in use but not in the store
-	processes *processes   // starts and kills processes of sandboxes
-	clients   *fileClients // open file clients of sandboxes
-	dirs      dirs         // paths and files in the data directory
+	planner   *planner             // resolves requests into plans
+	accounts  caisson.AccountStore // accounts with their host uids
+	admission *admission           // decides whether the host has room
+	hidden    *idSet               // ids that are in use but not in the store
+	processes *processes           // starts and kills processes of sandboxes
+	clients   *fileClients         // open file clients of sandboxes
+	dirs      dirs                 // paths and files in the data directory
 	images    interface {
 		MakeLayer(ctx context.Context, account string, archive *os.File) (digest, dir string, err error)
 	}

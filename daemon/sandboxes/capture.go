@@ -15,7 +15,7 @@ type captures struct {
 		fileSaver
 		Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error
 	}
-	freezer    *freezer
+	freezer    *freezer     // freezes and thaws sandboxes
 	clients    *fileClients // open file clients of sandboxes
 	workspaces *workspaces  // workspaces and volumes of sandboxes
 	dirs       dirs         // paths and files in the data directory
@@ -56,8 +56,8 @@ func (c *captures) capture(ctx context.Context, sb *caisson.Sandbox, dir string,
 // writeCapture writes a sandbox's files and, if memory is true, its memory to the existing directory part.
 func (c *captures) writeCapture(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
-		// The linked files include the dependencies of the build and host with which the sandbox was started before the pause.
-		// The current build and host may differ.
+		// The linked files include the dependsFile, which records the dependencies from before the pause: the current build
+		// and host may differ.
 		return linkCheckpoint(c.dirs.sandboxPath(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)

@@ -12,12 +12,12 @@ import (
 type Lifecycle struct {
 	finder    finder // finds sandboxes of the caller's account
 	sandboxes caisson.Table[caisson.Sandbox]
-	planner   *planner
-	creator   *creator // executes plans
-	pools     *pools   // manages pools of sandboxes
-	changes   *changes // performs changes of states
-	verbs     *verbs   // functions for changes of states
-	remover   *remover
+	planner   *planner   // resolves requests into plans
+	creator   *creator   // executes plans
+	pools     *pools     // manages pools of sandboxes
+	changes   *changes   // performs changes of states
+	verbs     *verbs     // functions for changes of states
+	remover   *remover   // removes sandboxes
 	deadlines *deadlines // timers for TTLs and autoPause
 	writers   *writers   // records which processes changed files
 }
@@ -48,11 +48,11 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	var release func()
 	req.Workspace, release = closeOnce(req.Workspace)
 	defer release()
-	p, hold, err := l.planner.create(ctx, &req)
+	p, unprotect, err := l.planner.create(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	defer hold()
+	defer unprotect()
 	if claimed, err := l.pools.create(ctx, p, &req); claimed != nil || err != nil {
 		return claimed, err
 	}

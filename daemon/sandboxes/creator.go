@@ -12,11 +12,11 @@ import (
 
 // creator executes plans: it creates the planned sandboxes.
 type creator struct {
-	accounts   caisson.AccountStore
+	accounts   caisson.AccountStore // accounts with their host uids
 	sandboxes  caisson.Table[caisson.Sandbox]
-	states     states // stored records of sandboxes
-	locks      *locks // one lock for each sandbox
-	admission  *admission
+	states     states      // stored records of sandboxes
+	locks      *locks      // one lock for each sandbox
+	admission  *admission  // decides whether the host has room
 	dirs       dirs        // paths and files in the data directory
 	workspaces *workspaces // workspaces and volumes of sandboxes
 	network    network     // specs of wires, and budgets

@@ -37,8 +37,8 @@ type decisions struct {
 
 // guestDecisions contains the arguments of one call of RecordDecisions: decisions of the wire of one guest.
 type guestDecisions struct {
-	guest caisson.Guest
-	list  []caisson.Decision
+	guest caisson.Guest      // guest whose wire has decided
+	list  []caisson.Decision // decisions of the wire
 }
 
 // add implements [Core.RecordDecisions].

@@ -11,9 +11,9 @@ import (
 
 // evictor removes sandboxes from pools when the host has no room for other sandboxes.
 type evictor struct {
-	states  states // stored records of sandboxes
-	remover *remover
-	dirs    dirs // paths and files in the data directory
+	states  states   // stored records of sandboxes
+	remover *remover // removes sandboxes
+	dirs    dirs     // paths and files in the data directory
 	log     *slog.Logger
 }
 

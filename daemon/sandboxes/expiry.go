@@ -28,10 +28,10 @@ type expiry struct {
 	states     states     // stored records of sandboxes
 	locks      *locks     // one lock for each sandbox
 	deadlines  *deadlines // timers for TTLs and autoPause
-	remover    *remover
-	keeper     *keeper
-	changes    *changes // performs changes of states
-	verbs      *verbs   // functions for changes of states
+	remover    *remover   // removes sandboxes
+	keeper     *keeper    // takes and stores snapshots
+	changes    *changes   // performs changes of states
+	verbs      *verbs     // functions for changes of states
 	background *background.Group
 	log        *slog.Logger
 	retry      time.Duration // delay before a failed step is retried: deadlineRetry, or less in tests

@@ -21,7 +21,7 @@ var _ caisson.Files = (*Files)(nil)
 // fileClients holds the open file clients of sandboxes. A file client accesses the files of a sandbox through guestd, which it
 // starts in the sandbox.
 type fileClients struct {
-	runtime    execer
+	runtime    execer // starts processes in sandboxes
 	background *background.Group
 
 	mu sync.Mutex
@@ -44,10 +44,10 @@ func (gs *fileClients) close() {
 // fileClient is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
 // sandbox with the same files, but without command and wire, for reading only.
 type fileClient struct {
-	client  *guestd.Client
-	standIn *standIn    // stand-in that the client uses; nil for a running sandbox
-	expire  *time.Timer // closes the client of a stand-in after standInTTL without use; guarded by fileClients.mu
-	users   int         // number of calls that use the client; guarded by fileClients.mu
+	client  *guestd.Client // accesses the files
+	standIn *standIn       // stand-in that the client uses; nil for a running sandbox
+	expire  *time.Timer    // closes the client of a stand-in after standInTTL without use; guarded by fileClients.mu
+	users   int            // number of calls that use the client; guarded by fileClients.mu
 }
 
 // close closes the client and removes its stand-in, if it has one.

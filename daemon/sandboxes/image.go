@@ -12,9 +12,9 @@ import (
 type ImageService struct {
 	driver   Images // pulls and unpacks images
 	images   caisson.Table[caisson.Image]
-	accounts caisson.AccountStore
-	users    rootfsUsers // finds the objects that use root file systems
-	catalog  catalog     // reads templates
+	accounts caisson.AccountStore // accounts with their host uids
+	users    rootfsUsers          // finds the objects that use root file systems
+	catalog  catalog              // reads templates
 	events   caisson.Publisher
 }
 

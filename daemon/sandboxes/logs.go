@@ -84,8 +84,8 @@ const (
 // rateLimitedWriter limits the rate of the writes to w.
 type rateLimitedWriter struct {
 	ctx   context.Context // the limit applies until it ends
-	w     io.Writer
-	limit *rate.Limiter // limit of the rate in bytes per second
+	w     io.Writer       // receives what is written
+	limit *rate.Limiter   // limit of the rate in bytes per second
 }
 
 // Write implements [io.Writer].

@@ -40,11 +40,11 @@ type Traffic interface {
 
 // network manages what sandboxes can reach: the specs of their wires, and the budgets of their model calls.
 type network struct {
-	wires   caisson.Wires // nil: sandboxes have a loopback device only
-	egress  Egress        // validates policies; nil without wires
-	gateway Gateway       // nil: no sandbox can be granted models
-	ledger  caisson.LedgerStore
-	budget  caisson.Limits // default for sandboxes whose model grant has no budget
+	wires   caisson.Wires       // nil: sandboxes have a loopback device only
+	egress  Egress              // validates policies; nil without wires
+	gateway Gateway             // nil: no sandbox can be granted models
+	ledger  caisson.LedgerStore // stores budgets
+	budget  caisson.Limits      // default for sandboxes whose model grant has no budget
 }
 
 // check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.

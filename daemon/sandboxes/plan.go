@@ -37,28 +37,28 @@ func (p *plan) store() {
 // recheckedFields contains the fields of a request that [creator.recheck] validates again before the plan is executed, because
 // rights, policies and limits may have changed in the meantime.
 type recheckedFields struct {
-	policy   *caisson.Policy
-	models   *caisson.ModelGrant
+	policy   *caisson.Policy     // requested policy
+	models   *caisson.ModelGrant // requested grant of models
 	assigned *caisson.Assignment // run that the sandbox serves; nil for none
 	mounts   []caisson.Mount     // without the mount of the workspace
 }
 
 // planner resolves requests into plans.
 type planner struct {
-	catalog    catalog // reads templates
-	images     *ImageService
+	catalog    catalog                                       // reads templates
+	images     *ImageService                                 // finds and pulls images
 	holds      interface{ ProtectLayers() (release func()) } // protects layers from pruning until release is called
 	snapshots  caisson.Table[caisson.Snapshot]
-	network    network     // specs of wires, and budgets
-	workspaces *workspaces // workspaces and volumes of sandboxes
-	dirs       dirs        // paths and files in the data directory
-	node       string      // name of this machine
-	programs   caisson.Programs
+	network    network          // specs of wires, and budgets
+	workspaces *workspaces      // workspaces and volumes of sandboxes
+	dirs       dirs             // paths and files in the data directory
+	node       string           // name of this machine
+	programs   caisson.Programs // sets of programs that this daemon supports
 }
 
 // create resolves a request to create a sandbox. The sandbox's layers are protected from pruning until the caller calls
-// hold, which it must do once the sandbox is in the store.
-func (p *planner) create(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
+// release, which it must do once the sandbox is in the store.
+func (p *planner) create(ctx context.Context, req *caisson.CreateRequest) (pl *plan, release func(), err error) {
 	if err := p.check(ctx, req); err != nil {
 		return nil, nil, err
 	}
@@ -89,8 +89,8 @@ func (p *planner) check(ctx context.Context, req *caisson.CreateRequest) error {
 }
 
 // fresh resolves a request into the plan of a sandbox that is not a fork. The sandbox's layers are protected from pruning until
-// the caller calls hold, which it must do once the sandbox is in the store.
-func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, hold func(), err error) {
+// the caller calls release, which it must do once the sandbox is in the store.
+func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *plan, release func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -105,10 +105,10 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	if len(t.Setup) > 0 && t.Built == nil {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
 	}
-	release := p.holds.ProtectLayers()
+	unprotect := p.holds.ProtectLayers()
 	defer func() {
 		if err != nil {
-			release()
+			unprotect()
 		}
 	}()
 	img, err := p.images.image(ctx, t.Image)
@@ -131,7 +131,7 @@ func (p *planner) fresh(ctx context.Context, req *caisson.CreateRequest) (pl *pl
 	sb.Spec.Mounts, pl.handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
 	sb.Spec.WorkspaceAt = req.Placeholder
 	pl.store()
-	return pl, release, nil
+	return pl, unprotect, nil
 }
 
 // restore resolves a request to create a sandbox from a snapshot. The sandbox is a fork of the snapshot.
@@ -249,16 +249,15 @@ func (p *planner) pooled(ctx context.Context, key poolKey) (pl *plan, size int, 
 	return plans[0], snap.Pool, func() {}, nil
 }
 
-// An origin is the sandbox or snapshot that forks are created from. Fields without a comment are those of the sandbox or
-// snapshot.
+// An origin is the sandbox or snapshot that forks are created from.
 type origin struct {
-	id       caisson.ID
-	account  string
-	template string
-	spec     caisson.Spec
-	rootfs   caisson.Rootfs
-	memory   bool       // whether the capture contains memory
-	capture  caisson.ID // id of the temporary capture of a sandbox; "" for none
+	id       caisson.ID     // id of the sandbox or snapshot
+	account  string         // account of the sandbox or snapshot
+	template string         // template of the sandbox or snapshot
+	spec     caisson.Spec   // spec of the sandbox or snapshot
+	rootfs   caisson.Rootfs // root file system of the sandbox or snapshot
+	memory   bool           // whether the capture contains memory
+	capture  caisson.ID     // id of the temporary capture of a sandbox; "" for none
 }
 
 // limits returns the resource limits of a fork whose request has the resources ask. A fork with memory keeps the origin's limits

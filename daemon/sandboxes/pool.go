@@ -21,13 +21,13 @@ import (
 // A pooled sandbox is an ordinary sandbox of the account with Pooled set: running, without a name, and not yet in use. A claim
 // clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pools struct {
-	planner    *planner
-	creator    *creator // executes plans
-	remover    *remover
+	planner    *planner   // resolves requests into plans
+	creator    *creator   // executes plans
+	remover    *remover   // removes sandboxes
 	states     states     // stored records of sandboxes
 	network    network    // specs of wires, and budgets
 	deadlines  *deadlines // timers for TTLs and autoPause
-	admission  *admission
+	admission  *admission // decides whether the host has room
 	background *background.Group
 	log        *slog.Logger
 
@@ -38,7 +38,7 @@ type pools struct {
 
 // A poolKey identifies a pool: the template or the snapshot that its sandboxes are made from.
 type poolKey struct {
-	account  string
+	account  string     // account that owns the pool
 	template string     // name of the template
 	snapshot caisson.ID // "" for the pool of a template
 }

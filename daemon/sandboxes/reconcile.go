@@ -15,7 +15,7 @@ import (
 
 // reconciler makes store and host consistent when the daemon starts.
 type reconciler struct {
-	runtime    lister
+	runtime    lister         // lists the sandboxes on the host
 	states     states         // stored records of sandboxes
 	resolver   *resolver      // determines outcomes of interrupted changes
 	garbage    *garbage       // finds what belongs to no object

@@ -20,14 +20,14 @@ type resolver struct {
 		lister
 		Thaw(ctx context.Context, id caisson.ID) error
 	}
-	states     states // stored records of sandboxes
-	dirs       dirs   // paths and files in the data directory
-	freezer    *freezer
+	states     states     // stored records of sandboxes
+	dirs       dirs       // paths and files in the data directory
+	freezer    *freezer   // freezes and thaws sandboxes
 	processes  *processes // starts and kills processes of sandboxes
 	watches    *watches   // monitors running sandboxes
 	deadlines  *deadlines // timers for TTLs and autoPause
-	remover    *remover
-	unresolved *idSet // sandboxes whose last change has an outcome that is not stored
+	remover    *remover   // removes sandboxes
+	unresolved *idSet     // sandboxes whose last change has an outcome that is not stored
 	log        *slog.Logger
 }
 

@@ -13,14 +13,14 @@ import (
 
 // specs builds the specs with which the runtime starts sandboxes.
 type specs struct {
-	accounts caisson.AccountStore
+	accounts caisson.AccountStore // accounts with their host uids
 	images   interface {
 		Host(ctx context.Context) (*caisson.Image, error)
 	}
 	runtime    interface{ Capabilities() caisson.Capabilities }
-	workspaces *workspaces // workspaces and volumes of sandboxes
-	dirs       dirs        // paths and files in the data directory
-	programs   caisson.Programs
+	workspaces *workspaces      // workspaces and volumes of sandboxes
+	dirs       dirs             // paths and files in the data directory
+	programs   caisson.Programs // sets of programs that this daemon supports
 }
 
 // forStart returns the runtime's spec for a start of a sandbox from a source, without the network namespace, and writes the

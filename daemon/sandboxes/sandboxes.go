@@ -54,18 +54,18 @@ type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
 	Events  caisson.Publisher // receives the events about the objects of this package
-	Runtime Runtime
-	Images  Images
-	Network NetworkConfig
+	Runtime Runtime           // driver for sandboxes
+	Images  Images            // driver for images
+	Network NetworkConfig     // what sandboxes can reach
 	// Workspaces creates the workspaces of sandboxes; nil: no sandbox can have one.
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
-	Host    HostConfig
+	Host    HostConfig // memory, disk and name of the host
 	// Programs are the set of programs that sandboxes are started with, and the other sets that this daemon supports. The id of
 	// the set in use is recorded in each sandbox and snapshot.
 	Programs caisson.Programs
-	Limits   Limits
+	Limits   Limits // limits of all sandboxes together
 	Log      *slog.Logger
 }
 
@@ -126,13 +126,13 @@ func (l *Limits) Validate() error {
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	node       string
+	node       string // name of this machine
 	background *background.Group
 	states     states       // stored records of sandboxes
 	deadlines  *deadlines   // timers for TTLs and autoPause
 	clients    *fileClients // open file clients of sandboxes
 	diskGuard  *diskGuard   // stops sandboxes that fill the disk
-	admission  *admission
+	admission  *admission   // decides whether the host has room
 	expiry     *expiry      // acts when the timers of deadlines fire
 	reconciler *reconciler  // reconciles store and host
 	wires      *wireChanges // changes policies and assignments
@@ -147,7 +147,7 @@ type services struct {
 	files     *Files
 	snapshots *Snapshots
 	templates *Templates
-	images    *ImageService
+	images    *ImageService // finds and pulls images
 	policies  *PolicyService
 	services  *ServiceService
 }

@@ -16,13 +16,13 @@ type Snapshots struct {
 	locks      *locks // one lock for each sandbox
 	snapshots  caisson.Table[caisson.Snapshot]
 	events     caisson.Publisher
-	dirs       dirs      // paths and files in the data directory
-	hidden     *idSet    // ids that are in use but not in the store
-	captures   *captures // writes captures of sandboxes
-	keeper     *keeper
+	dirs       dirs        // paths and files in the data directory
+	hidden     *idSet      // ids that are in use but not in the store
+	captures   *captures   // writes captures of sandboxes
+	keeper     *keeper     // takes and stores snapshots
 	workspaces *workspaces // workspaces and volumes of sandboxes
-	forker     *forker
-	pools      *pools // manages pools of sandboxes
+	forker     *forker     // creates forks
+	pools      *pools      // manages pools of sandboxes
 }
 
 var _ caisson.Snapshots = (*Snapshots)(nil)
@@ -166,9 +166,9 @@ const maxParallelForks = 4
 
 // forker creates forks.
 type forker struct {
-	planner *planner
+	planner *planner // resolves requests into plans
 	creator *creator // executes plans
-	remover *remover
+	remover *remover // removes sandboxes
 }
 
 // fork creates running sandboxes from the capture of from in the directory dir. If the creation of one fork fails, the others are

@@ -13,15 +13,15 @@ import (
 // fileAccess returns the file clients of sandboxes. For a sandbox that does not run, it returns the client of a stand-in with the
 // same files.
 type fileAccess struct {
-	finder    finder       // finds sandboxes of the caller's account
-	locks     *locks       // one lock for each sandbox
-	activity  *activity    // records uses of sandboxes
-	clients   *fileClients // open file clients of sandboxes
-	admission *admission
-	hidden    *idSet // ids that are in use but not in the store
-	specs     *specs // builds specs for the runtime
-	runtime   standInRuntime
-	dirs      dirs // paths and files in the data directory
+	finder    finder         // finds sandboxes of the caller's account
+	locks     *locks         // one lock for each sandbox
+	activity  *activity      // records uses of sandboxes
+	clients   *fileClients   // open file clients of sandboxes
+	admission *admission     // decides whether the host has room
+	hidden    *idSet         // ids that are in use but not in the store
+	specs     *specs         // builds specs for the runtime
+	runtime   standInRuntime // creates and destroys stand-ins
+	dirs      dirs           // paths and files in the data directory
 	log       *slog.Logger
 }
 
@@ -33,9 +33,9 @@ type standInRuntime interface {
 
 // A standIn is a temporary sandbox with the files of a sandbox that does not run.
 type standIn struct {
-	id      caisson.ID // id of the temporary sandbox
-	runtime standInRuntime
-	dirs    dirs // paths and files in the data directory
+	id      caisson.ID     // id of the temporary sandbox
+	runtime standInRuntime // creates and destroys stand-ins
+	dirs    dirs           // paths and files in the data directory
 	log     *slog.Logger
 	hidden  *idSet          // contains id until the stand-in is removed
 	ctx     context.Context // context of the removal

@@ -215,7 +215,7 @@ func (f *follower) run(ctx context.Context) {
 		select {
 		case <-done:
 			f.handle.cancel()
-		case <-ctx.Done(): // forget cancels ctx at the latest
+		case <-ctx.Done(): // ctx is cancelled by forget, if not before
 		}
 	}()
 	for pause := followPause; ; pause = min(2*pause, maxFollowPause) {

@@ -18,11 +18,11 @@ import (
 
 // Templates implements [caisson.Templates].
 type Templates struct {
-	catalog  catalog // reads templates
-	accounts caisson.AccountStore
-	driver   Images // pulls and unpacks images
-	images   *ImageService
-	network  network // specs of wires, and budgets
+	catalog  catalog              // reads templates
+	accounts caisson.AccountStore // accounts with their host uids
+	driver   Images               // pulls and unpacks images
+	images   *ImageService        // finds and pulls images
+	network  network              // specs of wires, and budgets
 	events   caisson.Publisher
 	pools    *pools   // manages pools of sandboxes
 	builder  *builder // runs set-up steps

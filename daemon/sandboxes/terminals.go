@@ -24,8 +24,8 @@ const attachTimeout = 10 * time.Second
 // Terminals implements [caisson.Terminals]. The daemon stores nothing about terminals: it requests all data from guestd in the
 // sandboxes, and does not trust the answers.
 type Terminals struct {
-	finder   finder // finds sandboxes of the caller's account
-	runtime  execer
+	finder   finder    // finds sandboxes of the caller's account
+	runtime  execer    // starts processes in sandboxes
 	states   states    // stored records of sandboxes
 	activity *activity // records uses of sandboxes
 	// dial connects to a unix socket in a sandbox.

@@ -21,14 +21,14 @@ type verbs struct {
 		Signal(ctx context.Context, id caisson.ID, pid, signal int) error
 		Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error)
 	}
-	states    states // stored records of sandboxes
-	admission *admission
-	processes *processes // starts and kills processes of sandboxes
-	freezer   *freezer
-	clients   *fileClients // open file clients of sandboxes
-	watches   *watches     // monitors running sandboxes
-	dirs      dirs         // paths and files in the data directory
-	programs  caisson.Programs
+	states    states           // stored records of sandboxes
+	admission *admission       // decides whether the host has room
+	processes *processes       // starts and kills processes of sandboxes
+	freezer   *freezer         // freezes and thaws sandboxes
+	clients   *fileClients     // open file clients of sandboxes
+	watches   *watches         // monitors running sandboxes
+	dirs      dirs             // paths and files in the data directory
+	programs  caisson.Programs // sets of programs that this daemon supports
 }
 
 // start starts a sandbox that does not run, with its saved files.

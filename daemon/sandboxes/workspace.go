@@ -23,9 +23,9 @@ const workspaceTarget = "/workspace"
 type workspaces struct {
 	layers   caisson.WorkspaceLayers   // nil: no sandbox can have a workspace
 	volumes  caisson.VolumeAttachments // nil: no sandbox can have a volume
-	accounts caisson.AccountStore
-	states   states // stored records of sandboxes
-	dirs     dirs   // paths and files in the data directory
+	accounts caisson.AccountStore      // accounts with their host uids
+	states   states                    // stored records of sandboxes
+	dirs     dirs                      // paths and files in the data directory
 }
 
 // check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's

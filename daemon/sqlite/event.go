@@ -24,7 +24,7 @@ type events struct {
 	account *sql.Stmt // Returns events of one account.
 	subject *sql.Stmt // Returns events of one subject of an account.
 	last    *sql.Stmt // Returns the greatest number that an event ever had; on the reader.
-	trim    trimStmts
+	trim    trimStmts // The statements for trimming events.
 }
 
 // The queries of [events.After]: for all accounts, for one account, and for one subject of an account. The parameters ?1 to ?4

@@ -18,7 +18,7 @@ const hourMicros = int64(time.Hour / time.Microsecond)
 // ledger implements [caisson.LedgerStore].
 type ledger struct {
 	db  *db
-	now func() time.Time
+	now func() time.Time // Returns the current time.
 
 	journal       *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
 	offset        *sql.Stmt    // Like journal, on the reader.
@@ -32,9 +32,9 @@ type ledger struct {
 	sum           *sql.Stmt    // Adds the values of calls to a row of the table usage.
 	position      pagePosition // Finds the start of a page of Calls.
 
-	budgets budgetStmts
-	leases  leaseStmts
-	prices  priceStmts
+	budgets budgetStmts // The statements about budgets.
+	leases  leaseStmts  // The statements about leases.
+	prices  priceStmts  // The statements about imported prices.
 }
 
 var _ caisson.LedgerStore = (*ledger)(nil)

@@ -14,16 +14,16 @@ import (
 // runs implements [caisson.RunStore].
 type runs struct {
 	*idTable[caisson.Run]
-	now func() time.Time
+	now func() time.Time // Returns the current time.
 
 	countLive        *sql.Stmt // Counts the runs of an account that have not ended and have no parent.
 	ancestorState    *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their maximum number.
 	incrementSubRuns *sql.Stmt // Increments the number of sub-runs of a run.
 	insertAncestor   *sql.Stmt // Inserts an ancestor of a run.
 
-	events   runEventStmts
-	removal  runRemovalStmts
-	appender appender // Commits appended events.
+	events   runEventStmts   // The statements about events of runs.
+	removal  runRemovalStmts // The statements for removing runs.
+	appender appender        // Commits appended events.
 }
 
 var _ caisson.RunStore = (*runs)(nil)

@@ -28,11 +28,11 @@ type appender struct {
 // appendRequest is a group of events of one run that is stored atomically.
 type appendRequest struct {
 	ctx  context.Context // The caller's context. If it ends while the group is in the queue, the group is removed.
-	run  caisson.ID
-	seqs []int64       // Seq of each event.
-	docs []string      // JSON of each event.
-	err  error         // The result; nil if the events were committed.
-	done chan struct{} // Closed after err has been set.
+	run  caisson.ID      // ID of the run.
+	seqs []int64         // Seq of each event.
+	docs []string        // JSON of each event.
+	err  error           // The result; nil if the events were committed.
+	done chan struct{}   // Closed after err has been set.
 }
 
 // add puts the group a into the queue and waits until it has been committed or rejected. If the caller's context ends while a is

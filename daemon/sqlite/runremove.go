@@ -16,17 +16,17 @@ const (
 )
 
 // runRemovalStmts are the statements for removing runs, all on the writer. The position of a removed run in lists is recorded in
-// the table run_gone. The run is cleared there when its events have been removed too.
+// the table run_gone. The record is marked as cleared when the events of the run have been removed too.
 type runRemovalStmts struct {
 	find          *sql.Stmt // Returns a run by ID and account.
 	old           *sql.Stmt // Returns runs that ended before a time.
 	remove        *sql.Stmt // Deletes a run without its events.
 	recordRemoved *sql.Stmt // Inserts the record of a removed run.
-	pruneRemoved  *sql.Stmt // Deletes the oldest records of cleared runs.
+	pruneRemoved  *sql.Stmt // Deletes the oldest records of removed runs whose events are deleted.
 
-	nextUncleared *sql.Stmt // Returns the oldest record of a run that is not cleared.
+	nextUncleared *sql.Stmt // Returns the oldest record of a removed run that still has events.
 	clear         *sql.Stmt // Deletes a batch of events of a run, the oldest first.
-	setCleared    *sql.Stmt // Records that a run is cleared.
+	setCleared    *sql.Stmt // Records that the events of a removed run are deleted.
 }
 
 // runsOld finds runs that ended before a time, in the order in which they ended.

@@ -19,9 +19,9 @@ var _ caisson.WorkspaceStore = workspaces{}
 // storedWorkspace is the document of a workspace. It includes the fields that the JSON of the API omits.
 type storedWorkspace struct {
 	*caisson.Workspace
-	HostPath *string `json:"hostPath"` // Path of the directory of the host.
-	Device   *uint64 `json:"device"`
-	Inode    *uint64 `json:"inode"`
+	HostPath *string `json:"hostPath"` // Path of the host directory.
+	Device   *uint64 `json:"device"`   // Device of the host directory.
+	Inode    *uint64 `json:"inode"`    // Inode of the host directory.
 }
 
 // newWorkspaces returns the part of the store for workspaces and receipts of syncs, with its statements prepared by p.

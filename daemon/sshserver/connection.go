@@ -28,8 +28,8 @@ const maxSignatures = 10_000
 
 // A user is an authenticated client: the caller that it acts as, and the reference of the sandbox that it connects to.
 type user struct {
-	caller caisson.Caller
-	ref    string // reference of the sandbox
+	caller caisson.Caller // account and rights of the client
+	ref    string         // reference of the sandbox
 }
 
 // A loginFunc returns the user for a public key in SSH's wire format. name is the SSH user name, which is the reference of a
@@ -396,8 +396,8 @@ func enlarge(f *os.File) {
 
 // A processTree finds and signals the descendants of processes in one sandbox.
 type processTree struct {
-	processes caisson.Processes
-	ref       string // reference of the sandbox
+	processes caisson.Processes // starts and signals processes in sandboxes
+	ref       string            // reference of the sandbox
 }
 
 // maxRounds is the maximum number of times that kill lists the descendants of a process. Descendants are left after that only if

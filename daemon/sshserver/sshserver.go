@@ -49,12 +49,12 @@ func (s Settings) Validate() error {
 // Config contains the dependencies of a Server. All fields but Settings are required.
 type Config struct {
 	Settings
-	Processes caisson.Processes
+	Processes caisson.Processes // starts and signals processes in sandboxes
 	// Connect connects to a server in a sandbox. The connection counts towards limits until release is called.
 	Connect func(ctx context.Context, ref string, req caisson.ConnectRequest) (f *os.File, release func(), err error)
-	Jobs    worker.Starter
+	Jobs    worker.Starter // starts worker jobs
 	HostKey caisson.Secret // seed of the host key
-	Tokens  Tokens
+	Tokens  Tokens         // finds the tokens of clients
 	Log     *slog.Logger
 }
 
@@ -68,12 +68,12 @@ type Tokens interface {
 
 // A Server serves SSH connections.
 type Server struct {
-	ops      sandboxOps // operations on sandboxes
-	jobs     worker.Starter
+	ops      sandboxOps         // operations on sandboxes
+	jobs     worker.Starter     // starts worker jobs
 	key      ed25519.PrivateKey // host key
-	tokens   Tokens
+	tokens   Tokens             // finds the tokens of clients
 	log      *slog.Logger
-	listener *listenerState
+	listener *listenerState // connections from the listener
 
 	ctx   context.Context    // ends when Close is called
 	stop  context.CancelFunc // ends ctx

@@ -23,10 +23,10 @@ const declinedFile = "declined.json"
 // syncs applies changes to host directories, and undoes applied changes.
 type syncs struct {
 	directory
-	jobs     worker.Starter
+	jobs     worker.Starter // starts worker jobs
 	store    caisson.WorkspaceStore
 	events   caisson.Publisher
-	removals *removalCounts
+	removals *removalCounts // counts of removed files
 	log      *slog.Logger
 }
 

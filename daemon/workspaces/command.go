@@ -28,7 +28,7 @@ const (
 	maxCommandTime     = time.Hour        // maximum of Command.Time
 )
 
-var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
+var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`) // name of a command
 
 // ValidateCommands returns an Invalid error if a list of commands is invalid.
 func ValidateCommands(list []Command) error {
@@ -67,7 +67,7 @@ const checkCommand = "command"
 
 // Sandboxes contains what this core requires of package sandboxes, to run commands and to read which processes changed files.
 type Sandboxes struct {
-	Lifecycle Lifecycle
+	Lifecycle Lifecycle // creates and removes sandboxes
 	// Exec is the method of [caisson.Processes].
 	Exec func(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
 }

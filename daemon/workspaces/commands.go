@@ -75,7 +75,7 @@ func (s *syncRun) runCommands(ctx context.Context, chosen selection) ([]string, 
 // refusals stores which changes commands have refused.
 type refusals struct {
 	directory
-	commands []Command
+	commands []Command // configured commands
 }
 
 // planKey returns a hash of a plan and of the commands that check the plan.

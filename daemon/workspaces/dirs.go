@@ -45,13 +45,13 @@ func (d directory) dir(id caisson.ID, name ...string) string {
 // layerFiles creates and opens the files of workspaces on disk.
 type layerFiles struct {
 	directory
-	jobs         worker.Starter
-	hidden       []string // patterns of the names of files that are hidden from sandboxes
-	removals     *removalCounts
+	jobs         worker.Starter // starts worker jobs
+	hidden       []string       // patterns of the names of files that are hidden from sandboxes
+	removals     *removalCounts // counts of removed files
 	log          *slog.Logger
 	background   *background.Group
 	locks        keylock.Locks // held while a workspace is read or changed, by id
-	jobSlots     chan struct{} // a token for each job slot in use
+	jobSlots     chan struct{} // one element for each job slot in use; bounds concurrent worker jobs
 	pendingBases sync.Map      // workspaces whose base is not saved yet, by id
 }
 
@@ -132,8 +132,8 @@ func readJSON(path string, v any) error {
 
 // files contains open files that are closed together, and the first error of opening one of them.
 type files struct {
-	open []*os.File
-	err  error
+	open []*os.File // open files
+	err  error      // first error
 }
 
 // add adds the result of opening a file, and returns the file, or nil if err is not nil.

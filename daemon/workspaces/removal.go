@@ -133,9 +133,9 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	return err
 }
 
-// lostFiles returns how many of the tree's own files steps remove, not counting files whose content is in one of the own files
-// that steps create. So a rename counts as a removal if its target is not an own file, see [baseline.IsOwnFile], or if it
-// changes the content.
+// lostFiles returns how many own files, for which [baseline.IsOwnFile] is true, the steps remove. A removed file does not count
+// if the steps create an own file with the same content. So a rename counts as a removal if its target is not an own file, or
+// if it changes the content.
 func lostFiles(steps []gate.Step) (n int64) {
 	made := map[string]int{} // number of created files by hash
 	for _, step := range steps {
@@ -207,8 +207,8 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the tree's own files steps create (made) and delete (gone), and the result of lostFiles
-// (removed).
+// countFiles returns how many files for which [baseline.IsOwnFile] is true the steps create (made) and delete (gone), and the
+// result of lostFiles (removed).
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)

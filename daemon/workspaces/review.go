@@ -26,23 +26,23 @@ const maxShown = 10_000
 
 // A review contains the changes that were found in a copy of a workspace's layer.
 type review struct {
-	ID      caisson.ID
-	At      time.Time // time of the review
-	Changes []compare.Difference
-	Cut     bool     // there are more changes, which cannot be applied
-	Checks  []string // names of the checks that were made
-	Held    string   // reason why removals that pass the checks are not applied automatically; "" if they are
+	ID      caisson.ID           // id of the review
+	At      time.Time            // time of the review
+	Changes []compare.Difference // changes, with the steps that apply them
+	Cut     bool                 // there are more changes, which cannot be applied
+	Checks  []string             // names of the checks that were made
+	Held    string               // reason why removals that pass the checks are not applied automatically; "" if they are
 }
 
 // reviews finds the changes in the layers of workspaces.
 type reviews struct {
 	directory
-	jobs     worker.Starter
-	rules    check.Rules
+	jobs     worker.Starter // starts worker jobs
+	rules    check.Rules    // rules that changes must meet
 	store    caisson.WorkspaceStore
 	events   caisson.Publisher
-	removals *removalCounts
-	writers  *writers
+	removals *removalCounts // counts of removed files
+	writers  *writers       // finds the processes that changed files
 }
 
 // Diff implements [caisson.Workspaces].

@@ -89,11 +89,11 @@ func (s *Settings) HiddenPatterns() []string { return append(baseline.DefaultHid
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
-	Jobs   worker.Starter
+	Jobs   worker.Starter // starts worker jobs
 	Events caisson.Publisher
 	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such sandbox.
 	UsesLayers    func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	Settings      Settings
+	Settings      Settings      // hidden files, and rules for applying changes
 	ApplyInterval time.Duration // interval of automatic applies; 0 means 30 s
 	// SearchAfter is the delay before the files of a new workspace are searched for secrets, because its sandbox is
 	// being started at that time; 0 means 1 s.
@@ -115,17 +115,17 @@ const (
 
 // Core combines the components of this package. Its exported methods are for package engine.
 type Core struct {
-	cfg Config
+	cfg Config // configuration
 	directory
-	sandboxes    Sandboxes // set by SetSandboxes
-	data         *os.File  // the data directory
-	reviews      *reviews
-	syncs        *syncs
-	layerFiles   *layerFiles
-	secretSearch *secretSearch
-	refusals     refusals
-	removals     *removalCounts
-	trials       *trials
+	sandboxes    Sandboxes      // set by SetSandboxes
+	data         *os.File       // the data directory
+	reviews      *reviews       // finds changes
+	syncs        *syncs         // applies and undoes changes
+	layerFiles   *layerFiles    // files of workspaces on disk
+	secretSearch *secretSearch  // searches files for secrets
+	refusals     refusals       // changes that commands have refused
+	removals     *removalCounts // counts of removed files
+	trials       *trials        // trials in progress
 	// layerLocks are held while a layer is mounted or changes in it are dropped, by workspace id; acquired after
 	// layerFiles.locks.
 	layerLocks keylock.Locks

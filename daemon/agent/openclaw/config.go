@@ -15,7 +15,7 @@ import (
 
 // A Setup contains the values from which [Config] makes the configuration of OpenClaw.
 type Setup struct {
-	Agent   *caisson.Agent
+	Agent   *caisson.Agent  // agent that OpenClaw is configured for
 	Models  []caisson.Model // models that the run may use, beginning with the model of the run; at least one
 	Workdir string          // path of the workspace; "" means that of the agent, or /workspace
 	Home    string          // replaces [Home] in tests; "" means [Home]

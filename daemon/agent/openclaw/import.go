@@ -72,8 +72,8 @@ func Import(fsys fs.FS) (*ImportResult, error) {
 
 // An importer is the state of one call of Import.
 type importer struct {
-	fsys   fs.FS
-	out    ImportResult
+	fsys   fs.FS             // OpenClaw's directory
+	out    ImportResult      // result so far
 	values map[string]string // names of the secrets that were found, by the value of the secret
 	names  map[string]bool   // names that are in values
 	total  int               // total size of the imported files in bytes

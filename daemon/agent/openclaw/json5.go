@@ -40,9 +40,9 @@ func parseJSON5(b []byte) (any, error) {
 
 // json5 is the state of parseJSON5.
 type json5 struct {
-	s      string
-	i      int // offset in s of the next byte to parse
-	values int // number of values parsed so far
+	s      string // text to parse
+	i      int    // offset in s of the next byte to parse
+	values int    // number of values parsed so far
 }
 
 // skipSpace skips white space and comments.

@@ -33,18 +33,18 @@ type enabled struct {
 
 // gateway is the section gateway of OpenClaw's configuration.
 type gateway struct {
-	Mode      string  `json:"mode"` // always "local"
-	Port      int     `json:"port"`
-	Bind      string  `json:"bind"` // always "loopback"
-	Auth      auth    `json:"auth"`
-	ControlUI enabled `json:"controlUi"` // always off
-	Terminal  enabled `json:"terminal"`  // always off
-	HTTP      struct {
+	Mode      string   `json:"mode"` // always "local"
+	Port      int      `json:"port"` // port of OpenClaw's gateway
+	Bind      string   `json:"bind"` // always "loopback"
+	Auth      auth     `json:"auth"`
+	ControlUI enabled  `json:"controlUi"` // always off
+	Terminal  enabled  `json:"terminal"`  // always off
+	HTTP      struct { // HTTP endpoints
 		Endpoints struct {
 			Chat enabled `json:"chatCompletions"` // always on
 		} `json:"endpoints"`
 	} `json:"http"`
-	Reload struct {
+	Reload struct { // reload of a changed configuration
 		Mode string `json:"mode"` // always "hybrid"
 	} `json:"reload"`
 }
@@ -62,7 +62,7 @@ type update struct {
 
 // discovery is the section discovery of OpenClaw's configuration.
 type discovery struct {
-	MDNS struct {
+	MDNS struct { // discovery with multicast DNS
 		Mode string `json:"mode"` // always "off"
 	} `json:"mdns"`
 }
@@ -82,7 +82,7 @@ type shellEnv struct {
 // session is the section session of OpenClaw's configuration. It disables the maintenance of old conversations, which would
 // otherwise start with the first prompt after a fork, when the clock has jumped.
 type session struct {
-	Maintenance struct {
+	Maintenance struct { // maintenance of old conversations
 		Mode         string `json:"mode"`         // always "warn"
 		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit on the size of sessions; the sandbox limits its disk
 	} `json:"maintenance"`
@@ -90,7 +90,7 @@ type session struct {
 
 // skills is the section skills of OpenClaw's configuration.
 type skills struct {
-	Load struct {
+	Load struct { // where skills are loaded from
 		ExtraDirs []string `json:"extraDirs,omitempty"` // the agent's directories of skills
 		Watch     bool     `json:"watch"`               // always false
 	} `json:"load"`
@@ -114,26 +114,26 @@ type provider struct {
 
 // model is a model of a provider in OpenClaw's configuration.
 type model struct {
-	ID            string   `json:"id"`        // alias of the model
-	Name          string   `json:"name"`      // display name
-	Reasoning     bool     `json:"reasoning"` // always false
-	Input         []string `json:"input"`     // kinds of input
-	Cost          cost     `json:"cost"`
+	ID            string   `json:"id"`            // alias of the model
+	Name          string   `json:"name"`          // display name
+	Reasoning     bool     `json:"reasoning"`     // always false
+	Input         []string `json:"input"`         // kinds of input
+	Cost          cost     `json:"cost"`          // always zero
 	ContextWindow int64    `json:"contextWindow"` // tokens
 	MaxTokens     int64    `json:"maxTokens"`     // tokens of one answer
 }
 
 // cost is the price of a model in OpenClaw's configuration. It is always zero: the ledger records the costs of calls.
 type cost struct {
-	Input      int `json:"input"`
-	Output     int `json:"output"`
-	CacheRead  int `json:"cacheRead"`
-	CacheWrite int `json:"cacheWrite"`
+	Input      int `json:"input"`      // price of input tokens
+	Output     int `json:"output"`     // price of output tokens
+	CacheRead  int `json:"cacheRead"`  // price of tokens read from a cache
+	CacheWrite int `json:"cacheWrite"` // price of tokens written to a cache
 }
 
 // agents is the section agents of OpenClaw's configuration.
 type agents struct {
-	Defaults struct {
+	Defaults struct { // defaults for all agents
 		Model         modelChoice `json:"model"`
 		Workspace     string      `json:"workspace"`     // directory with the agent's instructions
 		Cwd           string      `json:"cwd"`           // directory in which the agent works
@@ -177,7 +177,7 @@ type tools struct {
 	ToolSearch bool     `json:"toolSearch"` // always false
 	CodeMode   bool     `json:"codeMode"`   // always false
 	Elevated   enabled  `json:"elevated"`   // always off
-	Exec       struct {
+	Exec       struct { // the tool exec, which runs commands
 		Host     string `json:"host"`     // always "gateway"
 		Security string `json:"security"` // always "full"
 		Ask      string `json:"ask"`      // always "off"

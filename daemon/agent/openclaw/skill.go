@@ -30,8 +30,8 @@ const (
 
 // A Skill contains the requirements of a skill, according to its SKILL.md.
 type Skill struct {
-	Name     string
-	Dir      string
+	Name     string   // name of the skill
+	Dir      string   // path of the skill's directory
 	Programs []string // programs of which all are required
 	AnyOf    []string // programs of which at least one is required
 	Env      []string // environment variables that are required
@@ -52,16 +52,16 @@ type frontMatter struct {
 
 // skillNeeds are the requirements of a skill, and the ways to install what is missing.
 type skillNeeds struct {
-	OS       []string `yaml:"os"`
+	OS       []string `yaml:"os"`     // supported operating systems; empty means all
 	Always   bool     `yaml:"always"` // ignored
-	Requires struct {
+	Requires struct { // what the skill needs
 		Bins    []string `yaml:"bins"`
 		AnyBins []string `yaml:"anyBins"`
 		Env     []string `yaml:"env"`
 		Config  []string `yaml:"config"`
 	} `yaml:"requires"`
-	PrimaryEnv string `yaml:"primaryEnv"` // another required environment variable
-	Install    []struct {
+	PrimaryEnv string     `yaml:"primaryEnv"` // another required environment variable
+	Install    []struct { // ways to install what is missing
 		Kind    string `yaml:"kind"`
 		Formula string `yaml:"formula"`
 		Package string `yaml:"package"`

@@ -30,10 +30,10 @@ func Modules(t testing.TB) string {
 
 // A Host is an installation of OpenClaw on the host, with its own directory.
 type Host struct {
-	Home, Workdir string
-	Port          int
-	modules       string
-	env           []string
+	Home, Workdir string   // directory with OpenClaw's files, and the workspace
+	Port          int      // port of OpenClaw's gateway
+	modules       string   // directory node_modules of the installation
+	env           []string // environment of OpenClaw's programs
 }
 
 // New creates a Host in a new directory, and writes the configuration s for models at baseURL. It sets Home, Port, BaseURL and
